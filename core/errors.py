@@ -1,0 +1,132 @@
+"""Every error that Onward raises on purpose.
+
+OnwardError
+├── ConfigError              a setting, file or option is wrong; names it
+├── RequestError             the client's fault; becomes a 4xx in OpenAI's error shape and names the field
+│   ├── InvalidRequest       400
+│   ├── Unauthorized         401
+│   ├── Forbidden            403
+│   ├── NotFound             404 (also: another namespace's)
+│   ├── Conflict             409
+│   ├── TooLarge             413
+│   └── RateLimited          429
+├── Unavailable              a dependency is away; 503, retry later
+│   ├── LogUnavailable       the event log takes no appends
+│   ├── StoreUnavailable     the store does not answer
+│   └── EngineUnavailable    no engine can generate
+├── LogError
+│   ├── GroupBusy            a second member of an embedded consumer group
+│   ├── NewerSchema          a record written by a newer build
+│   ├── Undecodable          bytes that are no event of ours
+│   └── Fenced               a member that lost its partitions tried to commit
+├── WeightsError             weights missing, corrupt, or not the ones named; names the file
+├── CheckpointError          a checkpoint cannot be read; names the file
+└── GateRefused              a version did not pass a gate; carries the figures
+"""
+
+
+class OnwardError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(OnwardError):
+    """A setting, file or option is wrong; the message names it."""
+
+
+class RequestError(OnwardError):
+    """The client's fault. `param` is the field at fault, `code` a stable machine-readable word."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class InvalidRequest(RequestError):
+    """The request is not well formed."""
+
+
+class Unauthorized(RequestError):
+    status = 401
+    kind = "authentication_error"
+
+
+class Forbidden(RequestError):
+    status = 403
+    kind = "permission_error"
+
+
+class NotFound(RequestError):
+    status = 404
+    kind = "not_found_error"
+
+
+class Conflict(RequestError):
+    status = 409
+    kind = "conflict_error"
+
+
+class TooLarge(RequestError):
+    status = 413
+
+
+class RateLimited(RequestError):
+    status = 429
+    kind = "rate_limit_error"
+
+
+class Unavailable(OnwardError):
+    """A dependency is away; the caller may retry."""
+
+
+class LogUnavailable(Unavailable):
+    """The event log takes no appends."""
+
+
+class StoreUnavailable(Unavailable):
+    """The store does not answer."""
+
+
+class EngineUnavailable(Unavailable):
+    """No engine can generate."""
+
+
+class LogError(OnwardError):
+    """The event log cannot be used as asked."""
+
+
+class GroupBusy(LogError):
+    """A second member asked for an embedded consumer group."""
+
+
+class NewerSchema(LogError):
+    """A record was written by a newer build; upgrade before reading on."""
+
+
+class Undecodable(LogError):
+    """Bytes that are no event of ours."""
+
+
+class Fenced(LogError):
+    """A member that lost its partitions tried to commit."""
+
+
+class WeightsError(OnwardError):
+    """Weights are missing, corrupt or not the ones named; the message names the file."""
+
+
+class CheckpointError(OnwardError):
+    """A checkpoint cannot be read; the message names the file."""
+
+
+class GateRefused(OnwardError):
+    """A version did not pass a gate."""
+
+    def __init__(self, why: str, figures: dict[str, float]) -> None:
+        super().__init__(why)
+        self.why = why
+        self.figures = figures

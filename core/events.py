@@ -1,0 +1,266 @@
+"""The vocabulary: what the stages say to each other, in the order the data meets it.
+
+Every event is frozen and versioned by its codec. A field that is None (or an empty tuple) says that nothing was
+recorded, never zero. Times are UTC; durations carry their unit in the name.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, UserHash, Version
+
+Purpose = Literal["turn", "suggestion", "side", "summary", "judge"]
+SegmentKind = Literal["thinking", "tool", "answer", "forced"]
+Arm = Literal["live", "canary", "holdback", "shadow"]
+Environment = Literal["production", "simulated"]
+OutcomeSource = Literal["client", "user", "environment", "judge", "derived"]
+ReleaseState = Literal["candidate", "canary", "live", "retired", "superseded", "rejected", "rolled_back"]
+FinishReason = Literal["stop", "length", "tool_calls", "abort", "error"]
+
+
+class Topic(StrEnum):
+    """Turns and rewards are partitioned by session, policies and releases by version, the rest by their subject."""
+
+    TURNS = "onward.turns"
+    REWARDS = "onward.rewards"
+    POLICIES = "onward.policies"
+    RELEASES = "onward.releases"
+    ALARMS = "onward.alarms"
+    DEAD_LETTERS = "onward.dead_letters"
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """Output tokens [start, end) of one kind; `forced` ones were not sampled and never train."""
+
+    start: int
+    end: int
+    kind: SegmentKind
+
+
+class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Output tokens [start, end) were sampled from this policy version."""
+
+    start: int
+    end: int
+    version: Version
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call the model made. `index` is its place in a parallel group; times are the client's, once known."""
+
+    id: str
+    name: str
+    arguments: str
+    index: int
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tokens were asked for. What narrows the distribution makes a turn untrainable (see `capture`)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int = 16
+    stop: tuple[str, ...] = ()
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = None
+
+
+class LogprobSpace(msgspec.Struct, frozen=True, kw_only=True):
+    """The distribution the behaviour log-probabilities belong to: softmax(logits / temperature), unmasked unless
+    `mask` names an attachment that holds the mask of each token."""
+
+    temperature: float
+    mask: str | None = None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
+    """One turn exactly as the engine produced it.
+
+    Written by api after generation and before the last chunk is sent; read by ingest (to the store), scoring (to open
+    the ledger) and, through the store, by the learner.
+    """
+
+    inference_id: InferenceId
+    session_id: SessionId
+    turn_index: int
+    parent_id: InferenceId | None  # the turn whose tokens this prompt continues; None at a root
+    group_id: GroupId
+    namespace: Namespace
+    user_id: UserHash | None
+    workload: str
+    purpose: Purpose
+    harness_version: str | None = None
+    environment_image: str | None = None
+    received_at: datetime
+    messages: tuple[dict[str, Any], ...]  # as received; a raw completion has one message of role "prompt"
+    tools: tuple[dict[str, Any], ...] = ()
+    sampling: Sampling
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    segments: tuple[Segment, ...] = ()
+    logprobs: tuple[float, ...]  # behaviour, float32 values, one for each output token
+    logprob_space: LogprobSpace
+    trainable: bool
+    untrainable_reasons: tuple[str, ...] = ()
+    policy: str  # the base model or adapter that spoke
+    policy_versions: tuple[VersionSpan, ...]
+    replica: str | None = None
+    experiment_id: str | None = None
+    arm: Arm = "live"
+    arm_assigned: Arm = "live"
+    propensity: float = 1.0
+    tokenizer_digest: str
+    renderer: str
+    finish_reason: FinishReason
+    text: str = ""  # what was delivered as content
+    tool_calls: tuple[ToolCall, ...] = ()
+    transcript_digest: str | None = None  # of messages and this answer: how the next turn finds its parent
+    delivered_tokens: int
+    ttft_ms: float | None = None
+    latency_ms: float
+    environment: Environment = "production"
+    learn: bool = True
+    session_done: bool = False
+    attachments: dict[str, str] = {}
+    tags: dict[str, str] = {}
+
+
+class TokenRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Output tokens [start, end) of the inference that the outcome speaks of."""
+
+    start: int
+    end: int
+
+
+class ToolCallTarget(msgspec.Struct, frozen=True, kw_only=True):
+    tool_call_id: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
+    """What somebody or something made of a turn or a session.
+
+    Written by api (clients, the simulator through it) and scoring (derived); read by ingest and scoring. It names an
+    inference or a session, never neither. An amendment is a new outcome that `supersedes`; a withdrawal is one that
+    supersedes with `withdrawn` and no value.
+    """
+
+    outcome_id: OutcomeId
+    inference_id: InferenceId | None
+    session_id: SessionId | None
+    namespace: Namespace
+    user_id: UserHash | None = None
+    name: str
+    value: bool | float | str | None
+    target_range: TokenRange | None = None
+    target_call: ToolCallTarget | None = None
+    evidence: str | None = None
+    source: OutcomeSource = "client"
+    source_version: str | None = None
+    observed_at: datetime
+    received_at: datetime
+    supersedes: OutcomeId | None = None
+    withdrawn: bool = False
+    tags: dict[str, str] = {}
+
+
+class SessionEnded(msgspec.Struct, frozen=True, kw_only=True, tag="session_ended"):
+    """The client's word that a session is over, without a turn. Written by api; read by scoring."""
+
+    session_id: SessionId
+    namespace: Namespace
+    received_at: datetime
+
+
+class Credit(msgspec.Struct, frozen=True, kw_only=True):
+    """Reward for output tokens [start, end) of the turn; absent credits mean that all tokens share `value`."""
+
+    start: int
+    end: int
+    value: float
+
+
+class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
+    """What a turn was worth, as far as is known. Written by scoring; read by the learner, ingest and the console.
+
+    `revision` counts from 0; a late outcome makes the next. `decided_at` is event time: replay yields the same.
+    """
+
+    inference_id: InferenceId
+    session_id: SessionId
+    namespace: Namespace
+    workload: str
+    revision: int
+    value: float
+    components: dict[str, float]
+    credits: tuple[Credit, ...] = ()
+    outcome_ids: tuple[OutcomeId, ...]
+    first_outcome_at: datetime | None  # arrival of the earliest outcome new in this revision; None: by default alone
+    last_outcome_at: datetime | None
+    why: str
+    spec: str
+    final: bool
+    decided_at: datetime
+
+
+class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_version"):
+    """A set of weights and where it came from. Written by the learner (live or offline); read by serving and api."""
+
+    version: Version
+    policy: str
+    digest: str  # of the tensors, see core.weights_digest
+    parent: Version | None
+    manifest: str | None  # blob: which turns, revisions, rewards, baselines, scales, credits, drops each update used
+    log_offsets: dict[str, int] = {}  # "topic:partition" to the next offset not yet learned from
+    turns: int = 0
+    updates: int = 0
+    metrics: dict[str, float] = {}
+    weights: str  # blob path of the weights' manifest
+    created_at: datetime
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, tag="release"):
+    """A step in a version's life in one cluster. Written by serving's controller; read by learner, api and console."""
+
+    version: Version
+    cluster: str
+    state: ReleaseState
+    why: str
+    by: Literal["gate", "operator", "guard", "start"]
+    at: datetime
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True, tag="alarm"):
+    """A monitor's finding. Written by scoring, serving, learner; read by the console and the release controller."""
+
+    alarm_id: str
+    monitor: str
+    severity: Literal["info", "warning", "critical"]
+    window_start: datetime
+    window_end: datetime
+    figures: dict[str, float]
+    holds: tuple[str, ...] = ()
+    state: Literal["opened", "acknowledged", "closed"]
+    at: datetime
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag="dead_letter"):
+    """A record that could not be used, whole. Written by whoever met it; read by operators."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    raw: bytes
+    at: datetime
+
+
+Event = Completion | Outcome | SessionEnded | Reward | PolicyVersion | Release | Alarm | DeadLetter

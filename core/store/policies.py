@@ -1,0 +1,99 @@
+"""Policy versions and their releases."""
+
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import Connection, insert, select, update
+
+from core import tables
+from core.events import PolicyVersion, Release
+from core.ids import Version
+from core.store.database import from_micros, to_micros
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PolicyVersion).decode
+
+
+def allocate_version(connection: Connection, now: datetime) -> Version:
+    """A number that no learner, live or offline, was given before. Versions count from 1."""
+    result = connection.execute(insert(tables.policies).values(state="allocated", created_at=to_micros(now)))
+    assert result.inserted_primary_key is not None
+    return Version(result.inserted_primary_key[0])
+
+
+def put_policy(connection: Connection, policy: PolicyVersion) -> None:
+    """Fill an allocated row. Again with the same content: nothing changes."""
+    table = tables.policies
+    connection.execute(
+        update(table)
+        .where(table.c.version == policy.version, table.c.record.is_(None))
+        .values(state="candidate", digest=policy.digest, parent=policy.parent, record=_encode(policy))
+    )
+
+
+def get_policy(connection: Connection, version: Version) -> PolicyVersion | None:
+    table = tables.policies
+    record = connection.execute(select(table.c.record).where(table.c.version == version)).scalar()
+    return None if record is None else _decode(record)
+
+
+def list_policies(connection: Connection, limit: int) -> list[tuple[PolicyVersion, str]]:
+    """(version, release state), the newest first."""
+    table = tables.policies
+    rows = connection.execute(
+        select(table.c.record, table.c.state)
+        .where(table.c.record.is_not(None))
+        .order_by(table.c.version.desc())
+        .limit(limit)
+    )
+    return [(_decode(row.record), row.state) for row in rows]
+
+
+def put_release(connection: Connection, release: Release) -> None:
+    """Append to the history and set the version's state."""
+    connection.execute(
+        insert(tables.releases).values(
+            version=release.version,
+            cluster=release.cluster,
+            state=release.state,
+            why=release.why,
+            by=release.by,
+            at=to_micros(release.at),
+        )
+    )
+    table = tables.policies
+    connection.execute(update(table).where(table.c.version == release.version).values(state=release.state))
+
+
+def live_version(connection: Connection, cluster: str) -> Version | None:
+    """The version that went live last."""
+    table = tables.releases
+    found = connection.execute(
+        select(table.c.version)
+        .where(table.c.cluster == cluster, table.c.state == "live")
+        .order_by(table.c.sequence.desc())
+        .limit(1)
+    ).scalar()
+    return None if found is None else Version(found)
+
+
+def list_releases(connection: Connection, after_sequence: int, limit: int) -> list[tuple[int, Release]]:
+    """(sequence, release) in order."""
+    table = tables.releases
+    rows = connection.execute(
+        select(table).where(table.c.sequence > after_sequence).order_by(table.c.sequence).limit(limit)
+    )
+    return [
+        (
+            row.sequence,
+            Release(
+                version=Version(row.version),
+                cluster=row.cluster,
+                state=row.state,
+                why=row.why,
+                by=row.by,
+                at=from_micros(row.at),
+            ),
+        )
+        for row in rows
+    ]

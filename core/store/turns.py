@@ -1,0 +1,172 @@
+"""Turns and outcomes as they happened."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from sqlalchemy import Connection, Insert, Table, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from core import tables
+from core.events import Completion, Outcome
+from core.ids import InferenceId, Namespace, OutcomeId, SessionId
+from core.store.database import to_micros
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_turn = msgspec.msgpack.Decoder(Completion).decode
+_decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+
+
+def insert_or_ignore(connection: Connection, table: Table) -> Insert:
+    """An insert that leaves a row of the same primary key as it is."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    return insert(table).on_conflict_do_nothing()
+
+
+def outcome_digest(outcome: Outcome) -> str:
+    """Of what the client said, not of when it reached us: a retry has the same digest."""
+    said = (
+        outcome.inference_id,
+        outcome.session_id,
+        outcome.name,
+        outcome.value,
+        outcome.target_range,
+        outcome.target_call,
+        outcome.evidence,
+        outcome.supersedes,
+        outcome.withdrawn,
+        sorted(outcome.tags.items()),
+    )
+    return hashlib.blake2b(_encode(said), digest_size=16).hexdigest()
+
+
+def _turn_row(turn: Completion) -> dict[str, object]:
+    return {
+        "inference_id": turn.inference_id,
+        "session_id": turn.session_id,
+        "namespace": turn.namespace,
+        "turn_index": turn.turn_index,
+        "parent_id": turn.parent_id,
+        "user_id": turn.user_id,
+        "workload": turn.workload,
+        "purpose": turn.purpose,
+        "received_at": to_micros(turn.received_at),
+        "policy_version": turn.policy_versions[-1].version if turn.policy_versions else None,
+        "finish_reason": turn.finish_reason,
+        "trainable": turn.trainable,
+        "learn": turn.learn,
+        "transcript_digest": turn.transcript_digest,
+        "record": _encode(turn),
+    }
+
+
+def _outcome_row(outcome: Outcome) -> dict[str, object]:
+    return {
+        "namespace": outcome.namespace,
+        "outcome_id": outcome.outcome_id,
+        "inference_id": outcome.inference_id,
+        "session_id": outcome.session_id,
+        "name": outcome.name,
+        "content_digest": outcome_digest(outcome),
+        "received_at": to_micros(outcome.received_at),
+        "supersedes": outcome.supersedes,
+        "withdrawn": outcome.withdrawn,
+        "record": _encode(outcome),
+    }
+
+
+def put_turns(connection: Connection, turns: Sequence[Completion]) -> int:
+    """How many were new; the others were there already."""
+    if not turns:
+        return 0
+    statement = insert_or_ignore(connection, tables.turns)
+    return connection.execute(statement, [_turn_row(turn) for turn in turns]).rowcount
+
+
+def put_outcomes(connection: Connection, outcomes: Sequence[Outcome]) -> int:
+    """How many were new. What supersedes another marks nothing here: readers follow `supersedes`."""
+    if not outcomes:
+        return 0
+    statement = insert_or_ignore(connection, tables.outcomes)
+    return connection.execute(statement, [_outcome_row(outcome) for outcome in outcomes]).rowcount
+
+
+def get_turns(connection: Connection, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Completion]:
+    """Those that are there."""
+    table = tables.turns
+    rows = connection.execute(
+        select(table.c.inference_id, table.c.record).where(table.c.inference_id.in_(list(inference_ids)))
+    )
+    return {InferenceId(row.inference_id): _decode_turn(row.record) for row in rows}
+
+
+def get_turn(connection: Connection, namespace: Namespace, inference_id: InferenceId) -> Completion | None:
+    table = tables.turns
+    record = connection.execute(
+        select(table.c.record).where(table.c.inference_id == inference_id, table.c.namespace == namespace)
+    ).scalar()
+    return None if record is None else _decode_turn(record)
+
+
+def get_session_turns(connection: Connection, namespace: Namespace, session_id: SessionId) -> list[Completion]:
+    table = tables.turns
+    rows = connection.execute(
+        select(table.c.record)
+        .where(table.c.namespace == namespace, table.c.session_id == session_id)
+        .order_by(table.c.turn_index, table.c.received_at, table.c.inference_id)
+    )
+    return [_decode_turn(row.record) for row in rows]
+
+
+def find_transcript(connection: Connection, namespace: Namespace, digests: Sequence[str]) -> Completion | None:
+    """The latest turn whose transcript is the first of `digests` that is known."""
+    table = tables.turns
+    rows = connection.execute(
+        select(table.c.transcript_digest, table.c.record)
+        .where(table.c.namespace == namespace, table.c.transcript_digest.in_(list(digests)))
+        .order_by(table.c.received_at)
+    ).all()
+    found = {row.transcript_digest: row.record for row in rows}
+    record = next((found[digest] for digest in digests if digest in found), None)
+    return None if record is None else _decode_turn(record)
+
+
+def get_outcome(connection: Connection, namespace: Namespace, outcome_id: OutcomeId) -> tuple[Outcome, str] | None:
+    """The outcome and its content digest."""
+    table = tables.outcomes
+    row = connection.execute(
+        select(table.c.record, table.c.content_digest).where(
+            table.c.namespace == namespace, table.c.outcome_id == outcome_id
+        )
+    ).first()
+    return None if row is None else (_decode_outcome(row.record), row.content_digest)
+
+
+def get_successor(connection: Connection, namespace: Namespace, outcome_id: OutcomeId) -> Outcome | None:
+    """What supersedes it, the latest first."""
+    table = tables.outcomes
+    record = connection.execute(
+        select(table.c.record)
+        .where(table.c.namespace == namespace, table.c.supersedes == outcome_id)
+        .order_by(table.c.received_at.desc())
+        .limit(1)
+    ).scalar()
+    return None if record is None else _decode_outcome(record)
+
+
+def get_turn_outcomes(connection: Connection, inference_ids: Sequence[InferenceId]) -> list[Outcome]:
+    table = tables.outcomes
+    rows = connection.execute(
+        select(table.c.record).where(table.c.inference_id.in_(list(inference_ids))).order_by(table.c.received_at)
+    )
+    return [_decode_outcome(row.record) for row in rows]
+
+
+def get_session_outcomes(connection: Connection, namespace: Namespace, session_id: SessionId) -> list[Outcome]:
+    table = tables.outcomes
+    rows = connection.execute(
+        select(table.c.record)
+        .where(table.c.namespace == namespace, table.c.session_id == session_id)
+        .order_by(table.c.received_at)
+    )
+    return [_decode_outcome(row.record) for row in rows]

@@ -1,0 +1,168 @@
+"""The store's tables, the same on SQLite and Postgres. Times are UTC microseconds since 1970; events are msgpack blobs
+beside the columns that queries need."""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+SCHEMA_VERSION = 1
+metadata = MetaData()
+
+meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", String, nullable=False))
+
+# A consumer group's next offset, written in the same transaction as the effects of what came before it.
+offsets = Table(
+    "offsets",
+    metadata,
+    Column("consumer_group", String, primary_key=True),
+    Column("topic", String, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("inference_id", String, primary_key=True),
+    Column("session_id", String, nullable=False),
+    Column("namespace", String, nullable=False),
+    Column("turn_index", Integer, nullable=False),
+    Column("parent_id", String),
+    Column("user_id", String),
+    Column("workload", String, nullable=False),
+    Column("purpose", String, nullable=False),
+    Column("received_at", BigInteger, nullable=False),
+    Column("policy_version", BigInteger),  # of the last token; null when there is none
+    Column("finish_reason", String, nullable=False),
+    Column("trainable", Boolean, nullable=False),
+    Column("learn", Boolean, nullable=False),
+    Column("transcript_digest", String),
+    Column("record", LargeBinary, nullable=False),
+    Index("turns_by_session", "namespace", "session_id", "turn_index"),
+    Index("turns_by_transcript", "namespace", "transcript_digest"),
+)
+
+outcomes = Table(
+    "outcomes",
+    metadata,
+    Column("namespace", String, primary_key=True),
+    Column("outcome_id", String, primary_key=True),
+    Column("inference_id", String),
+    Column("session_id", String),
+    Column("name", String, nullable=False),
+    Column("content_digest", String, nullable=False),
+    Column("received_at", BigInteger, nullable=False),
+    Column("supersedes", String),
+    Column("withdrawn", Boolean, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    Index("outcomes_by_inference", "inference_id"),
+    Index("outcomes_by_session", "session_id"),
+    Index("outcomes_by_superseded", "namespace", "supersedes"),
+)
+
+rewards = Table(
+    "rewards",
+    metadata,
+    Column("inference_id", String, primary_key=True),
+    Column("spec", String, primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("namespace", String, nullable=False),
+    Column("session_id", String, nullable=False),
+    Column("value", Float, nullable=False),
+    Column("final", Boolean, nullable=False),
+    Column("decided_at", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),  # order of emission
+    Column("published", Boolean, nullable=False),  # false: still in the outbox
+    Column("record", LargeBinary, nullable=False),
+    Index("rewards_outbox", "published", "sequence"),
+    Index("rewards_by_time", "namespace", "sequence"),
+)
+
+# The scorer's own view: it must not depend on how far the writer has come.
+ledger_turns = Table(
+    "ledger_turns",
+    metadata,
+    Column("inference_id", String, primary_key=True),
+    Column("session_id", String, nullable=False),
+    Column("namespace", String, nullable=False),
+    Column("workload", String, nullable=False),
+    Column("purpose", String, nullable=False),
+    Column("turn_index", Integer, nullable=False),
+    Column("empty", Boolean, nullable=False),  # no text and no tool call
+    Column("opened_at", BigInteger, nullable=False),
+    Column("due_at", BigInteger),  # when waits are over; null: decided, only late outcomes can move it
+    Column("revision", Integer, nullable=False),  # of the last reward; -1: none yet
+    Column("value", Float),
+    Index("ledger_due", "due_at"),
+    Index("ledger_by_session", "namespace", "session_id"),
+)
+
+ledger_outcomes = Table(
+    "ledger_outcomes",
+    metadata,
+    Column("namespace", String, primary_key=True),
+    Column("outcome_id", String, primary_key=True),
+    Column("inference_id", String),
+    Column("session_id", String),
+    Column("received_at", BigInteger, nullable=False),
+    Column("supersedes", String),
+    Column("record", LargeBinary, nullable=False),
+    Index("ledger_outcomes_by_inference", "inference_id"),
+    Index("ledger_outcomes_by_session", "namespace", "session_id"),
+)
+
+ledger_sessions = Table(
+    "ledger_sessions",
+    metadata,
+    Column("namespace", String, primary_key=True),
+    Column("session_id", String, primary_key=True),
+    Column("last_at", BigInteger, nullable=False),
+    Column("ended", Boolean, nullable=False),
+)
+
+policies = Table(
+    "policies",
+    metadata,
+    Column("version", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("state", String, nullable=False),  # allocated, then a ReleaseState
+    Column("digest", String),
+    Column("parent", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Column("record", LargeBinary),  # null while only allocated
+    sqlite_autoincrement=True,
+)
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("version", BigInteger, nullable=False),
+    Column("cluster", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("by", String, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Index("releases_by_cluster", "cluster", "state"),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("topic", String, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("record_offset", BigInteger, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("raw", LargeBinary, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)

@@ -1,0 +1,73 @@
+"""The catalogue of metrics: every name, its kind, labels and meaning stand here and nowhere else."""
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+REGISTRY: Final = CollectorRegistry()
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LOOP_BUCKETS_S = (0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 20, 60, 300)
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Counter:
+    return Counter(f"onward_{name}", meaning, labels, registry=REGISTRY)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Gauge:
+    return Gauge(f"onward_{name}", meaning, labels, registry=REGISTRY)
+
+
+def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+    return Histogram(f"onward_{name}", meaning, labels, buckets=buckets, registry=REGISTRY)
+
+
+# api
+TURNS = _counter("turns", "Turns answered, by workload and finish reason", "workload", "finish_reason")
+TURN_SECONDS = _histogram("turn_seconds", "From request to last chunk", _LATENCY_BUCKETS_S)
+FIRST_TOKEN_SECONDS = _histogram("first_token_seconds", "From request to first token", _LATENCY_BUCKETS_S)
+UNTRAINABLE_TURNS = _counter("untrainable_turns", "Turns that cannot be trained on, by reason", "reason")
+REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by status", "status")
+OUTCOMES = _counter("outcomes", "Outcomes acknowledged, by name", "name")
+BRANCHES = _counter("session_branches", "Turns by how their prompt was made", "how")
+UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
+# ingest
+LOG_APPENDS = _counter("log_appends", "Records appended, by topic", "topic")
+LOG_APPEND_FAILURES = _counter("log_append_failures", "Batches that the log refused")
+SPOOLED = _gauge("spooled_records", "Records waiting on disk for the log")
+SPOOL_BYTES = _gauge("spool_bytes", "Bytes waiting on disk for the log")
+WRITER_LAG = _gauge("writer_lag_records", "Records not yet in the store")
+DEAD_LETTERS = _counter("dead_letters", "Records set aside, by topic", "topic")
+DUPLICATES = _counter("duplicate_events", "Events seen again and ignored, by topic", "topic")
+# scoring
+REWARDS = _counter("rewards", "Reward revisions emitted", "kind")
+REWARD_VALUE = _gauge("reward_value", "Mean reward of the last 200 first revisions")
+SCORER_LAG = _gauge("scorer_lag_records", "Records not yet in the ledger")
+OPEN_TURNS = _gauge("ledger_open_turns", "Turns that wait for their outcomes")
+# learner
+UPDATES = _counter("learner_updates", "Optimizer steps")
+LEARNED_TURNS = _counter("learned_turns", "Turn revisions that trained weights", "kind")
+DROPPED_TURNS = _counter("dropped_turns", "Rewarded turns that did not train, by reason", "reason")
+LEARNER = _gauge("learner", "Figures of the last update", "figure")
+REWARD_MASS_AGE = _counter("reward_mass", "Reward mass (absolute advantage) trained, by age of outcome", "age")
+# serving
+POLICY_VERSION = _gauge("policy_version", "The version that serves")
+SWAPS = _counter("swaps", "Versions that went live")
+GATE_REFUSALS = _counter("gate_refusals", "Versions that a gate refused")
+REPREFILLED_TOKENS = _counter("reprefilled_tokens", "Tokens computed again because of a swap")
+PREFILLED_TOKENS = _counter("prefilled_tokens", "Prompt tokens computed")
+CACHED_TOKENS = _counter("cached_tokens", "Prompt tokens found in a prefix cache")
+GENERATED_TOKENS = _counter("generated_tokens", "Tokens sampled")
+RUNNING_REQUESTS = _gauge("running_requests", "Requests in the engine")
+WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot")
+FEEDBACK_TO_SERVED_SECONDS = _histogram(
+    "feedback_to_served_seconds",
+    "From an outcome's arrival to the first token of a version that learned from it",
+    _LOOP_BUCKETS_S,
+)
+
+
+def exposition() -> bytes:
+    """Prometheus' text format of all metrics of this process."""
+    return generate_latest(REGISTRY)

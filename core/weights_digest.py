@@ -1,0 +1,69 @@
+"""The digest of a set of weights: BLAKE3 over every tensor's name, dtype, shape and raw bytes, in name order.
+
+It is read from safetensors files (https://github.com/huggingface/safetensors: 8 bytes of header length, a JSON
+header, then the tensors) without any tensor library, and does not depend on how tensors are spread over shards.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from blake3 import blake3
+
+from core.errors import WeightsError
+
+_LENGTH_BYTES = 8
+_MAX_HEADER_BYTES = 100_000_000
+_CHUNK_BYTES = 1 << 20
+
+
+def read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
+    """The tensors' entries and the offset of the first tensor byte. Raises WeightsError naming the file."""
+    prefix = file.read(_LENGTH_BYTES)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < _LENGTH_BYTES or length > _MAX_HEADER_BYTES:
+        raise WeightsError(f"{path}: no safetensors header")
+    try:
+        header = json.loads(file.read(length))
+    except ValueError as error:
+        raise WeightsError(f"{path}: the safetensors header is corrupt ({error})") from error
+    if not isinstance(header, dict):
+        raise WeightsError(f"{path}: the safetensors header is no object")
+    header.pop("__metadata__", None)
+    return header, _LENGTH_BYTES + length
+
+
+def _tensor_bytes(path: Path, start: int, end: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(start)
+        remaining = end - start
+        while remaining:
+            chunk = file.read(min(_CHUNK_BYTES, remaining))
+            if not chunk:
+                raise WeightsError(f"{path}: truncated, {remaining} bytes are missing")
+            remaining -= len(chunk)
+            yield chunk
+
+
+def digest_of_shards(shards: Sequence[Path]) -> str:
+    """Raises WeightsError naming the file that is missing, truncated or holds a tensor twice."""
+    tensors: dict[str, tuple[Path, str, list[int], int, int]] = {}
+    for path in shards:
+        try:
+            with path.open("rb") as file:
+                header, base = read_header(file, path)
+        except OSError as error:
+            raise WeightsError(f"{path}: cannot be read ({error.strerror})") from error
+        for name, entry in header.items():
+            if name in tensors:
+                raise WeightsError(f"{path}: tensor {name} stands in two shards")
+            start, end = entry["data_offsets"]
+            tensors[name] = (path, entry["dtype"], entry["shape"], base + start, base + end)
+    hasher = blake3()
+    for name in sorted(tensors):
+        path, dtype, shape, start, end = tensors[name]
+        hasher.update(f"{name}\0{dtype}\0{','.join(map(str, shape))}\0".encode())
+        for chunk in _tensor_bytes(path, start, end):
+            hasher.update(chunk)
+    return str(hasher.hexdigest())
