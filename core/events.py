@@ -223,6 +223,7 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_versi
     turns: int = 0
     updates: int = 0
     metrics: dict[str, float] = {}
+    outcome_arrivals: tuple[datetime, ...] = ()  # of each trained turn: when the outcome that decided it reached us
     weights: str  # blob path of the weights' manifest
     created_at: datetime
 

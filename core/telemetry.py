@@ -66,6 +66,9 @@ FEEDBACK_TO_SERVED_SECONDS = _histogram(
     "From an outcome's arrival to the first token of a version that learned from it",
     _LOOP_BUCKETS_S,
 )
+FEEDBACK_TO_SERVED_QUANTILE = _gauge(
+    "feedback_to_served_quantile_seconds", "The same, exact, over all outcomes learned since the start", "quantile"
+)
 
 
 def exposition() -> bytes:
