@@ -1,0 +1,89 @@
+"""What all benchmarks share: contenders take turns within one run, medians are compared, and the result is one table on
+the screen and one JSON file in `bench/results`.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+_BENCH = Path(__file__).resolve().parent
+RESULTS = _BENCH / "results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. `ratio` compares it with `against`; `goal` bounds the ratio (None: measured without a goal)."""
+
+    metric: str
+    value: float
+    unit: str
+    against: str | None = None
+    ratio: float | None = None
+    goal: float | None = None
+    holds: bool = True
+
+    @classmethod
+    def at_least(cls, metric: str, value: float, unit: str, against: str, ratio: float, goal: float) -> "Row":
+        return cls(metric, value, unit, against, ratio, goal, ratio >= goal)
+
+    @classmethod
+    def at_most(cls, metric: str, value: float, unit: str, against: str, ratio: float, goal: float) -> "Row":
+        return cls(metric, value, unit, against, ratio, goal, ratio <= goal)
+
+
+def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Each contender's median figure. They run in turns, and who goes first changes every round, so that what else
+    the machine does in the meantime meets all of them alike."""
+    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            figures[name].append(contenders[name]())
+    return {name: statistics.median(values) for name, values in figures.items()}
+
+
+def report(name: str, rows: Sequence[Row]) -> None:
+    """Print the table and write `bench/results/NAME.json`."""
+    table = Table("metric", "value", "unit", "against", "ratio", "goal", "holds", title=f"{name} on {machine()}")
+    for row in rows:
+        table.add_row(
+            row.metric,
+            f"{row.value:,.4g}" if abs(row.value) < 1000 else f"{row.value:,.0f}",
+            row.unit,
+            row.against or "",
+            "" if row.ratio is None else f"{row.ratio:.3g}",
+            "" if row.goal is None else f"{row.goal:g}",
+            "yes" if row.holds else "NO",
+        )
+    Console().print(table)
+    RESULTS.mkdir(exist_ok=True)
+    content = {"machine": machine(), "commit": commit(), "rows": [asdict(row) for row in rows]}
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
+def machine() -> str:
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} x {_processor()}, {system}"
+
+
+def _processor() -> str:
+    """The processor's name where Linux tells it, else the architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def commit() -> str:
+    """The commit that ran; `-dirty` when tracked files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(command, cwd=_BENCH, capture_output=True, text=True, check=True).stdout.strip()
