@@ -1,0 +1,49 @@
+# The same words here, in CI and in the README. Everything is installed into .venv.
+PYTHON ?= python3.11
+UV_VERSION := 0.13.8
+VENV := .venv
+BIN := $(VENV)/bin
+# For those who keep a CPU-only torch elsewhere: a directory of wheels, or a ready interpreter's site-packages.
+TORCH_WHEELS ?=
+SECONDS ?=
+SEED ?= 0
+SHIFT ?=
+NAME ?=
+DIR ?= data
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: install demo run test check bench lock clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import uv' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet $(if $(TORCH_WHEELS),--find-links $(TORCH_WHEELS) --no-verify-hashes,--require-hashes) -r requirements.lock
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@
+
+demo: install ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1
+	$(BIN)/onward demo --seed $(SEED) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter 1,$(SHIFT)),--shift)
+
+run: install ## the service alone, on DIR, until stopped
+	$(BIN)/onward run $(DIR)
+
+test: install ## the tests
+	$(BIN)/python -m pytest
+
+check: install ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install ## all benchmarks, or NAME=...
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step api_overhead); do $(BIN)/python -m bench.$$name || exit 1; done
+
+lock: install ## requirements.lock anew from pyproject.toml
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --extra dev pyproject.toml -o requirements.lock
+	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
+
+clean: ## what was built; never a service's directory
+	rm -rf $(VENV) demo

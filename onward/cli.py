@@ -1,0 +1,121 @@
+"""The command line. Imports what a command needs when it runs, so that `--help` is instant."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from core.errors import ConfigError, OnwardError
+
+app = App(name="onward", help="Serve an open-weight model to a product and keep it learning from what users do.")
+
+Directory = Annotated[Path, Parameter(help="The service's directory: settings, log, store, weights.")]
+DEFAULT_DIRECTORY = Path("data")
+
+
+def main() -> None:
+    try:
+        app()
+    except OnwardError as error:
+        print(f"onward: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+@app.command
+def run(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
+) -> None:
+    """Serve, log, score and learn in one process tree, until stopped. Starts again where it was."""
+    from onward.runtime import run_service
+
+    overrides = _overrides(set_ or [])
+    if host is not None:
+        overrides["ONWARD_API__HOST"] = host
+    if port is not None:
+        overrides["ONWARD_API__PORT"] = str(port)
+    run_service(directory, overrides)
+
+
+@app.command(show=False)
+def learn(directory: Directory) -> None:
+    """The learner's process; `run` starts it."""
+    from onward.runtime import run_learner
+
+    run_learner(directory)
+
+
+@app.command
+def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: str | None = None) -> None:
+    """The versions of the running service: state, parent, turns learned from."""
+    from onward.client import show_policies
+
+    show_policies(directory, key)
+
+
+@app.command
+def rollback(
+    version: int, directory: Directory = DEFAULT_DIRECTORY, *, why: str = "operator's decision", key: str | None = None
+) -> None:
+    """Serve an earlier version again, at once; the learner goes on from it."""
+    from onward.client import roll_back
+
+    roll_back(directory, version, why, key)
+
+
+@app.command
+def midtrain(
+    corpus: Path,
+    output: Path,
+    *,
+    init: Path,
+    steps: int = 2000,
+    seed: int = 0,
+    resume: bool = False,
+) -> None:
+    """Continue pretraining a model on a directory of JSON lines (`messages` or `text`)."""
+    from onward.wiring import midtrain_function
+
+    print(midtrain_function()(corpus, output, init, steps=steps, seed=seed, resume=resume))
+
+
+@app.command
+def replay(
+    directory: Directory = DEFAULT_DIRECTORY, *, out: Path, spec: Path | None = None, seed: int | None = None
+) -> None:
+    """Score and train again from a directory's log, from the anchor, into OUT; prints the digest of the result."""
+    from onward.replay import replay_log
+
+    print(json.dumps(replay_log(directory, out, spec, seed), indent=2))
+
+
+@app.command
+def demo(
+    output: Path = Path("demo"),
+    *,
+    seconds: float | None = None,
+    seed: int = 0,
+    shift: bool = False,
+    rate: float = 25.0,
+    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
+) -> None:
+    """Start the product, let simulated IDE users work with it, and show whether it became better."""
+    from onward.demo import run_demo
+
+    sys.exit(run_demo(output, seconds=seconds, seed=seed, shift=shift, rate=rate, overrides=_overrides(set_ or [])))
+
+
+def _overrides(assignments: list[str]) -> dict[str, str]:
+    """`api.port=9000` as the environment would say it: ONWARD_API__PORT=9000."""
+    overrides = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {assignment}: want SECTION.NAME=VALUE")
+        overrides["ONWARD_" + name.upper().replace(".", "__")] = value
+    return overrides

@@ -1,0 +1,61 @@
+"""The commands that talk to a running service, through its public API like everybody else."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from core.errors import ConfigError, OnwardError
+from onward.layout import Layout
+
+_TIMEOUT_S = 30
+
+
+def show_policies(directory: Path, key: str | None) -> None:
+    table = Table(title="Policy versions")
+    for column in ("version", "state", "parent", "turns", "digest", "created"):
+        table.add_column(column)
+    for policy in _call(directory, "GET", "/v1/policies", key)["data"]:
+        table.add_row(
+            str(policy["version"]),
+            policy["state"],
+            str(policy["parent"] or "-"),
+            str(policy["turns"]),
+            policy["digest"][:12],
+            policy["created_at"],
+        )
+    Console().print(table)
+
+
+def roll_back(directory: Path, version: int, why: str, key: str | None) -> None:
+    _call(directory, "POST", f"/v1/policies/{version}/rollback", key, {"why": why})
+    Console().print(f"version {version} serves again")
+
+
+def service_url(directory: Path) -> str:
+    """Raises ConfigError when no service runs on the directory."""
+    address = Layout(directory.resolve()).address
+    try:
+        return str(json.loads(address.read_text())["url"])
+    except FileNotFoundError as error:
+        raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)") from error
+
+
+def _call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
+    request = urllib.request.Request(
+        service_url(directory) + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        raise OnwardError(json.load(error)["error"]["message"]) from error
+    except urllib.error.URLError as error:
+        raise OnwardError(f"the service does not answer: {error.reason}") from error

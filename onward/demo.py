@@ -1,0 +1,74 @@
+"""`onward demo`: the product in its own process tree, simulated users in another, one report."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from core.errors import OnwardError
+from onward.layout import Layout
+
+_SECONDS = 150.0
+_SHIFT_AT_S = 100.0
+_SHIFT_SECONDS = 200.0
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 30.0
+
+
+def run_demo(
+    output: Path, *, seconds: float | None, seed: int, shift: bool, rate: float, overrides: Mapping[str, str]
+) -> int:
+    """The simulator's exit code: 0 when nothing was lost and true quality rose."""
+    if seconds is None:
+        seconds = _SHIFT_SECONDS if shift else _SECONDS
+    service_directory = output / "service"
+    shutil.rmtree(service_directory, ignore_errors=True)
+    options = ["--seconds", str(seconds), "--seed", str(seed), "--rate", str(rate), "--output", str(output)]
+    if shift:
+        options += ["--shift-at", str(_SHIFT_AT_S)]
+    with running_service(service_directory, {"ONWARD_LEARNER__SEED": str(seed), **overrides}) as url:
+        return subprocess.run([sys.executable, "-m", "simulator", "--url", url, *options], check=False).returncode
+
+
+@contextmanager
+def running_service(directory: Path, overrides: Mapping[str, str]) -> Iterator[str]:
+    """The URL of a service started on `directory` and stopped afterwards; its log goes to DIRECTORY.log."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    settings = [f"{name.removeprefix('ONWARD_').lower().replace('__', '.')}={value}" for name, value in overrides.items()]
+    command = [sys.executable, "-m", "onward", "run", str(directory), "--port", "0"]
+    for setting in settings:
+        command += ["--set", setting]
+    with directory.with_suffix(".log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield _wait_until_ready(process, Layout(directory.resolve()), Path(log.name))
+        finally:
+            process.terminate()
+            process.wait(_STOP_TIMEOUT_S)
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", layout: Layout, log: Path) -> str:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise OnwardError(f"the service ended with {process.returncode}, see {log}:\n{log.read_text()[-2000:]}")
+        if layout.address.exists():
+            url = str(json.loads(layout.address.read_text())["url"])
+            if _ready(url):
+                return url
+        time.sleep(0.1)
+    raise OnwardError(f"the service was not ready within {_START_TIMEOUT_S:.0f} s, see {log}")
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url + "/readyz", timeout=2) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, TimeoutError):
+        return False

@@ -1,0 +1,59 @@
+"""What lies where in a service's directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SHIPPED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
+SHIPPED_REWARDS = Path(__file__).resolve().parent / "rewards.toml"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of one directory; `root` is made on first use."""
+
+    root: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.root / "onward.toml"
+
+    @property
+    def rewards(self) -> Path:
+        return self.root / "rewards.toml"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.db"
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store.db"
+
+    @property
+    def blobs(self) -> Path:
+        return self.root / "blobs"
+
+    @property
+    def spool(self) -> Path:
+        return self.root / "spool"
+
+    @property
+    def learner(self) -> Path:
+        return self.root / "learner"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the service that runs on this directory."""
+        return self.root / "service.lock"
+
+    @property
+    def address(self) -> Path:
+        """JSON of the running service's pid and URL."""
+        return self.root / "service.json"
+
+    def ensure(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)

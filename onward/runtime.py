@@ -1,0 +1,135 @@
+"""`onward run`: the whole product in one process tree, on one directory, until stopped."""
+
+import asyncio
+import fcntl
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from core.errors import ConfigError
+from onward.layout import Layout
+from onward.supervisor import LearnerProcess, StageThread
+from onward.wiring import Foundation, Service, build_app, build_learner, build_service, open_foundation
+
+_GC_THRESHOLDS = (50_000, 20, 1000)  # measured: p99 of a request 19 to 7 ms
+_SWITCH_INTERVAL_S = 0.001  # the engine's thread and the event loop share the interpreter
+_BACKLOG = 1024
+logger = logging.getLogger(__name__)
+
+
+def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
+    """Serve until SIGINT or SIGTERM. Raises ConfigError when the directory is in use or a setting is wrong."""
+    layout = Layout(directory.resolve())
+    layout.ensure()
+    with _exclusive(layout):
+        foundation = open_foundation(directory, overrides)
+        try:
+            _serve(foundation, overrides)
+        finally:
+            foundation.close()
+
+
+def _serve(foundation: Foundation, overrides: Mapping[str, str]) -> None:
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    service = build_service(foundation)
+    threads = [StageThread(name, stage) for name, stage in service.stages.items()]
+    learner = LearnerProcess(foundation.layout.root, overrides) if foundation.settings.learner.enabled else None
+
+    def readiness() -> dict[str, str]:
+        states = {thread.name: thread.state for thread in threads}
+        states["log"] = service.log.state
+        if learner is not None:
+            states["learner"] = learner.state
+        return states
+
+    app = build_app(service, readiness)
+    service.engine.start()
+    for thread in threads:
+        thread.start()
+    if learner is not None:
+        learner.start()
+    try:
+        _serve_http(foundation, app)
+    finally:
+        if learner is not None:
+            learner.stop()
+        for thread in threads:
+            thread.stop()
+        service.engine.close()
+        service.log.close()
+
+
+def _serve_http(foundation: Foundation, app: object) -> None:
+    settings = foundation.settings.api
+    listener = socket.create_server((settings.host, settings.port), backlog=_BACKLOG)
+    url = f"http://{settings.host}:{listener.getsockname()[1]}"
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]  # uvicorn's ASGI type is narrower than FastAPI's
+        loop="uvloop",
+        http="httptools",
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=10,
+    )
+    server = uvicorn.Server(config)
+
+    async def main() -> None:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        foundation.layout.address.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+        print(f"onward serves at {url}  (directory {foundation.layout.root})", flush=True)
+        await serving
+
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        logger.info("stopped")
+    finally:
+        foundation.layout.address.unlink(missing_ok=True)
+        listener.close()
+
+
+@contextmanager
+def _exclusive(layout: Layout) -> Iterator[None]:
+    """One service per directory; the lock dies with its process."""
+    with layout.lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"{layout.root}: another service runs on this directory") from error
+        yield
+
+
+def run_learner(directory: Path) -> None:
+    """The learner's process: until SIGTERM, or until the service that started it is gone."""
+    parent = os.getppid()
+    stopping = False
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    foundation = open_foundation(directory)
+    learner = build_learner(foundation)
+    try:
+        while not stopping and os.getppid() == parent:
+            learner.step(0.1)
+    finally:
+        learner.close()
+        foundation.close()

@@ -1,0 +1,176 @@
+"""The composition root: the only place that knows which adapter stands behind which port.
+
+Heavy imports (torch) happen inside the functions that need them, so that `onward --help` and the light stages stay
+light.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from core.blobs import FsspecBlobs
+from core.clock import SystemClock
+from core.errors import ConfigError
+from core.ports import Renderer
+from core.reward_spec import RewardSpec, load_reward_spec
+from core.settings import Settings, load_settings
+from core.store import SqlStore, open_sqlite
+from ingest.spool import SpoolingLog
+from ingest.sqlite_log import SqliteEventLog
+from onward.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
+from serving.weights import BlobWeights
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from learner.stage import Learner
+    from serving.local import LocalEngine
+    from serving.releases import ReleaseController
+
+
+class Stage(Protocol):
+    """A background part of the product; the runtime calls `step` until told to stop."""
+
+    def step(self, timeout_s: float) -> int:
+        """Do what is there to do; wait at most about `timeout_s` for it. Returns how much was done."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Foundation:
+    """What every process of one directory shares."""
+
+    layout: Layout
+    settings: Settings
+    spec: RewardSpec
+    clock: SystemClock
+    log: SqliteEventLog
+    store: SqlStore
+    blobs: FsspecBlobs
+    weights: BlobWeights
+
+    @property
+    def model(self) -> Path:
+        return self.settings.serving.model or SHIPPED_MODEL
+
+    def close(self) -> None:
+        self.log.close()
+        self.store.close()
+
+
+def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> Foundation:
+    """Open, or make, a service's directory. Raises ConfigError naming the setting or file at fault.
+
+    `overrides` are settings as environment variables would say them, and win over everything else.
+    """
+    import os
+
+    layout = Layout(root.resolve())
+    layout.ensure()
+    settings = load_settings(layout.settings, {**os.environ, **(overrides or {})})
+    match settings.mode:
+        case "embedded":
+            log = SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s)
+            store = open_sqlite(layout.store)
+            blobs = FsspecBlobs(str(layout.blobs))
+    return Foundation(
+        layout=layout,
+        settings=settings,
+        spec=load_reward_spec(_spec_path(layout, settings)),
+        clock=SystemClock(),
+        log=log,
+        store=store,
+        blobs=blobs,
+        weights=BlobWeights(blobs, layout.cache),
+    )
+
+
+def _spec_path(layout: Layout, settings: Settings) -> Path:
+    if settings.scoring.spec is not None:
+        return settings.scoring.spec
+    return layout.rewards if layout.rewards.exists() else SHIPPED_REWARDS
+
+
+@dataclass(frozen=True)
+class Service:
+    """The service process: what the runtime starts, watches and stops."""
+
+    foundation: Foundation
+    log: SpoolingLog
+    engine: "LocalEngine"
+    releases: "ReleaseController"
+    stages: Mapping[str, Stage]
+
+
+def build_service(foundation: Foundation) -> Service:
+    """Everything but the HTTP application. Loads the model; nothing runs yet."""
+    from ingest.writer import Writer
+    from onward.observer import PolicyObserver
+    from scoring.stage import Scorer
+    from serving.local import LocalEngine
+    from serving.releases import ReleaseController, ensure_anchor
+
+    settings = foundation.settings
+    if not foundation.model.is_dir():
+        raise ConfigError(f"serving.model: {foundation.model} is no directory")
+    log = SpoolingLog(foundation.log, foundation.layout.spool, settings.ingest.spool_bytes)
+    store, clock, weights = foundation.store, foundation.clock, foundation.weights
+    anchor = ensure_anchor(store, log, weights, foundation.model, settings.serving, clock)
+    engine = LocalEngine(settings.serving, foundation.model, weights, anchor)
+    releases = ReleaseController(log, store, engine, weights, settings.serving, clock)
+    stages: dict[str, Stage] = {
+        "writer": Writer(log, store, settings.ingest, clock),
+        "scorer": Scorer(log, store, foundation.spec, settings.scoring, clock),
+        "releases": releases,
+        "observer": PolicyObserver(log),
+    }
+    return Service(foundation=foundation, log=log, engine=engine, releases=releases, stages=stages)
+
+
+def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
+    from api.app import create_app
+    from api.live_state import MemoryLiveState
+    from api.services import ApiServices
+    from serving.rendering import load_renderer
+
+    foundation = service.foundation
+    renderer: Renderer = load_renderer(foundation.model)
+    return create_app(
+        ApiServices(
+            settings=foundation.settings.api,
+            log=service.log,
+            store=foundation.store,
+            live_state=MemoryLiveState(),
+            policy=service.engine,
+            renderer=renderer,
+            spec=foundation.spec,
+            clock=foundation.clock,
+            model_name=foundation.settings.serving.model_name,
+            readiness=readiness,
+            rollback=lambda version, why: service.releases.rollback(version, why, "operator"),
+        )
+    )
+
+
+def build_learner(foundation: Foundation) -> "Learner":
+    from learner.stage import Learner
+
+    return Learner(
+        foundation.log,
+        foundation.store,
+        foundation.weights,
+        foundation.blobs,
+        foundation.settings.learner,
+        foundation.model,
+        foundation.layout.learner,
+        foundation.clock,
+    )
+
+
+def midtrain_function() -> Callable[..., Any]:
+    from learner.midtrain import midtrain
+
+    return midtrain

@@ -1,0 +1,126 @@
+"""The architecture as tests: layers, weights of imports, names, sizes. (import-linter holds the import directions.)"""
+
+import ast
+import importlib.metadata
+import importlib.util
+import re
+import statistics
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("core", "api", "ingest", "scoring", "learner", "serving", "onward", "simulator", "onward_kernels")
+LIGHT = ("core", "api", "ingest", "scoring", "serving.rendering", "serving.weights", "serving.releases", "onward.cli")
+FORBIDDEN_NAMES = {"utils", "common", "helpers", "util", "misc"}
+
+
+def product_files() -> list[Path]:
+    folders = [ROOT / name for name in OURS if name != "onward_kernels"] + [ROOT / "kernels"]
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "kernels" else parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules_of(name: str) -> list[str]:
+    found = [module_name(path) for path in product_files()]
+    return [module for module in found if module == name or module.startswith(name + ".")]
+
+
+@pytest.mark.parametrize("part", LIGHT)
+def test_light_parts_import_no_tensor_library(part: str) -> None:
+    modules = modules_of(part)
+    assert modules, f"{part} has no modules"
+    code = f"import sys, importlib\nfor m in {modules!r}: importlib.import_module(m)\n"
+    code += "print([m for m in ('torch', 'triton', 'transformers', 'sglang') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_top_level_names_are_ours_alone(name: str) -> None:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    assert Path(spec.origin).is_relative_to(ROOT), f"{name} resolves to {spec.origin}"
+    claimed = {dist for dist in importlib.metadata.packages_distributions().get(name, []) if dist != "onward"}
+    assert not claimed
+
+
+def test_kernels_folder_does_not_shadow_the_package_of_that_name() -> None:
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+    spec = importlib.util.find_spec("kernels")
+    assert spec is None or spec.origin is None or not Path(spec.origin).is_relative_to(ROOT)
+
+
+def test_the_mode_is_decided_in_wiring_alone() -> None:
+    allowed = {"onward/wiring.py", "core/settings.py"}
+    offenders = [
+        str(path.relative_to(ROOT))
+        for path in product_files()
+        if re.search(r"\.mode\b|[\"']embedded[\"']|[\"']distributed[\"']", path.read_text())
+        and str(path.relative_to(ROOT)) not in allowed
+    ]
+    assert not offenders
+
+
+def test_sizes_stay_habitable() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in product_files()}
+    assert max(lines.values()) <= 400, [name for name, count in lines.items() if count > 400]
+    assert statistics.median(lines.values()) < 150
+    functions = [
+        (node.end_lineno - node.lineno + 1, f"{path.relative_to(ROOT)}:{node.name}")
+        for path in product_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+    ]
+    assert not [name for length, name in functions if length > 60]
+    assert statistics.median(length for length, _ in functions) <= 15
+
+
+def test_no_module_is_a_drawer() -> None:
+    names = {part for path in product_files() for part in path.relative_to(ROOT).with_suffix("").parts}
+    assert not names & FORBIDDEN_NAMES
+
+
+def test_no_error_is_swallowed_broadly() -> None:
+    offenders = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in product_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
+    ]
+    assert not offenders
+
+
+def test_importing_has_no_effect(tmp_path: Path) -> None:
+    """Every module imports in an empty directory, prints nothing and leaves nothing behind."""
+    modules = [module_name(path) for path in product_files() if path.name != "__main__.py"]
+    code = f"import importlib\nfor m in {modules!r}: importlib.import_module(m)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, onward.cli\nprint([m for m in ('torch', 'sqlalchemy', 'fastapi', 'matplotlib') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_the_lock_holds_the_versions_that_the_engine_pins() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    for pin in ("torch==2.14.1", "transformers==5.19.0", "tokenizers==0.23.2"):
+        assert re.search(rf"^{re.escape(pin)} \\$", lock, re.MULTILINE), pin
+    assert "://" not in lock
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    locked = {line.split("==")[0].lower() for line in lock.splitlines() if re.match(r"^[a-z0-9]", line)}
+    assert {re.split(r"[=<>]", name)[0].lower() for name in wanted} <= locked
