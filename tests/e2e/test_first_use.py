@@ -1,0 +1,94 @@
+"""What a developer does in the first minutes, and sees."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import openai
+from conftest import Service, simulate, wait_for
+
+MakeService = Callable[..., Service]
+
+
+def test_chat_feedback_and_a_version_that_learned(make_service: MakeService, tmp_path: Path) -> None:
+    """An unchanged OpenAI client chats and streams; feedback becomes rewards; a new version serves."""
+    service = make_service(learner__batch_turns=16, learner__min_turns=8).start()
+    client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")
+
+    answer = client.chat.completions.create(
+        model="onward-tiny", messages=[{"role": "user", "content": "[web] write total(xs): sum of xs"}]
+    )
+    onward = answer.model_extra["onward"]  # type: ignore[index]
+    assert onward["policy_version"] == 1
+    assert onward["trainable"] is True
+    stream = client.chat.completions.create(
+        model="onward-tiny",
+        messages=[{"role": "user", "content": "[web] write total(xs): sum of xs"}],
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    assert chunks[-1].usage is not None
+    assert len([chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]) > 1
+
+    said = service.post(
+        "/v1/feedback", {"inference_id": onward["inference_id"], "metric_name": "accepted", "value": True}
+    )
+    rewards = wait_for(lambda: service.get("/v1/rewards")["data"], what="the reward")
+    assert rewards[0]["inference_id"] == onward["inference_id"]
+    assert rewards[0]["value"] == 1.0
+    assert rewards[0]["outcome_ids"] == [said["feedback_id"]]
+
+    driver = simulate(service, tmp_path / "demo", seconds=12, rate=8)
+    assert wait_for(lambda: client_version(client) > 1, 60, "a newer version")
+    driver.communicate(timeout=90)
+    report = json.loads((tmp_path / "demo" / "report.json").read_text())
+    assert (report["failed_requests"], report["lost_turns"], report["lost_outcomes"]) == (0, 0, 0)
+    assert report["versions"] > 1
+    assert "onward_feedback_to_served_seconds_count" in service.text("/metrics")
+
+
+def client_version(client: openai.OpenAI) -> int:
+    answer = client.chat.completions.create(
+        model="onward-tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=4
+    )
+    return int(answer.model_extra["onward"]["policy_version"])  # type: ignore[index]
+
+
+def test_policies_and_rollback_from_the_command_line(make_service: MakeService, tmp_path: Path) -> None:
+    """After a rollback the earlier version speaks, and what the learner makes next is its child."""
+    service = make_service(learner__batch_turns=16, learner__min_turns=8).start()
+    driver = simulate(service, tmp_path / "demo", seconds=25, rate=8)
+    client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")
+    wait_for(lambda: client_version(client) > 2, 60, "a third version")
+    done = subprocess.run(
+        command("rollback", "1", str(service.directory)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    listed = {policy["version"]: policy for policy in service.get("/v1/policies")["data"]}
+    assert [policy for policy in listed.values() if policy["state"] == "rolled_back"]
+    newest = max(listed)
+    child = wait_for(
+        lambda: next((p for p in service.get("/v1/policies")["data"] if p["version"] > newest and p["parent"] == 1), None),
+        60,
+        "a child of the version rolled back to",
+    )
+    assert child["parent"] == 1
+    driver.communicate(timeout=90)
+    assert "rolled_back" in subprocess.run(
+        command("policies", str(service.directory)), capture_output=True, text=True, check=True
+    ).stdout
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "onward", *arguments]
+
+
+def test_help_is_quick_and_complete() -> None:
+    text = subprocess.run(command("--help"), capture_output=True, text=True, check=True).stdout
+    assert {"run", "demo", "midtrain", "policies", "rollback", "replay"} <= set(text.split())

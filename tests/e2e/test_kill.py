@@ -1,0 +1,134 @@
+"""SIGKILL in mid-traffic: nothing acknowledged is missing, nothing trained twice, versions continue."""
+
+import json
+import os
+import signal
+import threading
+import urllib.error
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Service, simulate, wait_for
+
+from onward.proof import lineage_of, prove_exactly_once
+from onward.wiring import open_foundation
+
+MakeService = Callable[..., Service]
+
+
+class Traffic:
+    """Users that write down what was acknowledged to them."""
+
+    def __init__(self, service: Service, threads: int) -> None:
+        self._service = service
+        self._url = service.url
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(index,)) for index in range(threads)]
+        self.turns: list[str] = []
+        self.outcomes: list[str] = []
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, index: int) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            try:
+                answer = self._service.chat(f"[web] write total_{index}_{number}(xs): sum of xs", max_tokens=24)
+                self.turns.append(answer["onward"]["inference_id"])
+                said = self._service.post(
+                    "/v1/feedback",
+                    {
+                        "inference_id": answer["onward"]["inference_id"],
+                        "metric_name": "accepted" if number % 3 else "rejected",
+                        "value": True,
+                    },
+                )
+                self.outcomes.append(said["feedback_id"])
+            except (urllib.error.URLError, ConnectionError, FileNotFoundError, TimeoutError):
+                return  # the service was killed: what follows was never acknowledged
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def check_nothing_missing(service: Service, traffic: Traffic) -> None:
+    foundation = open_foundation(service.directory)
+    try:
+        with foundation.store.read() as connection:
+            from core.store import turns
+
+            stored = turns.get_turns(connection, traffic.turns)  # type: ignore[arg-type]
+            assert set(traffic.turns) == set(stored)
+            outcomes = {outcome.outcome_id for outcome in turns.get_turn_outcomes(connection, traffic.turns)}  # type: ignore[arg-type]
+            assert set(traffic.outcomes) <= outcomes
+    finally:
+        foundation.close()
+
+
+def versions(service: Service) -> int:
+    return max(policy["version"] for policy in service.get("/v1/policies")["data"])
+
+
+def check_trained_once(service: Service) -> None:
+    foundation = open_foundation(service.directory)
+    try:
+        newest = versions(service)
+        updates = prove_exactly_once(lineage_of(foundation, newest))
+        assert updates > 0
+    finally:
+        foundation.close()
+
+
+def test_kill_the_service(make_service: MakeService) -> None:
+    service = make_service(learner__batch_turns=16, learner__min_turns=8, learner__max_wait_s=0.5).start()
+    traffic = Traffic(service, threads=6)
+    wait_for(lambda: versions(service) >= 4, 90, "a fourth version")
+    service.kill()
+    traffic.stop()
+    service.start()
+    before = versions(service)
+    again = Traffic(service, threads=6)
+    wait_for(lambda: versions(service) > before + 1, 90, "further versions")
+    again.stop()
+    for part in (traffic, again):
+        wait_for(lambda part=part: stored(service, part), 30, "the writer")  # type: ignore[misc]
+        check_nothing_missing(service, part)
+    check_trained_once(service)
+
+
+def stored(service: Service, traffic: Traffic) -> bool:
+    try:
+        check_nothing_missing(service, traffic)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_kill_the_learner(make_service: MakeService) -> None:
+    service = make_service(learner__batch_turns=16, learner__min_turns=8, learner__max_wait_s=0.5).start()
+    traffic = Traffic(service, threads=6)
+    for _ in range(3):
+        before = versions(service)
+        wait_for(lambda before=before: versions(service) >= before + 2, 90, "two further versions")  # type: ignore[misc]
+        os.kill(service.learner_pid(), signal.SIGKILL)
+    before = versions(service)
+    wait_for(lambda: versions(service) > before + 1, 90, "versions after the last kill")
+    traffic.stop()
+    check_trained_once(service)
+
+
+@pytest.mark.timeout(300)
+def test_kill_under_the_simulator(make_service: MakeService, tmp_path: Path) -> None:
+    """The learner dies under full load: users notice nothing."""
+    service = make_service().start()
+    driver = simulate(service, tmp_path / "demo", seconds=20, rate=12)
+    wait_for(lambda: versions(service) >= 3, 90, "a third version")
+    os.kill(service.learner_pid(), signal.SIGKILL)
+    driver.communicate(timeout=120)
+    report = json.loads((tmp_path / "demo" / "report.json").read_text())
+    assert (report["failed_requests"], report["lost_turns"], report["lost_outcomes"]) == (0, 0, 0)
+    check_trained_once(service)
