@@ -164,6 +164,10 @@ class LiveState(Protocol):
 
     async def get_session(self, namespace: Namespace, inference_id: InferenceId) -> SessionId | None: ...
 
+    async def has_session(self, namespace: Namespace, session_id: SessionId) -> bool:
+        """Whether an inference of the session was put."""
+        ...
+
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str:
         """Remember the content first seen under an idempotency key; returns the content that holds it."""
         ...

@@ -118,14 +118,23 @@ def get_session_turns(connection: Connection, namespace: Namespace, session_id: 
     return [_decode_turn(row.record) for row in rows]
 
 
-def find_transcript(connection: Connection, namespace: Namespace, digests: Sequence[str]) -> Completion | None:
-    """The latest turn whose transcript is the first of `digests` that is known."""
+def has_session(connection: Connection, namespace: Namespace, session_id: SessionId) -> bool:
     table = tables.turns
-    rows = connection.execute(
-        select(table.c.transcript_digest, table.c.record)
-        .where(table.c.namespace == namespace, table.c.transcript_digest.in_(list(digests)))
-        .order_by(table.c.received_at)
-    ).all()
+    query = select(table.c.inference_id).where(table.c.namespace == namespace, table.c.session_id == session_id).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def find_transcript(
+    connection: Connection, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None = None
+) -> Completion | None:
+    """The latest turn whose transcript is the first of `digests` that is known; of one session where it is given."""
+    table = tables.turns
+    query = select(table.c.transcript_digest, table.c.record).where(
+        table.c.namespace == namespace, table.c.transcript_digest.in_(list(digests))
+    )
+    if session_id is not None:
+        query = query.where(table.c.session_id == session_id)
+    rows = connection.execute(query.order_by(table.c.received_at)).all()
     found = {row.transcript_digest: row.record for row in rows}
     record = next((found[digest] for digest in digests if digest in found), None)
     return None if record is None else _decode_turn(record)

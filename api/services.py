@@ -1,0 +1,26 @@
+"""What the HTTP application is given; `onward.wiring` fills it in."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from core.ids import Version
+from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store
+from core.reward_spec import RewardSpec
+from core.settings import ApiSettings
+
+
+@dataclass(frozen=True)
+class ApiServices:
+    settings: ApiSettings
+    log: EventLog
+    store: Store
+    live_state: LiveState
+    policy: Policy
+    renderer: Renderer
+    spec: RewardSpec
+    clock: Clock
+    model_name: str
+    readiness: Callable[[], Mapping[str, str]]
+    """Each component: "ok", or what is wrong with it."""
+    rollback: Callable[[Version, str], None]
+    """Serve an earlier version again, and say why. Blocks: called from a thread."""
