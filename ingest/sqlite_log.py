@@ -1,0 +1,212 @@
+"""The embedded event log: topics and partitions in one SQLite file, for one machine.
+
+Any number of processes append and read. Within a process one thread does all the writing, in group commits; readers
+of the same process are woken by it, those of other processes poll.
+"""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from core import telemetry
+from core.errors import Fenced
+from core.events import Event, Topic
+from core.ports import Consumer, Position, RebalanceListener, TopicPartition
+from ingest.codec import encode
+from ingest.group_commit import GroupCommit
+from ingest.membership import GroupLock
+from ingest.routing import partition_of
+from ingest.sqlite_consumer import SqliteConsumer, Wakeups
+from ingest.sqlite_schema import connect, create, explained, writing
+
+_MAX_BATCH_ITEMS = 512
+_MAX_INSERT_ROWS = 128  # rows of one statement; each count is a prepared statement of its own
+
+
+@dataclass(frozen=True, slots=True)
+class _Append:
+    """Records of one topic: (partition, raw)."""
+
+    topic: Topic
+    records: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    group: str
+    epoch: int
+    offsets: tuple[tuple[TopicPartition, int], ...]
+
+
+_Item = _Append | _Join | _Commit
+_Result = list[Position] | int | None
+
+
+class SqliteEventLog:
+    """Implements core.ports.EventLog."""
+
+    def __init__(self, path: Path, partitions: int, poll_s: float, busy_timeout_s: float = 5.0) -> None:
+        """Opens or makes the file. Raises ConfigError when it was made with other partitions, LogError when it is
+        corrupt, LogUnavailable when it cannot be opened; each names the file."""
+        self._path = path
+        self._partitions = partitions
+        self._poll_s = poll_s
+        self._busy_timeout_s = busy_timeout_s
+        with explained(path):
+            self._writer = connect(path, busy_timeout_s)
+            create(self._writer, path, partitions)
+            self._reader = connect(path, busy_timeout_s)
+        self._reading = threading.Lock()
+        self._wakeups = Wakeups()
+        self._last_sequence = -1  # the latest record, as this writer left it
+        self._ends: dict[TopicPartition, int] = {}  # valid while nobody else appends
+        self._commits = GroupCommit[_Item, _Result]("log-writer", self._apply, _MAX_BATCH_ITEMS)
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    async def append(self, topic: Topic, event: Event) -> Position:
+        positions = await self._commits.submit(self._to_append(topic, [event]))
+        assert isinstance(positions, list)
+        return positions[0]
+
+    def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
+        if not events:
+            return []
+        positions = self._commits.submit_blocking(self._to_append(topic, events))
+        assert isinstance(positions, list)
+        return positions
+
+    def _to_append(self, topic: Topic, events: Sequence[Event]) -> _Append:
+        return _Append(topic, tuple((partition_of(event, self._partitions), encode(event)) for event in events))
+
+    # ------------------------------------------------------------------------------------------ the writer's thread
+
+    def _apply(self, items: Sequence[_Item]) -> Sequence[_Result | Exception]:
+        appends = [item for item in items if isinstance(item, _Append)]
+        try:
+            with writing(self._writer, self._path):
+                positions = self._insert(appends) if appends else []
+                rest = iter(positions)
+                results = [next(rest) if isinstance(item, _Append) else self._manage(item) for item in items]
+        except BaseException:
+            self._last_sequence = -1  # what was counted did not happen
+            telemetry.LOG_APPEND_FAILURES.inc()
+            raise
+        for append in appends:
+            telemetry.LOG_APPENDS.labels(topic=append.topic).inc(len(append.records))
+        self._wakeups.wake({append.topic for append in appends})
+        return results
+
+    def _insert(self, appends: Sequence[_Append]) -> list[list[Position]]:
+        latest = self._writer.execute("SELECT max(sequence) FROM records").fetchone()[0] or 0
+        if latest != self._last_sequence:
+            self._ends.clear()  # another process appended
+        now = time.time_ns() // 1000
+        rows: list[tuple[int, str, int, int, int, bytes]] = []
+        positions: list[list[Position]] = []
+        for append in appends:
+            placed = []
+            for partition, raw in append.records:
+                source = TopicPartition(append.topic, partition)
+                offset = self._ends[source] if source in self._ends else _end(self._writer, source)
+                self._ends[source] = offset + 1
+                latest += 1
+                rows.append((latest, append.topic, partition, offset, now, raw))
+                placed.append(Position(topic=append.topic, partition=partition, offset=offset))
+            positions.append(placed)
+        for start in range(0, len(rows), _MAX_INSERT_ROWS):
+            chunk = rows[start : start + _MAX_INSERT_ROWS]
+            self._writer.execute(_insert_statement(len(chunk)), [value for row in chunk for value in row])
+        self._last_sequence = latest
+        return positions
+
+    def _manage(self, item: _Item) -> int | Exception | None:
+        match item:
+            case _Join(group):
+                statement = (
+                    "INSERT INTO groups VALUES (?, 1) "
+                    "ON CONFLICT (consumer_group) DO UPDATE SET epoch = epoch + 1 RETURNING epoch"
+                )
+                return int(self._writer.execute(statement, (group,)).fetchone()[0])
+            case _Commit(group, epoch, offsets):
+                current = self._writer.execute("SELECT epoch FROM groups WHERE consumer_group = ?", (group,)).fetchone()
+                if current != (epoch,):
+                    return Fenced(f"group {group} has had another member since epoch {epoch}")
+                self._writer.executemany(
+                    "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?)",
+                    [(group, source.topic, source.partition, offset) for source, offset in offsets],
+                )
+                return None
+        raise AssertionError(item)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
+        lock = GroupLock(self._path, group)
+        try:
+            epoch = self._commits.submit_blocking(_Join(group))
+            assert isinstance(epoch, int)
+            return SqliteConsumer(
+                path=self._path,
+                connection=connect(self._path, self._busy_timeout_s),
+                group=group,
+                epoch=epoch,
+                sources=[TopicPartition(topic, index) for topic in topics for index in range(self._partitions)],
+                commit=lambda offsets: self._commit(_Commit(group, epoch, tuple(offsets.items()))),
+                lock=lock,
+                wakeups=self._wakeups,
+                poll_s=self._poll_s,
+                listener=listener,
+            )
+        except BaseException:
+            lock.release()
+            raise
+
+    def _commit(self, item: _Commit) -> None:
+        self._commits.submit_blocking(item)
+
+    def partitions(self, topic: Topic) -> int:
+        return self._partitions
+
+    def earliest(self, partition: TopicPartition) -> int:
+        with self._reading, explained(self._path):
+            found = self._reader.execute(
+                "SELECT min(record_offset) FROM records WHERE topic = ? AND partition = ?",
+                (partition.topic, partition.partition),
+            ).fetchone()[0]
+        return found or 0
+
+    def end(self, partition: TopicPartition) -> int:
+        with self._reading, explained(self._path):
+            return _end(self._reader, partition)
+
+    def close(self) -> None:
+        """Consumers are closed by those who made them. Again: nothing happens."""
+        self._commits.close()
+        if not self._closed:
+            self._closed = True
+            self._writer.close()
+            with self._reading:
+                self._reader.close()
+
+
+def _end(connection: sqlite3.Connection, source: TopicPartition) -> int:
+    latest = connection.execute(
+        "SELECT max(record_offset) FROM records WHERE topic = ? AND partition = ?", (source.topic, source.partition)
+    ).fetchone()[0]
+    return 0 if latest is None else int(latest) + 1
+
+
+@lru_cache(maxsize=_MAX_INSERT_ROWS)
+def _insert_statement(rows: int) -> str:
+    return "INSERT INTO records VALUES " + ", ".join(["(?, ?, ?, ?, ?, ?)"] * rows)
