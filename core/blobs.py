@@ -1,0 +1,123 @@
+"""Files by path under one root: a directory, or anything else that fsspec reaches (s3://, gs://, memory://)."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+from fsspec.core import url_to_fs
+
+from core.errors import ConfigError
+
+_PARTIAL = ".partial"  # where files are written before they are renamed into place
+
+
+class FsspecBlobs:
+    """Implements core.ports.Blobs. Thread-safe.
+
+    In a directory, a file is written aside, synced and renamed. Object stores take each object whole or not at all.
+    """
+
+    def __init__(self, url: str | Path, cache: Path | None = None) -> None:
+        """`cache`: where `local` puts what it fetches; a directory needs none. Raises ConfigError for a URL of no known
+        kind."""
+        try:
+            self._fs: Any
+            self._fs, self._root = url_to_fs(str(url), use_listings_cache=False)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(f"blobs: {url}: {error}") from error
+        self._directory = Path(self._root) if "file" in _protocols(self._fs) else None
+        self._cache = cache
+
+    def put(self, path: str, data: bytes) -> None:
+        if self._directory is None:
+            self._fs.pipe_file(self._full(path), data)
+        else:
+            self._replace(path, lambda file: file.write(data))
+
+    def put_file(self, path: str, source: Path) -> None:
+        if self._directory is None:
+            self._fs.put_file(str(source), self._full(path))
+        else:
+            with source.open("rb") as content:
+                self._replace(path, lambda file: shutil.copyfileobj(content, file))
+
+    def get(self, path: str) -> bytes:
+        return bytes(self._fs.cat_file(self._full(path)))
+
+    def local(self, path: str) -> Path:
+        """Raises FileNotFoundError, and ConfigError where a cache is needed and there is none."""
+        if self._directory is not None:
+            found = self._directory / _checked(path)
+            if not found.is_file():
+                raise FileNotFoundError(found)
+            return found
+        if self._cache is None:
+            raise ConfigError(f"blobs: {self._root} is remote, and no cache directory was given")
+        content = self.get(path)
+        _write_whole(self._cache / path, self._cache, lambda file: file.write(content))
+        return self._cache / path
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.isfile(self._full(path)))
+
+    def list(self, prefix: str) -> list[str]:
+        """The paths that begin with `prefix`, sorted."""
+        paths = (found.removeprefix(self._root).lstrip("/") for found in self._fs.find(self._root))
+        return sorted(path for path in paths if path.startswith(prefix) and not path.startswith(f"{_PARTIAL}/"))
+
+    def delete(self, path: str) -> None:
+        """Of what is not there: nothing happens."""
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(self._full(path))
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{_checked(path)}"
+
+    def _replace(self, path: str, write: Callable[[BinaryIO], object]) -> None:
+        assert self._directory is not None
+        _write_whole(self._directory / _checked(path), self._directory, write)
+
+
+def _protocols(filesystem: Any) -> tuple[str, ...]:
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def _checked(path: str) -> str:
+    """Raises ValueError for what would leave the root."""
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or str(pure) != path or path.startswith(_PARTIAL):
+        raise ValueError(f"{path!r} is no blob path")
+    return path
+
+
+def _write_whole(target: Path, root: Path, write: Callable[[BinaryIO], object]) -> None:
+    """All or nothing, and durable: the content is synced before the name appears, the names before returning."""
+    partial = root / _PARTIAL
+    partial.mkdir(parents=True, exist_ok=True)
+    aside = partial / uuid4().hex
+    try:
+        with aside.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+    for directory in (target.parent, *target.parent.parents):
+        _sync_directory(directory)
+        if directory == root:
+            break
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

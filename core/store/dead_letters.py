@@ -1,0 +1,45 @@
+"""Records that could not be used, kept whole for operators."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from core import tables
+from core.events import DeadLetter
+from core.store.database import from_micros, to_micros
+from core.store.turns import insert_or_ignore
+
+
+def put_dead_letters(connection: Connection, letters: Sequence[DeadLetter]) -> int:
+    """How many were new; the others were set aside before."""
+    if not letters:
+        return 0
+    rows = [
+        {
+            "topic": letter.topic,
+            "partition": letter.partition,
+            "record_offset": letter.offset,
+            "reason": letter.reason,
+            "raw": letter.raw,
+            "at": to_micros(letter.at),
+        }
+        for letter in letters
+    ]
+    return connection.execute(insert_or_ignore(connection, tables.dead_letters), rows).rowcount
+
+
+def list_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:
+    """The latest first."""
+    table = tables.dead_letters
+    rows = connection.execute(select(table).order_by(table.c.at.desc(), table.c.record_offset.desc()).limit(limit))
+    return [
+        DeadLetter(
+            topic=row.topic,
+            partition=row.partition,
+            offset=row.record_offset,
+            reason=row.reason,
+            raw=row.raw,
+            at=from_micros(row.at),
+        )
+        for row in rows
+    ]
