@@ -28,7 +28,7 @@ class TopicPartition(msgspec.Struct, frozen=True, order=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a record was put."""
+    """Where a record was put. The offset is -1 while it waits, durably, in the spool: the log gives it later."""
 
     topic: Topic
     partition: int

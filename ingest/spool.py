@@ -1,0 +1,233 @@
+"""The spool: where appends go, durably, while the log is down, and from where they follow, in order, when it is back.
+
+Once something waits in the spool, everything appended later waits behind it. A crash between a segment's append to
+the log and its removal appends the segment again: the log is then read at least once, and readers know ids.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+
+from core import telemetry
+from core.errors import LogError, LogUnavailable
+from core.events import Event, Topic
+from core.ports import Consumer, EventLog, Position, RebalanceListener, TopicPartition
+from ingest.codec import decode, encode
+from ingest.group_commit import GroupCommit
+from ingest.routing import partition_of
+from ingest.spool_files import Segment, SegmentFiles, frame_bytes, read_segment
+
+_MAX_BATCH_ITEMS = 512
+_SEGMENT_BYTES = 1 << 20
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 2.0
+_AWAY = (LogUnavailable, LogError)  # a log whose file is corrupt is away as well
+logger = logging.getLogger(__name__)
+
+
+class _Spooled(msgspec.Struct, frozen=True, array_like=True):
+    topic: Topic
+    raw: bytes
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(_Spooled).decode
+_Payloads = tuple[bytes, ...]  # of one append; () asks for the open segment to be sealed
+
+
+class SpoolingLog:
+    """Implements core.ports.EventLog around another one, whose appends it backs up. Reading goes to the log alone."""
+
+    def __init__(self, log: EventLog, directory: Path, max_bytes: int) -> None:
+        self._log = log
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._files = SegmentFiles(directory, _SEGMENT_BYTES)
+        self._changed = threading.Condition()  # guards the four below
+        self._depth_records = 0
+        self._depth_bytes = 0
+        self._reason: str | None = None  # why the log does not take appends
+        self._closing = False
+        self._done: tuple[Path, int] | None = None  # records of a segment that are in the log already
+        self._count_what_is_left()
+        self._spool = GroupCommit[_Payloads, None](f"spool {directory}", self._write, _MAX_BATCH_ITEMS)
+        self._drainer = threading.Thread(target=self._drain, name="spool-drain", daemon=True)
+        self._drainer.start()
+
+    # ------------------------------------------------------------------------------------------ what operators see
+
+    @property
+    def depth_records(self) -> int:
+        """Records that wait for the log."""
+        return self._depth_records
+
+    @property
+    def healthy(self) -> bool:
+        return self.state == "ok"
+
+    @property
+    def state(self) -> str:
+        """For readiness: "ok", or what is wrong."""
+        with self._changed:
+            if self._depth_records == 0 and self._reason is None:
+                return "ok"
+            used = f"{self._depth_records} records, {self._depth_bytes} of {self._max_bytes} bytes, wait in the spool"
+            return f"{used}: {self._reason or 'draining'}"
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    async def append(self, topic: Topic, event: Event) -> Position:
+        """Raises LogUnavailable when neither log nor spool took it."""
+        if self._direct():
+            try:
+                position = await self._log.append(topic, event)
+            except _AWAY as error:
+                self._note(error)
+            else:
+                self._note(None)
+                return position
+        await self._spool.submit(self._reserve(topic, [event]))
+        return self._waiting(topic, event)
+
+    def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
+        if self._direct():
+            try:
+                positions = self._log.append_blocking(topic, events)
+            except _AWAY as error:
+                self._note(error)
+            else:
+                self._note(None)
+                return positions
+        self._spool.submit_blocking(self._reserve(topic, events))
+        return [self._waiting(topic, event) for event in events]
+
+    def _direct(self) -> bool:
+        return self._depth_records == 0
+
+    def _waiting(self, topic: Topic, event: Event) -> Position:
+        return Position(topic=topic, partition=partition_of(event, self._log.partitions(topic)), offset=-1)
+
+    def _note(self, error: Exception | None) -> None:
+        reason = None if error is None else str(error)
+        if reason == self._reason:
+            return
+        with self._changed:
+            self._reason = reason
+        if reason is not None:
+            logger.warning("the log takes no appends, the spool does: %s", reason)
+
+    def _reserve(self, topic: Topic, events: Sequence[Event]) -> _Payloads:
+        """Room in the spool, and the place in the order: from here on nothing is appended directly."""
+        payloads = tuple(_pack(_Spooled(topic, encode(event))) for event in events)
+        size = sum(map(frame_bytes, payloads))
+        with self._changed:
+            if self._depth_bytes + size > self._max_bytes:
+                full = f"the spool in {self._directory} holds {self._depth_bytes} of {self._max_bytes} bytes"
+                raise LogUnavailable(f"{self._reason or 'the log is catching up'}; {full}")
+            self._account(len(payloads), size)
+        return payloads
+
+    def _release(self, payloads: Sequence[bytes]) -> None:
+        with self._changed:
+            self._account(-len(payloads), -sum(map(frame_bytes, payloads)))
+
+    def _account(self, records: int, size: int) -> None:
+        self._depth_records += records
+        self._depth_bytes += size
+        telemetry.SPOOLED.set(self._depth_records)
+        telemetry.SPOOL_BYTES.set(self._depth_bytes)
+        self._changed.notify_all()
+
+    # ------------------------------------------------------------------------------------------ the writing thread
+
+    def _write(self, items: Sequence[_Payloads]) -> Sequence[None]:
+        payloads = [payload for item in items for payload in item]
+        try:
+            if payloads:
+                self._files.append(payloads)
+            if () in items:
+                self._files.seal()
+        except OSError as error:
+            self._release(payloads)
+            raise LogUnavailable(f"the log is down, and so is the spool in {self._directory}: {error}") from error
+        return [None] * len(items)
+
+    # ------------------------------------------------------------------------------------------ the draining thread
+
+    def _count_what_is_left(self) -> None:
+        """By an earlier process."""
+        for path in self._files.sealed():
+            segment = read_segment(path)
+            if segment.torn_bytes:
+                logger.warning("%s: %d bytes behind the last whole record", path, segment.torn_bytes)
+                telemetry.SPOOL_TORN_BYTES.inc(segment.torn_bytes)
+            with self._changed:
+                self._account(len(segment.payloads), sum(map(frame_bytes, segment.payloads)))
+            if not segment.payloads:
+                self._files.remove(segment)
+
+    def _drain(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._depth_records > 0)
+                if self._closing:
+                    return
+            try:
+                self._drain_segments()
+                retry_s = _FIRST_RETRY_S
+            except (*_AWAY, OSError) as error:
+                self._note(error)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, retry_s)
+                retry_s = min(2 * retry_s, _LAST_RETRY_S)
+
+    def _drain_segments(self) -> None:
+        paths = self._files.sealed()
+        if not paths:
+            self._spool.submit_blocking(())
+            paths = self._files.sealed()
+        for path in paths:
+            segment = read_segment(path)
+            self._append_segment(segment)
+            self._files.remove(segment)
+            self._note(None)
+            self._release(segment.payloads)  # last: direct appends may follow from here on
+
+    def _append_segment(self, segment: Segment) -> None:
+        """In as many appends as its topics alternate. Goes on behind what an earlier attempt achieved."""
+        done = self._done[1] if self._done is not None and self._done[0] == segment.path else 0
+        spooled = [_unpack(payload) for payload in segment.payloads[done:]]
+        for topic, run in groupby(spooled, key=lambda item: item.topic):
+            events = [decode(item.raw) for item in run]
+            self._log.append_blocking(topic, events)
+            done += len(events)
+            self._done = (segment.path, done)
+
+    # ------------------------------------------------------------------------------------------ the log's own
+
+    def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
+        return self._log.consumer(group, topics, listener)
+
+    def partitions(self, topic: Topic) -> int:
+        return self._log.partitions(topic)
+
+    def earliest(self, partition: TopicPartition) -> int:
+        return self._log.earliest(partition)
+
+    def end(self, partition: TopicPartition) -> int:
+        return self._log.end(partition)
+
+    def close(self) -> None:
+        """What waits in the spool stays there for the next start. Closes the log, too."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._drainer.join()
+        self._spool.close()
+        self._files.seal()
+        self._log.close()
