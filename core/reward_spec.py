@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.errors import ConfigError
+from core.events import Purpose
 
 OutcomeType = Literal["boolean", "number", "text"]
 Aggregation = Literal["earliest", "last", "mean", "sum", "min", "max"]
@@ -37,7 +38,7 @@ class OutcomeSpec(_Part):
     aggregation: Aggregation = "last"
     """Which of several outcomes of one name counts."""
     decides: bool = False
-    """An arrival ends the wait for all other outcomes of the turn."""
+    """An arrival ends the wait for all other outcomes of the turn, without their defaults."""
     minimum: float | None = None
     maximum: float | None = None
 
@@ -69,6 +70,10 @@ class SessionSpec(_Part):
 
     credit: Literal["equal", "last"] = "equal"
     """A session-level outcome counts for each of its turns, or for the last one alone."""
+    purposes: tuple[Purpose, ...] = ("turn", "suggestion")
+    """Turns of other purposes (side, summary, judge) live by their own outcomes alone."""
+    end_wait_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    """A session that was said to be over still waits so long for its outcomes; then its defaults apply."""
     idle_timeout_s: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
     """A session without a turn for so long is over, and its defaults apply."""
 

@@ -86,6 +86,7 @@ rewards = Table(
     Column("published", Boolean, nullable=False),  # false: still in the outbox
     Column("record", LargeBinary, nullable=False),
     Index("rewards_outbox", "published", "sequence"),
+    Index("rewards_by_sequence", "sequence"),
     Index("rewards_by_time", "namespace", "sequence"),
 )
 
@@ -100,11 +101,15 @@ ledger_turns = Table(
     Column("purpose", String, nullable=False),
     Column("turn_index", Integer, nullable=False),
     Column("empty", Boolean, nullable=False),  # no text and no tool call
+    Column("partition", Integer, nullable=False),  # of onward.turns: each keeps its own event time
     Column("opened_at", BigInteger, nullable=False),
-    Column("due_at", BigInteger),  # when waits are over; null: decided, only late outcomes can move it
+    Column("due_at", BigInteger),  # when waits are over; null: none runs, only outcomes can move it
+    Column("closed", Boolean, nullable=False),  # its waits ran out, for good
     Column("revision", Integer, nullable=False),  # of the last reward; -1: none yet
     Column("value", Float),
-    Index("ledger_due", "due_at"),
+    Column("decided_at", BigInteger),  # of the last reward
+    Column("seen_offset", BigInteger, nullable=False),  # outcomes before it were known to the last reward
+    Index("ledger_due", "partition", "due_at"),
     Index("ledger_by_session", "namespace", "session_id"),
 )
 
@@ -114,9 +119,8 @@ ledger_outcomes = Table(
     Column("namespace", String, primary_key=True),
     Column("outcome_id", String, primary_key=True),
     Column("inference_id", String),
-    Column("session_id", String),
-    Column("received_at", BigInteger, nullable=False),
-    Column("supersedes", String),
+    Column("session_id", String),  # that of its turn too; null: the turn is not known yet
+    Column("log_offset", BigInteger, nullable=False),
     Column("record", LargeBinary, nullable=False),
     Index("ledger_outcomes_by_inference", "inference_id"),
     Index("ledger_outcomes_by_session", "namespace", "session_id"),
@@ -127,8 +131,8 @@ ledger_sessions = Table(
     metadata,
     Column("namespace", String, primary_key=True),
     Column("session_id", String, primary_key=True),
-    Column("last_at", BigInteger, nullable=False),
-    Column("ended", Boolean, nullable=False),
+    Column("last_at", BigInteger, nullable=False),  # of its latest turn
+    Column("ended_at", BigInteger),  # null: it goes on
 )
 
 policies = Table(

@@ -1,0 +1,42 @@
+"""Which outcomes stand, after amendments and withdrawals."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+
+from core.events import Outcome
+from core.ids import OutcomeId
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """An outcome that stands. `since` is the arrival of the first of its chain: an amendment corrects what was said
+    then, and takes its place in time."""
+
+    outcome: Outcome
+    since: datetime
+
+
+def standing(outcomes: Iterable[Outcome]) -> list[Standing]:
+    """In order of `since`, whatever the order they come in.
+
+    An outcome that another supersedes does not count. Of several that amend the same one the latest counts. What a
+    withdrawal supersedes is gone, also when it arrives after its withdrawal.
+    """
+    by_id = {outcome.outcome_id: outcome for outcome in outcomes}
+    superseded = {outcome.supersedes for outcome in by_id.values()}
+    latest: dict[OutcomeId, Outcome] = {}
+    for outcome in sorted(by_id.values(), key=lambda outcome: (outcome.received_at, outcome.outcome_id)):
+        if outcome.outcome_id not in superseded:
+            latest[_root(outcome, by_id)] = outcome
+    stand = [Standing(outcome, by_id[root].received_at) for root, outcome in latest.items() if not outcome.withdrawn]
+    return sorted(stand, key=lambda entry: (entry.since, entry.outcome.outcome_id))
+
+
+def _root(outcome: Outcome, by_id: dict[OutcomeId, Outcome]) -> OutcomeId:
+    """The first of its chain that is known. A chain that bites its tail ends where it would begin again."""
+    passed = {outcome.outcome_id}
+    while outcome.supersedes in by_id and outcome.supersedes not in passed:
+        outcome = by_id[outcome.supersedes]
+        passed.add(outcome.outcome_id)
+    return outcome.outcome_id

@@ -1,0 +1,253 @@
+"""The ledger's pages that one transaction needs, changed in memory and written back at once.
+
+Deterministic in event time: each partition of the log is a machine of its own, which takes its records one by one in
+offset order. Before a record that arrived at t, the waits of its partition that are over by t fire in order of
+(due_at, inference_id). Whatever changes the value of a turn makes a reward there and then, so neither the size of a
+batch nor the order in which partitions are read can change any reward.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from core import telemetry
+from core.events import Completion, Outcome, Reward, SessionEnded
+from core.ids import InferenceId, Namespace, OutcomeId, SessionId
+from core.ports import Record
+from core.reward_spec import RewardSpec
+from core.store.rewards import put_rewards
+from scoring import ledger
+from scoring.rules import Decision, decide, is_usable, news_about, outcomes_about
+from scoring.state import Heard, Session, SessionKey, Turn, open_turn
+
+_Scored = Completion | Outcome | SessionEnded
+
+
+class Book:
+    """One transaction's worth: `take` or `let_pass`, once. Then `rewards` are those made, in order."""
+
+    def __init__(self, spec: RewardSpec) -> None:
+        self._spec = spec
+        self._digest = spec.digest
+        self.rewards: list[Reward] = []
+        self.newly_open = 0  # turns that began to wait, less those that ceased to
+        self._sessions: dict[SessionKey, Session] = {}
+        self._owner: dict[InferenceId, Session] = {}
+        self._known: set[tuple[Namespace, OutcomeId]] = set()
+        self._early: dict[InferenceId, list[Heard]] = {}  # outcomes that wait for their turn
+        self._due: dict[int, list[tuple[datetime, InferenceId]]] = {}  # by partition: a heap, stale entries included
+        self._changed_turns: dict[InferenceId, Turn] = {}
+        self._changed_sessions: dict[SessionKey, Session] = {}
+        self._changed_outcomes: dict[tuple[Namespace, OutcomeId], tuple[Heard, SessionId | None]] = {}
+
+    def take(self, connection: Connection, records: Sequence[Record]) -> None:
+        """All of `records`, and the waits that are over before the last of them."""
+        until: dict[int, datetime] = {}
+        for record in records:
+            if isinstance(record.event, _Scored):
+                at = record.event.received_at
+                until[record.partition] = max(at, until.get(record.partition, at))
+        self._load(connection, records, until)
+        for record in records:
+            self._apply(record)
+        self._save(connection)
+
+    def let_pass(self, connection: Connection, until: Mapping[int, datetime]) -> None:
+        """Time, by partition, where no record brings it."""
+        self._load(connection, (), until)
+        for partition, moment in sorted(until.items()):
+            self._expire(partition, moment)
+        self._save(connection)
+
+    # ------------------------------------------------------------------------------------------ the store
+
+    def _load(self, connection: Connection, records: Sequence[Record], until: Mapping[int, datetime]) -> None:
+        """What `records` can touch, and the turns whose waits are over by their partition's moment."""
+        events = [record.event for record in records]
+        outcomes = [event for event in events if isinstance(event, Outcome)]
+        spoken_of = {event.inference_id for event in outcomes if event.inference_id is not None}
+        opened = {event.inference_id for event in events if isinstance(event, Completion)}
+        keys = ledger.find_sessions(connection, spoken_of | opened)
+        keys |= {_key(event) for event in events if isinstance(event, Completion | SessionEnded)}
+        keys |= {_key(outcome) for outcome in outcomes if outcome.inference_id is None}
+        keys |= {SessionKey((turn.namespace, turn.session_id)) for turn in ledger.due_turns(connection, until)}
+        self._sessions = ledger.load_sessions(connection, keys)
+        self._known = ledger.known_outcomes(connection, map(_identity, outcomes))
+        for early in ledger.early_outcomes(connection, opened):
+            self._expect(early)
+        for session in self._sessions.values():
+            for turn in session.turns.values():
+                self._owner[turn.inference_id] = session
+                self._remember_due(turn)
+
+    def _save(self, connection: Connection) -> None:
+        ledger.save_turns(connection, self._changed_turns.values())
+        ledger.save_sessions(connection, self._changed_sessions.values())
+        ledger.save_outcomes(connection, self._changed_outcomes.values())
+        put_rewards(connection, self.rewards)
+
+    # ------------------------------------------------------------------------------------------ events
+
+    def _apply(self, record: Record) -> None:
+        event = record.event
+        if not isinstance(event, _Scored):
+            telemetry.SCORER_ODDITIES.labels(reason="undecodable" if event is None else "foreign").inc()
+            return
+        self._expire(record.partition, event.received_at)
+        if isinstance(event, Completion):
+            self._open(event, record.partition)
+        elif isinstance(event, Outcome):
+            self._hear(Heard(event, record.offset))
+        else:
+            self._end(event)
+
+    def _expire(self, partition: int, until: datetime) -> None:
+        """Fire the waits that are over."""
+        waits = self._due.get(partition, [])
+        while waits and waits[0][0] <= until:
+            due_at, inference_id = heapq.heappop(waits)
+            session = self._owner[inference_id]
+            turn = session.turns[inference_id]
+            if turn.due_at == due_at:
+                self._decide(turn, session, due_at)
+
+    def _open(self, completion: Completion, partition: int) -> None:
+        if completion.inference_id in self._owner:
+            telemetry.SCORER_ODDITIES.labels(reason="duplicate").inc()
+            return
+        session = self._session(_key(completion))
+        turn = open_turn(completion, partition)
+        session.turns[turn.inference_id] = turn
+        self._owner[turn.inference_id] = session
+        now = completion.received_at
+        session.last_at = now if session.last_at is None else max(session.last_at, now)
+        session.ended_at = now if completion.session_done else None
+        self._changed_sessions[session.key] = session
+        for early in self._early.pop(turn.inference_id, []):
+            if early.outcome.namespace == turn.namespace:
+                self._keep(early, session)
+        self._changed_turns[turn.inference_id] = turn
+        self._decide(turn, session, now)
+        self._reschedule(session, now)
+
+    def _hear(self, heard: Heard) -> None:
+        outcome = heard.outcome
+        identity = _identity(outcome)
+        if identity in self._known:
+            telemetry.SCORER_ODDITIES.labels(reason="duplicate").inc()
+            return
+        self._known.add(identity)
+        self._note_oddities(outcome)
+        if outcome.inference_id is None:
+            session = self._session(_key(outcome))
+        else:
+            owner = self._owner.get(outcome.inference_id)
+            if owner is None or owner.key[0] != outcome.namespace:
+                telemetry.SCORER_ODDITIES.labels(reason="unknown_inference").inc()
+                self._expect(heard)
+                self._changed_outcomes[identity] = (heard, None)
+                return
+            session = owner
+        amended = session.heard.get(outcome.supersedes) if outcome.supersedes is not None else None
+        self._keep(heard, session)
+        for turn in self._concerned(session, outcome, amended):
+            self._decide(turn, session, outcome.received_at)
+
+    def _end(self, ended: SessionEnded) -> None:
+        session = self._session(_key(ended))
+        session.ended_at = ended.received_at
+        session.last_at = session.last_at or ended.received_at
+        self._changed_sessions[session.key] = session
+        self._reschedule(session, ended.received_at)
+
+    # ------------------------------------------------------------------------------------------ the pages
+
+    def _session(self, key: SessionKey) -> Session:
+        return self._sessions.setdefault(key, Session(key=key))
+
+    def _expect(self, heard: Heard) -> None:
+        assert heard.outcome.inference_id is not None
+        self._early.setdefault(heard.outcome.inference_id, []).append(heard)
+
+    def _keep(self, heard: Heard, session: Session) -> None:
+        session.hear(heard)
+        self._changed_outcomes[_identity(heard.outcome)] = (heard, session.key[1])
+
+    def _remember_due(self, turn: Turn) -> None:
+        if turn.due_at is not None:
+            heapq.heappush(self._due.setdefault(turn.partition, []), (turn.due_at, turn.inference_id))
+
+    def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None) -> list[Turn]:
+        subjects = {outcome.inference_id} | ({amended.outcome.inference_id} if amended else set())
+        if None in subjects:
+            return sorted(session.turns.values(), key=lambda turn: turn.order)
+        turns = (session.turns[subject] for subject in subjects if subject is not None and subject in session.turns)
+        return sorted(turns, key=lambda turn: turn.order)
+
+    def _note_oddities(self, outcome: Outcome) -> None:
+        spec = self._spec.outcomes.get(outcome.name)
+        if spec is None:
+            telemetry.SCORER_ODDITIES.labels(reason="unknown_outcome").inc()
+        elif spec.type != "text" and not outcome.withdrawn and not is_usable(outcome, spec):
+            telemetry.SCORER_ODDITIES.labels(reason="unusable_value").inc()
+
+    # ------------------------------------------------------------------------------------------ decisions
+
+    def _reschedule(self, session: Session, now: datetime) -> None:
+        """The session's end moved: so may the ends of its turns' waits."""
+        for turn in sorted(session.turns.values(), key=lambda turn: turn.order):
+            if turn.due_at is not None:
+                self._decide(turn, session, now)
+
+    def _decide(self, turn: Turn, session: Session, now: datetime) -> None:
+        decision = decide(turn, session, outcomes_about(turn, session, self._spec), self._spec, now)
+        if (decision.due_at, decision.closed) != (turn.due_at, turn.closed):
+            self.newly_open += (decision.due_at is not None) - (turn.due_at is not None)
+            turn.due_at, turn.closed = decision.due_at, decision.closed
+            self._changed_turns[turn.inference_id] = turn
+            self._remember_due(turn)
+        if turn.revision >= 0:
+            if decision.value != turn.value:
+                self._reward(turn, session, decision, now)
+        elif decision.decided:
+            self._reward(turn, session, decision, now)
+
+    def _reward(self, turn: Turn, session: Session, decision: Decision, now: datetime) -> None:
+        """The next revision. It is dated no earlier than the one before, whatever the clocks of the machines say."""
+        news = news_about(turn, session, self._spec)
+        arrivals = [heard.outcome.received_at for heard in news]
+        why = decision.why if turn.value is None else f"{decision.why}; corrects {turn.value:+.2f}"
+        turn.revision += 1
+        turn.value = decision.value
+        turn.decided_at = now if turn.decided_at is None else max(turn.decided_at, now)
+        turn.seen_offset = max((heard.offset + 1 for heard in news), default=turn.seen_offset)
+        self._changed_turns[turn.inference_id] = turn
+        self.rewards.append(
+            Reward(
+                inference_id=turn.inference_id,
+                session_id=turn.session_id,
+                namespace=turn.namespace,
+                workload=turn.workload,
+                revision=turn.revision,
+                value=decision.value,
+                components=decision.components,
+                outcome_ids=decision.outcome_ids,
+                first_outcome_at=min(arrivals, default=None),
+                last_outcome_at=max(arrivals, default=None),
+                why=why,
+                spec=self._digest,
+                final=decision.final,
+                decided_at=turn.decided_at,
+            )
+        )
+
+
+def _key(event: _Scored) -> SessionKey:
+    assert event.session_id is not None, "an outcome names an inference or a session"
+    return SessionKey((event.namespace, event.session_id))
+
+
+def _identity(outcome: Outcome) -> tuple[Namespace, OutcomeId]:
+    return outcome.namespace, outcome.outcome_id
