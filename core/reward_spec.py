@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from core.errors import ConfigError
 from core.events import Purpose
@@ -27,9 +27,9 @@ class OutcomeSpec(_Part):
     """One outcome by name."""
 
     type: OutcomeType
-    weight: float = 0.0
+    weight: float = Field(default=0.0, allow_inf_nan=False)
     """Added to the reward, times the value (a boolean true is 1, false is 0)."""
-    false_weight: float = 0.0
+    false_weight: float = Field(default=0.0, allow_inf_nan=False)
     """Added when a boolean is false."""
     wait_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """How long a turn waits for this outcome before its default applies."""
@@ -39,8 +39,8 @@ class OutcomeSpec(_Part):
     """Which of several outcomes of one name counts."""
     decides: bool = False
     """An arrival ends the wait for all other outcomes of the turn, without their defaults."""
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: FiniteFloat | None = None
+    maximum: FiniteFloat | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "OutcomeSpec":
@@ -52,15 +52,20 @@ class OutcomeSpec(_Part):
             raise ValueError("the default of a number outcome is a number")
         if self.type != "boolean" and self.false_weight:
             raise ValueError("false_weight belongs to boolean outcomes")
+        bounds = [bound for bound in (self.minimum, self.default, self.maximum) if bound is not None]
+        if self.type == "number" and bounds != sorted(bounds):
+            raise ValueError("minimum, default and maximum of a number outcome do not ascend")
+        if self.type != "number" and (self.minimum is not None or self.maximum is not None):
+            raise ValueError("minimum and maximum belong to number outcomes")
         return self
 
 
 class SuggestionSpec(_Part):
     """Inline suggestions (purpose `suggestion`)."""
 
-    empty_reward: float = 0.0
+    empty_reward: float = Field(default=0.0, allow_inf_nan=False)
     """The model stayed silent: decided at once."""
-    ignored_reward: float = -0.05
+    ignored_reward: float = Field(default=-0.05, allow_inf_nan=False)
     """It was shown and nothing followed within `wait_s`."""
     wait_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
 
@@ -84,7 +89,7 @@ class RewardSpec(_Part):
     outcomes: dict[str, OutcomeSpec]
     suggestion: SuggestionSpec = SuggestionSpec()
     session: SessionSpec = SessionSpec()
-    clip: tuple[float, float] = (-1.0, 1.0)
+    clip: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
     """Bounds of the final value."""
 
     @model_validator(mode="after")
