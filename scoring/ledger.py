@@ -5,11 +5,12 @@ It is the scorer's own view of turns and outcomes and does not depend on how far
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import Column, Connection, Insert, Row, Select, Table, func, or_, select
+from sqlalchemy import BindParameter, Column, Connection, Insert, Row, Select, Table, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from core import tables
@@ -21,6 +22,32 @@ from scoring.state import Heard, Session, SessionKey, Turn
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Outcome).decode
 _CHUNK = 1000  # values in one IN list; SQLite takes 32766 variables
+_NO_LIMIT = 2**62
+_VALUES: BindParameter[Any] = bindparam("values", expanding=True)
+_turns, _outcomes, _sessions = tables.ledger_turns.c, tables.ledger_outcomes.c, tables.ledger_sessions.c
+
+
+def _of_namespace(column: Column[str], *columns: Column[Any]) -> Select[Any]:
+    """Rows of one namespace whose `column` is among the values."""
+    table = column.table
+    return select(*(columns or [table])).where(table.c.namespace == bindparam("namespace"), column.in_(_VALUES))
+
+
+# Built once: to build a query costs as much as to run it.
+_SESSIONS = _of_namespace(_sessions.session_id)
+_TURNS = _of_namespace(_turns.session_id)
+_OUTCOMES = _of_namespace(_outcomes.session_id)
+_KNOWN_OUTCOMES = _of_namespace(_outcomes.outcome_id, _outcomes.outcome_id)
+_SESSIONS_OF_TURNS = select(_turns.namespace, _turns.session_id).where(_turns.inference_id.in_(_VALUES))
+_EARLY_OUTCOMES = select(_outcomes.record, _outcomes.log_offset).where(
+    _outcomes.session_id.is_(None), _outcomes.inference_id.in_(_VALUES)
+)
+_DUE = (
+    select(tables.ledger_turns)
+    .where(_turns.partition.in_(_VALUES), _turns.due_at <= bindparam("moment"))
+    .order_by(_turns.due_at, _turns.inference_id)
+    .limit(bindparam("limit"))
+)
 
 
 def count_open(connection: Connection) -> int:
@@ -34,51 +61,51 @@ def is_empty(connection: Connection) -> bool:
     return connection.execute(select(tables.ledger_turns.c.inference_id).limit(1)).first() is None
 
 
-def due_turns(connection: Connection, until: Mapping[int, datetime], limit: int | None = None) -> list[Turn]:
-    """The turns of each partition whose wait is over by its moment, the earliest first."""
+def due_turns(connection: Connection, until: Mapping[int, datetime], limit: int = _NO_LIMIT) -> list[Turn]:
+    """At most `limit` turns whose wait is over by the moment of their partition, the earliest first."""
     if not until:
         return []
-    table = tables.ledger_turns
-    due = or_(*((table.c.partition == key) & (table.c.due_at <= to_micros(at)) for key, at in until.items()))
-    query = select(table).where(due).order_by(table.c.due_at, table.c.inference_id).limit(limit)
-    return [_turn(row) for row in connection.execute(query)]
+    values = {"values": list(until), "moment": to_micros(max(until.values())), "limit": limit}
+    turns = map(_turn, connection.execute(_DUE, values))
+    return [turn for turn in turns if turn.due_at is not None and turn.due_at <= until[turn.partition]]
 
 
 def find_sessions(connection: Connection, inference_ids: Iterable[InferenceId]) -> set[SessionKey]:
     """The sessions of those turns that are known."""
-    table = tables.ledger_turns
-    rows = _select_in(connection, select(table), table.c.inference_id, inference_ids)
+    rows = _each_chunk(connection, _SESSIONS_OF_TURNS, inference_ids)
     return {SessionKey((row.namespace, row.session_id)) for row in rows}
 
 
 def load_sessions(connection: Connection, keys: Iterable[SessionKey]) -> dict[SessionKey, Session]:
     """All that is known of these sessions; one that is not known is empty."""
     sessions = {key: Session(key=key) for key in keys}
-    for row in _select_owned(connection, tables.ledger_sessions, "session_id", sessions):
-        session = sessions[SessionKey((row.namespace, row.session_id))]
-        session.last_at = from_micros(row.last_at)
-        session.ended_at = _moment(row.ended_at)
-    for row in _select_owned(connection, tables.ledger_turns, "session_id", sessions):
-        turn = _turn(row)
-        sessions[SessionKey((turn.namespace, turn.session_id))].turns[turn.inference_id] = turn
-    for row in _select_owned(connection, tables.ledger_outcomes, "session_id", sessions):
-        heard = Heard(_decode(row.record), row.log_offset)
-        sessions[SessionKey((row.namespace, row.session_id))].hear(heard)
+    for namespace, ids in _by_namespace(sessions):
+        for row in _each_chunk(connection, _SESSIONS, ids, namespace=namespace):
+            session = sessions[SessionKey((namespace, row.session_id))]
+            session.last_at = from_micros(row.last_at)
+            session.ended_at = _moment(row.ended_at)
+        for row in _each_chunk(connection, _TURNS, ids, namespace=namespace):
+            turn = _turn(row)
+            sessions[SessionKey((namespace, turn.session_id))].turns[turn.inference_id] = turn
+        for row in _each_chunk(connection, _OUTCOMES, ids, namespace=namespace):
+            heard = Heard(_decode(row.record), row.log_offset)
+            sessions[SessionKey((namespace, row.session_id))].hear(heard)
     return sessions
 
 
 def known_outcomes(
     connection: Connection, identities: Iterable[tuple[Namespace, OutcomeId]]
 ) -> set[tuple[Namespace, OutcomeId]]:
-    rows = _select_owned(connection, tables.ledger_outcomes, "outcome_id", identities)
-    return {(Namespace(row.namespace), OutcomeId(row.outcome_id)) for row in rows}
+    return {
+        (namespace, OutcomeId(row.outcome_id))
+        for namespace, ids in _by_namespace(identities)
+        for row in _each_chunk(connection, _KNOWN_OUTCOMES, ids, namespace=namespace)
+    }
 
 
 def early_outcomes(connection: Connection, inference_ids: Iterable[InferenceId]) -> list[Heard]:
     """Outcomes that came before their turns."""
-    table = tables.ledger_outcomes
-    query = select(table).where(table.c.session_id.is_(None))
-    rows = _select_in(connection, query, table.c.inference_id, inference_ids)
+    rows = _each_chunk(connection, _EARLY_OUTCOMES, inference_ids)
     return [Heard(_decode(row.record), row.log_offset) for row in rows]
 
 
@@ -118,34 +145,33 @@ def save_outcomes(connection: Connection, heard: Iterable[tuple[Heard, SessionId
     _upsert(connection, tables.ledger_outcomes, rows)
 
 
-def _select_in(
-    connection: Connection, query: Select[Any], column: Column[Any], values: Iterable[str]
+def _each_chunk(
+    connection: Connection, query: Select[Any], values: Iterable[str], **parameters: object
 ) -> Iterator[Row[Any]]:
-    """The query's rows whose `column` is among `values`, in chunks."""
     remaining = iter(set(values))
     while chunk := list(islice(remaining, _CHUNK)):
-        yield from connection.execute(query.where(column.in_(chunk)))
+        yield from connection.execute(query, {"values": chunk, **parameters})
 
 
-def _select_owned(
-    connection: Connection, table: Table, column: str, pairs: Iterable[tuple[Namespace, str]]
-) -> Iterator[Row[Any]]:
-    """Rows by (namespace, `column`), as the indices have them."""
-    by_namespace: dict[Namespace, list[str]] = {}
+def _by_namespace(pairs: Iterable[tuple[Namespace, str]]) -> list[tuple[Namespace, list[str]]]:
+    """As the indices have them."""
+    found: dict[Namespace, list[str]] = {}
     for namespace, value in pairs:
-        by_namespace.setdefault(namespace, []).append(value)
-    for namespace, values in by_namespace.items():
-        yield from _select_in(connection, select(table).where(table.c.namespace == namespace), table.c[column], values)
+        found.setdefault(namespace, []).append(value)
+    return list(found.items())
 
 
 def _upsert(connection: Connection, table: Table, rows: list[dict[str, object]]) -> None:
-    if not rows:
-        return
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    if rows:
+        connection.execute(_upsert_statement(connection.dialect.name, table), rows)
+
+
+@cache
+def _upsert_statement(dialect: str, table: Table) -> Insert:
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     statement = insert(table)
     changed = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
-    upsert: Insert = statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed)
-    connection.execute(upsert, rows)
+    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed)
 
 
 def _moment(micros: int | None) -> datetime | None:

@@ -159,12 +159,11 @@ class Scorer:
 
     def _publish(self) -> None:
         """The outbox to the log, at least once."""
-        while True:
+        while self._outbox_waits:
             with self._store.read() as connection:
                 waiting = unpublished(connection, _PUBLISH_BATCH)
-            if not waiting:
-                break
-            self._log.append_blocking(Topic.REWARDS, [reward for _, reward in waiting])
-            with self._store.begin() as connection:
-                mark_published(connection, waiting[-1][0])
-        self._outbox_waits = False
+            if waiting:
+                self._log.append_blocking(Topic.REWARDS, [reward for _, reward in waiting])
+                with self._store.begin() as connection:
+                    mark_published(connection, waiting[-1][0])
+            self._outbox_waits = len(waiting) == _PUBLISH_BATCH
