@@ -51,10 +51,12 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 def create(connection: sqlite3.Connection, path: Path, partitions: int) -> None:
     """Make the tables, or check those that are there. Raises ConfigError when they were made otherwise."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'offsets'").fetchone() is None:
-        connection.executescript(_SCHEMA)
-    wanted = {"schema": SCHEMA_VERSION, "partitions": partitions}
-    connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", wanted.items())
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
+        with writing(connection, path):  # whole or not at all; another process may be doing the same
+            for statement in _SCHEMA.split(";\n")[:-1]:
+                connection.execute(statement)
+            made = {"schema": SCHEMA_VERSION, "partitions": partitions}
+            connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", made.items())
     found = dict(connection.execute("SELECT key, value FROM meta"))
     if found["schema"] != SCHEMA_VERSION:
         raise ConfigError(f"{path}: schema {found['schema']}; this build needs {SCHEMA_VERSION}")

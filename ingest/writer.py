@@ -54,30 +54,33 @@ class Writer:
         """Write what is there, or wait for it. Returns how many records are done."""
         try:
             self._pending = self._pending or self._consumer.poll(self._batch_records, timeout_s)
-            if self._pending:
-                self._write(self._pending)
+            done = len(self._pending)
+            if done:
+                offsets = self._write(self._pending)
+                self._pending = []
+                self._consumer.commit(offsets)  # for those who watch the group; a restart does not depend on it
+            telemetry.WRITER_LAG.set(self._lag())
         except Unavailable as error:
             logger.warning("the writer waits: %s", error)
             self._closing.wait(max(timeout_s, _RETRY_S))
             return 0
-        done, self._pending = len(self._pending), []
-        telemetry.WRITER_LAG.set(self._lag())
         return done
 
-    def _write(self, records: Sequence[Record]) -> None:
+    def _write(self, records: Sequence[Record]) -> dict[TopicPartition, int]:
+        """Returns the offsets that the store now stands at."""
         turns = [record.event for record in records if isinstance(record.event, Completion)]
         outcomes = [record.event for record in records if isinstance(record.event, Outcome)]
         letters = [self._dead_letter(record) for record in records if not _usable(record)]
         if letters:  # announced first: a crash in between announces them again, never not at all
             self._log.append_blocking(Topic.DEAD_LETTERS, letters)
-        offsets: dict[TopicPartition, int] = {record.source: record.offset + 1 for record in records}
+        offsets = {record.source: record.offset + 1 for record in records}
         with self._store.begin() as connection:
             new = put_turns(connection, turns) + put_outcomes(connection, outcomes)
             put_dead_letters(connection, letters)
             set_offsets(connection, GROUP, offsets, self._consumer.epoch)
         telemetry.DUPLICATES.labels(topic=Topic.TURNS).inc(len(turns) + len(outcomes) - new)
         telemetry.DEAD_LETTERS.labels(topic=Topic.TURNS).inc(len(letters))
-        self._consumer.commit(offsets)  # for those who watch the group; a restart does not depend on it
+        return offsets
 
     def _dead_letter(self, record: Record) -> DeadLetter:
         reason = record.error or f"a {type(record.event).__name__} does not belong into {record.topic}"

@@ -1,0 +1,126 @@
+"""Every event survives the trip through bytes; everything else is refused, saying why."""
+
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from core import events
+from core.errors import InvalidRequest, NewerSchema, Undecodable
+from core.events import Completion
+from ingest.codec import SCHEMA_VERSION, decode, encode
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)  # any character but half a surrogate pair
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def struct(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
+    """Of every field, also those with defaults."""
+    fields = msgspec.structs.fields(kind)
+    return st.builds(kind, **{field.name: values(msgspec.inspect.type_info(field.type)) for field in fields})
+
+
+def values(info: Any) -> st.SearchStrategy[Any]:
+    match info:
+        case msgspec.inspect.StructType(cls=cls):
+            return struct(cls)
+        case msgspec.inspect.UnionType(types=types):
+            return st.one_of([values(kind) for kind in types])
+        case msgspec.inspect.VarTupleType(item_type=item):
+            return st.lists(values(item), max_size=3).map(tuple)
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return st.dictionaries(values(key), values(value), max_size=3)
+        case msgspec.inspect.LiteralType(values=literals):
+            return st.sampled_from(list(literals))
+        case msgspec.inspect.DateTimeType():
+            return st.datetimes(timezones=st.just(UTC))
+        case msgspec.inspect.NoneType():
+            return st.none()
+        case msgspec.inspect.BoolType():
+            return st.booleans()
+        case msgspec.inspect.IntType():
+            return st.integers(-(2**63), 2**64 - 1)
+        case msgspec.inspect.FloatType():
+            return st.floats(allow_nan=False) | st.floats(width=32, allow_nan=False)
+        case msgspec.inspect.StrType():
+            return TEXT
+        case msgspec.inspect.BytesType():
+            return st.binary(max_size=8)
+        case msgspec.inspect.AnyType():
+            return JSON
+    raise AssertionError(info)
+
+
+EVENTS = {kind.__name__: kind for kind in events.Event.__args__}
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_every_event_comes_back_as_it_was(kind: str, data: st.DataObject) -> None:
+    event = data.draw(struct(EVENTS[kind]))
+    decoded = decode(encode(event))
+    assert decoded == event
+    assert type(decoded) is type(event)
+
+
+def test_empty_tuples_and_absent_values_stay_what_they_are(completion: Callable[..., Completion]) -> None:
+    event = decode(encode(completion()))
+    assert isinstance(event, Completion)
+    assert event.tools == ()
+    assert event.untrainable_reasons == ()
+    assert event.parent_id is None
+    assert event.received_at.tzinfo is not None
+
+
+def test_a_newer_schema_is_told_from_garbage() -> None:
+    newer = msgspec.msgpack.encode([SCHEMA_VERSION + 1, {"type": "of tomorrow"}, "more"])
+    with pytest.raises(NewerSchema, match=f"schema {SCHEMA_VERSION + 1}"):
+        decode(newer)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"not msgpack at all",
+        msgspec.msgpack.encode({"type": "completion"}),
+        msgspec.msgpack.encode([SCHEMA_VERSION]),
+        msgspec.msgpack.encode(["1", {}]),
+        msgspec.msgpack.encode([0, {"type": "completion"}]),
+        msgspec.msgpack.encode([SCHEMA_VERSION, {"type": "nonsense"}]),
+        msgspec.msgpack.encode([SCHEMA_VERSION, {"type": "session_ended", "session_id": 5}]),
+    ],
+)
+def test_what_is_no_event_is_undecodable(raw: bytes) -> None:
+    with pytest.raises(Undecodable):
+        decode(raw)
+
+
+@settings(max_examples=200)
+@given(raw=st.binary(max_size=64))
+def test_no_bytes_raise_anything_else(raw: bytes) -> None:
+    with pytest.raises((Undecodable, NewerSchema)):
+        decode(raw)
+
+
+def test_a_cut_record_is_undecodable(completion: Callable[..., Completion]) -> None:
+    raw = encode(completion())
+    for length in range(0, len(raw), 7):
+        with pytest.raises(Undecodable):
+            decode(raw[:length])
+
+
+@pytest.mark.parametrize("value", [2**64, "\ud800"])
+def test_what_cannot_be_recorded_is_the_clients_fault(completion: Callable[..., Completion], value: object) -> None:
+    turn = msgspec.structs.replace(completion(), messages=({"role": "user", "content": value},))
+    with pytest.raises(InvalidRequest, match="cannot be recorded"):
+        encode(turn)
