@@ -10,7 +10,7 @@ from core.ports import Chain
 V = TypeVar("V")
 
 DEFAULT_ENTRIES = 100_000
-DEFAULT_CHAIN_TOKENS = 4_000_000  # about 40 MB: ids below 257 are shared objects, the rest take 36 bytes each
+DEFAULT_CHAIN_TOKENS = 2_000_000  # at most 36 bytes each: 72 MB
 
 
 class _Recent(Generic[V]):

@@ -1,0 +1,69 @@
+"""The HTTP application: OpenAI's generating routes as plain ASGI, everything else plain FastAPI."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import Route
+
+from api.chat import plan_chat
+from api.completions import plan_completion
+from api.context import Context
+from api.endpoint import GenerationEndpoint
+from api.errors import install_error_handlers
+from api.feedback import feedback_router
+from api.health import health_router
+from api.identity import KeyRing
+from api.openapi import describe
+from api.policies import policies_router
+from api.rewards import rewards_router
+from api.services import ApiServices
+from api.session_routes import session_router
+
+VERSION = "0.1.0"
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+def create_app(services: ApiServices) -> FastAPI:
+    """Raises ConfigError for settings that would let strangers in."""
+    context = Context(services, KeyRing(services.settings))
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await context.background.drain()  # turns whose clients are gone still reach the log
+
+    app = FastAPI(
+        title="Onward",
+        version=VERSION,
+        description="OpenAI-compatible chat and completions from a model that learns from what users do.",
+        lifespan=lifespan,
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+    )
+    install_error_handlers(app)
+    for path, plan in ((CHAT, plan_chat), (COMPLETIONS, plan_completion)):
+        app.router.routes.append(Route(path, GenerationEndpoint(context, plan), methods=["POST"]))
+    for make in (feedback_router, session_router, policies_router, rewards_router, health_router):
+        app.include_router(make(context))
+    _describe_all(app)
+    return app
+
+
+def _describe_all(app: FastAPI) -> None:
+    generated = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = describe(generated(), chat=CHAT, completions=COMPLETIONS)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend the document
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

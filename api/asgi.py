@@ -1,0 +1,98 @@
+"""The hot routes' HTTP: plain ASGI (https://asgi.readthedocs.io), because a framework's request and response objects
+cost more than making a turn durable does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from types import TracebackType
+from typing import Any
+
+from api.errors import error_response
+from core.errors import InvalidRequest, RequestError, TooLarge, Unavailable
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+RawHeaders = list[tuple[bytes, bytes]]
+Headers = dict[bytes, bytes]
+
+JSON_HEADER = (b"content-type", b"application/json")
+
+
+class ClientGone(Exception):
+    """The client hung up before its request was whole."""
+
+
+def header_text(headers: Headers, name: bytes) -> str | None:
+    """A header as text; None when absent. Raises InvalidRequest naming it when it is not printable ASCII."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    text = value.decode("latin-1").strip()
+    if not (text.isascii() and text.isprintable()):
+        raise InvalidRequest(f"header {name.decode()} must be printable ASCII", param=name.decode())
+    return text
+
+
+async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises TooLarge past `limit` bytes without reading on, ClientGone."""
+    too_large = TooLarge(f"the body is larger than {limit} bytes", code="body_too_large")
+    declared = headers.get(b"content-length", b"")
+    if declared.isdigit() and int(declared) > limit:
+        raise too_large
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body", False):
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise too_large
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    if len(body) > limit:
+        raise too_large
+    return body
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    start = [JSON_HEADER, (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: RequestError | Unavailable) -> None:
+    status, body = error_response(error)
+    closing = [(b"connection", b"close")] if isinstance(error, TooLarge) else []  # the rest of the body is unread
+    await send_json(send, status, body, closing)
+
+
+class HangUp:
+    """Within this block the current task is cancelled when its client goes away; the block then ends quietly.
+
+    A cancellation from elsewhere (a server that shuts down) passes through.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._happened = False
+
+    async def __aenter__(self) -> None:
+        request = asyncio.current_task()
+        assert request is not None
+        self._request = request
+        self._watch = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._happened = True
+        self._request.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        self._watch.cancel()
+        if kind is asyncio.CancelledError and self._happened:
+            self._request.uncancel()
+            return True
+        return False

@@ -1,0 +1,153 @@
+"""`POST /v1/chat/completions`."""
+
+import msgspec
+from msgspec import UNSET
+
+from api.answers import (
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChunkChoice,
+    Message,
+    MessageDelta,
+    chat_logprobs,
+    tool_call_dict,
+    usage_of,
+)
+from api.asgi import Headers
+from api.bodies import ChatBody, chat_decoder
+from api.context import Context
+from api.decoding import decode_body
+from api.endpoint import Exchange
+from api.intake import take_in
+from api.messages import canonical, check_order
+from api.sampling import room_for_answer, sampling_of
+from api.sessions import find_place
+from api.streaming import event
+from api.tools import check_tools
+from api.transcripts import Transcript
+from api.turns import Delta, Turn, TurnPlan
+from core.errors import InvalidRequest
+from core.ids import new_group_id
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def plan_chat(context: Context, headers: Headers, raw: bytes) -> "ChatExchange":
+    """Raises RequestError naming what is wrong with the request."""
+    body = decode_body(chat_decoder, raw)
+    intake = take_in(context, headers, body, body.turn_type, workload="chat")
+    check_order(body.messages)
+    _check_options(body)
+    services = context.services
+    tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
+    shown = [canonical(message) for message in body.messages]
+    transcript = Transcript(shown, tools, intake.user_id)
+    group_id = new_group_id()
+    place = await find_place(services, intake, group_id, transcript, shown, tools)
+    asked_by = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
+    default = services.settings.default_max_tokens
+    max_tokens = room_for_answer(prompt_tokens, context_length, asked, asked_by, default, "messages")
+    plan = TurnPlan(
+        intake=intake,
+        place=place,
+        group_id=group_id,
+        messages=tuple(msgspec.to_builtins(message) for message in body.messages),
+        tools=tools,
+        sampling=sampling_of(body, max_tokens),
+        transcript=transcript,
+        parse_tools=bool(tools) and body.tool_choice != "none",
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        top_logprobs=body.top_logprobs or 0,
+    )
+    return ChatExchange(context, plan, body)
+
+
+def _check_options(body: ChatBody) -> None:
+    check_tools(body.tools or ())
+    if body.tool_choice not in (None, "none", "auto"):
+        raise InvalidRequest(
+            "tool_choice: auto or none; a forced call needs constrained decoding, which this service has not",
+            param="tool_choice",
+            code="unsupported",
+        )
+    if body.tool_choice is not None and not body.tools:
+        raise InvalidRequest("tool_choice: only with tools", param="tool_choice")
+    if body.response_format is not None and body.response_format != {"type": "text"}:
+        raise InvalidRequest(
+            "response_format: text; others need constrained decoding, which this service has not",
+            param="response_format",
+            code="unsupported",
+        )
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs: only with logprobs", param="top_logprobs")
+    if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
+        raise InvalidRequest("max_completion_tokens: max_tokens says otherwise", param="max_completion_tokens")
+
+
+class ChatExchange(Exchange):
+    """The answers to one chat request."""
+
+    def __init__(self, context: Context, plan: TurnPlan, body: ChatBody) -> None:
+        super().__init__(context, plan, body, id_prefix="chatcmpl")
+        self._logprobs = bool(body.logprobs)
+        self._role_sent: set[int] = set()
+
+    def answer(self) -> bytes:
+        choices = [self._choice(turn) for turn in self.turns]
+        return _encode(
+            ChatCompletion(
+                id=self.id,
+                created=self.created,
+                model=self.model,
+                choices=choices,
+                usage=usage_of(self.turns),
+                onward=self.shared_info(),
+            )
+        )
+
+    def _choice(self, turn: Turn) -> ChatChoice:
+        calls = [tool_call_dict(call) for call in turn.tool_calls]
+        message = Message(content=turn.text if turn.text or not calls else None, tool_calls=calls or UNSET)
+        logprobs = chat_logprobs(self.renderer, turn, 0, len(turn.token_ids)) if self._logprobs else None
+        assert turn.finish_reason is not None
+        return ChatChoice(
+            index=turn.choice,
+            message=message,
+            logprobs=logprobs,
+            finish_reason=turn.finish_reason,
+            onward=self.own_info(turn),
+        )
+
+    def delta_event(self, turn: Turn, delta: Delta, token_start: int) -> bytes:
+        if not (delta.content or delta.tool_calls or (self._logprobs and delta.token_end > token_start)):
+            return b""
+        said = MessageDelta(content=delta.content if delta.content or not delta.tool_calls else UNSET)
+        if turn.choice not in self._role_sent:
+            self._role_sent.add(turn.choice)
+            said.role = "assistant"
+        if delta.tool_calls:
+            said.tool_calls = [{"index": call.index, **tool_call_dict(call)} for call in delta.tool_calls]
+        logprobs = chat_logprobs(self.renderer, turn, token_start, delta.token_end) if self._logprobs else None
+        return self._chunk([ChunkChoice(index=turn.choice, delta=said, logprobs=logprobs)])
+
+    def final_event(self, turn: Turn) -> bytes:
+        choice = ChunkChoice(
+            index=turn.choice, delta=MessageDelta(), finish_reason=turn.finish_reason, onward=self.own_info(turn)
+        )
+        if turn.choice not in self._role_sent:
+            choice.delta = MessageDelta(role="assistant", content="")
+        return self._chunk([choice], with_info=True)
+
+    def usage_event(self) -> bytes:
+        return self._chunk([], with_info=True, with_usage=True)
+
+    def _chunk(self, choices: list[ChunkChoice], *, with_info: bool = False, with_usage: bool = False) -> bytes:
+        chunk = ChatChunk(id=self.id, created=self.created, model=self.model, choices=choices)
+        if with_info:
+            chunk.onward = self.shared_info()
+        if with_usage:
+            chunk.usage = usage_of(self.turns)
+        return event(_encode(chunk))

@@ -1,0 +1,133 @@
+"""What the two generating routes share: from HTTP request to HTTP answer, streamed or whole."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+
+from msgspec import UNSET, UnsetType
+
+from api.answers import OnwardInfo, onward_headers, onward_info
+from api.asgi import (
+    ClientGone,
+    HangUp,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_error,
+    send_json,
+)
+from api.bodies import GenerationBody
+from api.context import Context
+from api.errors import error_response
+from api.streaming import DONE, EventSender, event
+from api.turns import Delta, Turn, TurnPlan
+from core.errors import RequestError, Unavailable
+
+
+class Exchange(ABC):
+    """One request's turns, and how its route spells their answers."""
+
+    def __init__(self, context: Context, plan: TurnPlan, body: GenerationBody, id_prefix: str) -> None:
+        self.turns = [Turn(context, plan, choice) for choice in range(body.n or 1)]
+        self.id = f"{id_prefix}-{self.turns[0].inference_id}"
+        self.created = int(plan.intake.received_at.timestamp())
+        self.model = body.model
+        self.renderer = context.services.renderer
+        self.streams = bool(body.stream)
+        self.wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+
+    def shared_info(self) -> OnwardInfo | UnsetType:
+        """Beside the choices where there is one, in each choice where there are several."""
+        return onward_info(self.turns[0]) if len(self.turns) == 1 else UNSET
+
+    def own_info(self, turn: Turn) -> OnwardInfo | UnsetType:
+        return UNSET if len(self.turns) == 1 else onward_info(turn)
+
+    @abstractmethod
+    def answer(self) -> bytes:
+        """The whole answer, once all turns have run."""
+
+    @abstractmethod
+    def delta_event(self, turn: Turn, delta: Delta, token_start: int) -> bytes:
+        """One event; nothing when the client would learn nothing from it."""
+
+    @abstractmethod
+    def final_event(self, turn: Turn) -> bytes:
+        """The choice's last event, with its finish reason."""
+
+    @abstractmethod
+    def usage_event(self) -> bytes: ...
+
+
+Planner = Callable[[Context, Headers, bytes], Awaitable[Exchange]]
+
+
+class GenerationEndpoint:
+    """An ASGI application for one path."""
+
+    def __init__(self, context: Context, plan: Planner) -> None:
+        self._context = context
+        self._plan = plan
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            headers: Headers = dict(scope["headers"])
+            raw = await read_body(headers, receive, self._context.services.settings.max_body_bytes)
+            exchange = await self._plan(self._context, headers, raw)
+            async with HangUp(receive):
+                if exchange.streams:
+                    await _stream(exchange, send)
+                else:
+                    await _answer(exchange, send)
+        except (RequestError, Unavailable) as error:
+            await send_error(send, error)
+        except ClientGone:
+            return
+
+
+async def _answer(exchange: Exchange, send: Send) -> None:
+    await _run(exchange, _ignore)
+    await send_json(send, 200, exchange.answer(), onward_headers(exchange.turns))
+
+
+async def _stream(exchange: Exchange, send: Send) -> None:
+    sender = EventSender(send, exchange.turns, exchange.delta_event)
+    try:
+        await _run(exchange, sender.emit)
+    except (RequestError, Unavailable) as error:
+        if not sender.started:
+            await sender.abandon()
+            raise
+        await sender.finish(event(error_response(error)[1]))
+        return
+    tail = [exchange.final_event(turn) for turn in exchange.turns]
+    if exchange.wants_usage:
+        tail.append(exchange.usage_event())
+    await sender.finish(b"".join([*tail, DONE]))
+
+
+async def _run(exchange: Exchange, emit: Callable[[Delta], None]) -> None:
+    """All choices at once; when one fails, the others stop and are logged as aborted."""
+    if len(exchange.turns) == 1:
+        await exchange.turns[0].run(emit)
+        return
+    try:
+        async with asyncio.TaskGroup() as group:
+            for turn in exchange.turns:
+                group.create_task(turn.run(emit))
+    except* (RequestError, Unavailable) as errors:
+        raise _first(errors) from None
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
+
+
+def _ignore(_delta: Delta) -> None:
+    """The answer is sent whole."""

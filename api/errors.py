@@ -1,0 +1,57 @@
+"""Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}`."""
+
+import logging
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from core.errors import RequestError, Unavailable
+from core.telemetry import REQUEST_ERRORS
+
+logger = logging.getLogger(__name__)
+
+_STATUS_TYPES = {404: "not_found_error", 405: "invalid_request_error", 413: "invalid_request_error"}
+
+
+def describe(error: Exception) -> tuple[int, dict[str, Any]]:
+    """(HTTP status, body) of what went wrong. Anything but our own errors is a 500 that tells nothing of its inside."""
+    match error:
+        case RequestError():
+            return error.status, _body(error.message, error.kind, error.param, error.code)
+        case Unavailable():
+            return 503, _body(str(error), "server_error", None, "unavailable")
+        case HTTPException():
+            kind = _STATUS_TYPES.get(error.status_code, "invalid_request_error")
+            return error.status_code, _body(str(error.detail), kind, None, None)
+        case RequestValidationError():
+            first = error.errors()[0]
+            param = ".".join(str(part) for part in first["loc"][1:])
+            return 400, _body(f"{param}: {first['msg']}", "invalid_request_error", param, None)
+        case _:
+            return 500, _body("internal error", "server_error", None, "internal_error")
+
+
+def error_response(error: Exception) -> tuple[int, bytes]:
+    """(HTTP status, JSON), counted."""
+    status, body = describe(error)
+    REQUEST_ERRORS.labels(str(status)).inc()
+    if status >= 500:
+        logger.error("a request failed with %d: %s", status, error)
+    return status, msgspec.json.encode(body)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    async def answer(_request: Request, error: Exception) -> Response:
+        status, body = error_response(error)
+        headers = getattr(error, "headers", None)
+        return Response(body, status, headers, media_type="application/json")
+
+    for kind in (RequestError, Unavailable, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, answer)
+
+
+def _body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -1,0 +1,196 @@
+"""`/v1/feedback`: what users make of answers. Idempotent, amendable, and may be withdrawn."""
+
+import uuid
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta
+
+from api.context import Context
+from api.identity import Identity
+from api.intake import check_id
+from api.lookup import look_up, read
+from api.outcome_targets import Subject, check_superseded, check_target, find_subject
+from api.outcome_values import check_value
+from api.plain import body_of, identify, json_body, json_response
+from core.errors import Conflict, InvalidRequest, LogUnavailable, NotFound, StoreUnavailable
+from core.events import Outcome, TokenRange, ToolCallTarget, Topic
+from core.ids import InferenceId, Namespace, OutcomeId, SessionId, new_outcome_id
+from core.store import turns
+from core.telemetry import OUTCOMES
+
+_WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names ids of withdrawals (RFC 9562, version 5)
+Text = Annotated[str, Meta(max_length=512)]
+
+
+class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`POST /v1/feedback`. Names an inference or a session; `metric_name` is an outcome of the reward spec."""
+
+    feedback_id: str | None = None
+    inference_id: str | None = None
+    session_id: str | None = None
+    metric_name: str
+    value: bool | float | str
+    tags: Annotated[dict[Text, Text], Meta(max_length=16)] | None = None
+    supersedes: str | None = None
+    target_range: TokenRange | None = None
+    tool_call_id: str | None = None
+    observed_at: Annotated[datetime, Meta(tz=True)] | None = None
+    evidence: str | None = None
+    source: Literal["client", "user", "environment", "judge"] = "client"
+
+
+feedback_decoder = msgspec.json.Decoder(FeedbackBody)
+
+
+def feedback_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["feedback"])
+
+    @router.post("/v1/feedback", openapi_extra=json_body(FeedbackBody, "What somebody made of a turn or a session"))
+    async def post_feedback(request: Request) -> Response:
+        """Say what became of an inference or a session. A retry with the same `feedback_id` and content gets the same
+        answer; other content 409. 202 when the store cannot be asked whether the inference exists."""
+        identity = _may(context, request)
+        body = await body_of(context, request, feedback_decoder)
+        return await _record(context, identity.namespace, _outcome(context, identity, body))
+
+    @router.get("/v1/feedback/{feedback_id}")
+    async def get_feedback(request: Request, feedback_id: str) -> Response:
+        """Its content, whether it still counts, and what superseded it."""
+        identity = _may(context, request)
+        outcome = await _known(context, identity.namespace, OutcomeId(feedback_id))
+        query = identity.namespace, outcome.outcome_id
+        successor = await read(context.services, lambda connection: turns.get_successor(connection, *query))
+        return json_response(_described(outcome, successor))
+
+    @router.delete("/v1/feedback/{feedback_id}")
+    async def delete_feedback(request: Request, feedback_id: str) -> Response:
+        """Withdraw it. Again: the same answer."""
+        identity = _may(context, request)
+        return await _withdraw(context, identity.namespace, OutcomeId(feedback_id))
+
+    return router
+
+
+def _may(context: Context, request: Request) -> Identity:
+    identity = identify(context, request)
+    identity.require("feedback")
+    return identity
+
+
+def _outcome(context: Context, identity: Identity, body: FeedbackBody) -> Outcome:
+    if (body.inference_id is None) == (body.session_id is None):
+        raise InvalidRequest("inference_id: name an inference or a session, one of them", param="inference_id")
+    check_value(context.services.spec, body.metric_name, body.value)
+    for name in ("feedback_id", "session_id", "supersedes"):
+        if getattr(body, name) is not None:
+            check_id(getattr(body, name), name)
+    now = context.services.clock.now()
+    return Outcome(
+        outcome_id=new_outcome_id() if body.feedback_id is None else OutcomeId(body.feedback_id),
+        inference_id=None if body.inference_id is None else InferenceId(body.inference_id.lower()),
+        session_id=None if body.session_id is None else SessionId(body.session_id),
+        namespace=identity.namespace,
+        name=body.metric_name,
+        value=body.value,
+        target_range=body.target_range,
+        target_call=None if body.tool_call_id is None else ToolCallTarget(tool_call_id=body.tool_call_id),
+        evidence=body.evidence,
+        source=body.source,
+        observed_at=now if body.observed_at is None else body.observed_at.astimezone(UTC),
+        received_at=now,
+        supersedes=None if body.supersedes is None else OutcomeId(body.supersedes),
+        tags=body.tags or {},
+    )
+
+
+async def _record(context: Context, namespace: Namespace, outcome: Outcome) -> Response:
+    """Check it against what is known, then append it; durable when this returns."""
+    services = context.services
+    digest = turns.outcome_digest(outcome)
+    key = f"feedback:{outcome.outcome_id}"
+    if await services.live_state.claim(namespace, key, digest) != digest:
+        raise _other_content(outcome.outcome_id)
+    try:
+        return await context.background.insist(_check_and_append(context, outcome, digest))
+    except (NotFound, InvalidRequest, Conflict, LogUnavailable):
+        await services.live_state.release_claim(namespace, key)
+        raise
+
+
+async def _check_and_append(context: Context, outcome: Outcome, digest: str) -> Response:
+    services, namespace = context.services, outcome.namespace
+    answer = {"feedback_id": outcome.outcome_id, "status": "recorded"}
+    try:
+        before = await read(services, lambda c: turns.get_outcome(c, namespace, outcome.outcome_id))
+        if before is not None:
+            if before[1] != digest:
+                raise _other_content(outcome.outcome_id)
+            return json_response(answer)
+        subject: Subject = await find_subject(services, outcome)
+        await check_target(services, outcome, subject)
+        await check_superseded(services, outcome)
+        status = 200
+    except StoreUnavailable:
+        # Nothing is lost by taking it on trust: what names an unknown inference is never joined to a turn.
+        answer["status"], status = "pending", 202
+    await services.log.append(Topic.TURNS, outcome)
+    OUTCOMES.labels(outcome.name).inc()
+    return json_response(answer, status)
+
+
+async def _withdraw(context: Context, namespace: Namespace, outcome_id: OutcomeId) -> Response:
+    services = context.services
+    outcome = await _known(context, namespace, outcome_id)
+    successor = await read(services, lambda c: turns.get_successor(c, namespace, outcome_id))
+    if successor is not None and not successor.withdrawn:
+        raise Conflict(f"{outcome_id} was superseded by {successor.outcome_id}", code="superseded")
+    if successor is None:
+        now = services.clock.now()
+        withdrawal = msgspec.structs.replace(
+            outcome,
+            outcome_id=OutcomeId(str(uuid.uuid5(_WITHDRAWALS, f"{namespace}\0{outcome_id}"))),
+            value=None,
+            supersedes=outcome_id,
+            withdrawn=True,
+            evidence=None,
+            observed_at=now,
+            received_at=now,
+        )
+        await context.background.insist(services.log.append(Topic.TURNS, withdrawal))
+    return json_response({"feedback_id": outcome_id, "status": "withdrawn"})
+
+
+async def _known(context: Context, namespace: Namespace, outcome_id: OutcomeId) -> Outcome:
+    """Raises NotFound. Waits for the writer as long as feedback waits for an inference."""
+    found = await look_up(context.services, lambda c: turns.get_outcome(c, namespace, outcome_id))
+    if found is None or found[0].withdrawn:
+        raise NotFound(f"no feedback {outcome_id}", param="feedback_id", code="unknown_feedback")
+    return found[0]
+
+
+def _described(outcome: Outcome, successor: Outcome | None) -> dict[str, object]:
+    content = msgspec.to_builtins(outcome)
+    status = "recorded" if successor is None else "withdrawn" if successor.withdrawn else "superseded"
+    shown = ("inference_id", "session_id", "value", "target_range", "evidence", "source", "observed_at")
+    return {
+        "feedback_id": outcome.outcome_id,
+        "status": status,
+        "successor": None if successor is None or successor.withdrawn else successor.outcome_id,
+        "metric_name": outcome.name,
+        **{name: content[name] for name in shown},
+        "tool_call_id": outcome.target_call and outcome.target_call.tool_call_id,
+        "received_at": content["received_at"],
+        "supersedes": outcome.supersedes,
+        "tags": outcome.tags,
+    }
+
+
+def _other_content(outcome_id: OutcomeId) -> Conflict:
+    return Conflict(
+        f"feedback_id: {outcome_id} is known with other content; amend with a new id that supersedes it",
+        param="feedback_id",
+        code="idempotency_conflict",
+    )

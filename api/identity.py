@@ -1,0 +1,82 @@
+"""Who asks: API keys to namespaces and scopes, and users as keyed hashes."""
+
+import hashlib
+import ipaddress
+from dataclasses import dataclass
+
+from core.errors import ConfigError, Forbidden, Unauthorized
+from core.ids import Namespace, UserHash
+from core.settings import ApiSettings, Scope
+
+ALL_SCOPES: frozenset[Scope] = frozenset(("chat", "feedback", "admin"))
+
+
+@dataclass(frozen=True)
+class Identity:
+    namespace: Namespace
+    scopes: frozenset[Scope]
+
+    def require(self, scope: Scope) -> None:
+        """Raises Forbidden."""
+        if scope not in self.scopes:
+            raise Forbidden(f"this API key lacks the scope {scope}", code="missing_scope")
+
+
+class KeyRing:
+    """Raises ConfigError for settings that would let strangers in: beyond loopback there must be keys and a hash key
+    of one's own."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        _check_exposure(settings)
+        namespaces: dict[bytes, Identity] = {}
+        for key in settings.keys:
+            digest = _digest(key.key.encode())
+            if digest in namespaces:
+                raise ConfigError("settings: api.keys: one key stands there twice")
+            namespaces[digest] = Identity(Namespace(key.namespace), frozenset(key.scopes))
+        self._identities = namespaces
+        self._keyless = Identity(Namespace(settings.default_namespace), ALL_SCOPES)
+        self._user_key = hashlib.blake2b(settings.user_hash_key.encode(), digest_size=32).digest()
+
+    def identify(self, authorization: bytes | None) -> Identity:
+        """Of the `Authorization` header. Raises Unauthorized. Without keys in the settings everybody is the default
+        namespace, whatever they send: clients that insist on a key may send any."""
+        if not self._identities:
+            return self._keyless
+        scheme, _, token = (authorization or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not token:
+            raise Unauthorized("send an API key: Authorization: Bearer KEY", code="missing_api_key")
+        identity = self._identities.get(_digest(token.strip()))
+        if identity is None:
+            raise Unauthorized("this API key is not known", code="invalid_api_key")
+        return identity
+
+    def user_hash(self, namespace: Namespace, user: str | None) -> UserHash | None:
+        """The same user of two namespaces has two hashes."""
+        if user is None:
+            return None
+        subject = f"{namespace}\0{user}".encode()
+        return UserHash(hashlib.blake2b(subject, key=self._user_key, digest_size=16).hexdigest())
+
+
+def _digest(token: bytes) -> bytes:
+    """Keys are looked up by digest, so that the time it takes tells nothing about them."""
+    return hashlib.blake2b(token, digest_size=16).digest()
+
+
+def _check_exposure(settings: ApiSettings) -> None:
+    if is_loopback(settings.host):
+        return
+    if not settings.keys:
+        raise ConfigError(f"settings: api.keys: listening on {settings.host} needs API keys")
+    if settings.user_hash_key == ApiSettings().user_hash_key:
+        raise ConfigError(f"settings: api.user_hash_key: listening on {settings.host} needs a key of your own")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,74 @@
+"""The parts of the OpenAPI document that FastAPI cannot see: bodies and answers that are msgspec structs."""
+
+from typing import Any
+
+import msgspec
+
+from api.answers import ChatChunk, ChatCompletion, TextCompletion
+from api.bodies import ChatBody, CompletionBody
+from api.feedback import FeedbackBody
+from api.policies import RollbackBody
+
+_STRUCTS = (ChatBody, CompletionBody, FeedbackBody, RollbackBody, ChatCompletion, ChatChunk, TextCompletion)
+_SESSION_HEADERS = {
+    "X-Session-Id": "The session of this turn; inferred from the messages when absent",
+    "X-Turn-Type": "main, side or summary",
+    "X-Session-Done": "true: no more turns will come",
+    "x-onward-workload": "What the turn is for; chat or suggestion when absent",
+    "x-onward-learn": "false: do not learn from this turn",
+    "x-onward-environment": "production or simulated",
+    "x-onward-harness": "Version of the client that made the prompt",
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def describe(document: dict[str, Any], *, chat: str, completions: str) -> dict[str, Any]:
+    """`document` with the generating routes, the schemas and the error shape added."""
+    _, schemas = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+    components = document.setdefault("components", {}).setdefault("schemas", {})
+    components.update({**schemas, "Error": _ERROR})
+    paths = document["paths"]
+    paths[chat] = {"post": _operation("chat_completions", ChatBody, ChatCompletion, ChatChunk)}
+    paths[completions] = {"post": _operation("completions", CompletionBody, TextCompletion, TextCompletion)}
+    for operations in paths.values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # refused requests get a 400 here
+            operation["responses"]["4XX"] = _content("The request is at fault", {"application/json": "Error"})
+            operation["responses"]["5XX"] = _content("The service is at fault", {"application/json": "Error"})
+    return document
+
+
+def _operation(name: str, body: type, answer: type, chunk: type) -> dict[str, Any]:
+    headers = [
+        {"name": header, "in": "header", "required": False, "description": meaning, "schema": {"type": "string"}}
+        for header, meaning in _SESSION_HEADERS.items()
+    ]
+    contents = {"application/json": answer.__name__, "text/event-stream": chunk.__name__}
+    return {
+        "operationId": name,
+        "tags": ["generation"],
+        "summary": (body.__doc__ or "").strip(),
+        "parameters": headers,
+        "requestBody": {"required": True, **_content("", {"application/json": body.__name__})},
+        "responses": {"200": _content("The answer; with `stream`, its chunks as server-sent events", contents)},
+    }
+
+
+def _content(description: str, schemas: dict[str, str]) -> dict[str, Any]:
+    content = {kind: {"schema": {"$ref": f"#/components/schemas/{name}"}} for kind, name in schemas.items()}
+    return {"description": description, "content": content} if description else {"content": content}

@@ -1,0 +1,63 @@
+"""What the plain FastAPI routes share: who asks, bodies through the same strict decoder, JSON answers."""
+
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request, Response
+
+from api.asgi import ClientGone, read_body
+from api.context import Context
+from api.decoding import decode_body
+from api.identity import Identity
+from core.errors import InvalidRequest
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    return Response(_encode(content), status, media_type="application/json")
+
+
+def identify(context: Context, request: Request) -> Identity:
+    """Raises Unauthorized."""
+    authorization = request.headers.get("authorization")
+    return context.keys.identify(None if authorization is None else authorization.encode("latin-1"))
+
+
+async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    """Raises TooLarge, InvalidRequest naming the field."""
+    headers = dict(request.scope["headers"])
+    try:
+        raw = await read_body(headers, request.receive, context.services.settings.max_body_bytes)
+    except ClientGone:
+        raise InvalidRequest("the body was cut off") from None
+    return decode_body(decoder, raw)
+
+
+def whole_number(request: Request, name: str, default: int, highest: int) -> int:
+    """A query parameter. Raises InvalidRequest naming it."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= highest):
+        raise InvalidRequest(f"{name}: a whole number of at most {highest}", param=name)
+    return int(text)
+
+
+def only_parameters(request: Request, *names: str) -> None:
+    """Raises InvalidRequest naming a query parameter that nobody would read."""
+    for name in request.query_params:
+        if name not in names:
+            raise InvalidRequest(f"unknown query parameter: {name}", param=name, code="unknown_field")
+
+
+def json_body(schema: type, description: str) -> dict[str, Any]:
+    """For a FastAPI route's `openapi_extra`."""
+    return {
+        "requestBody": {
+            "required": True,
+            "description": description,
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}},
+        }
+    }

@@ -1,0 +1,130 @@
+"""`/v1/rewards`: what turns turned out to be worth, as a list and as a live stream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from starlette.responses import StreamingResponse
+
+from api.context import Context
+from api.lookup import read
+from api.plain import identify, json_response, only_parameters, whole_number
+from api.services import ApiServices
+from core.errors import InvalidRequest, StoreUnavailable
+from core.events import Reward
+from core.ids import Namespace
+from core.store import rewards
+
+_PAGE = 500
+_DEFAULT_LIMIT = 100
+_POLL_S = 0.25
+_HEARTBEAT_S = 15.0
+_LARGEST_SEQUENCE = (1 << 63) - 1
+
+
+class RewardFeed:
+    """Tells subscribers when a namespace has new rewards. While there are any, one task asks the store for all."""
+
+    def __init__(self, services: ApiServices) -> None:
+        self._services = services
+        self._subscribers: dict[Namespace, int] = {}
+        self._latest: dict[Namespace, int] = {}
+        self._news = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, namespace: Namespace, after: int, timeout_s: float) -> bool:
+        """Whether there is something after that sequence; False after `timeout_s`."""
+        self._subscribers[namespace] = self._subscribers.get(namespace, 0) + 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._poll())
+        try:
+            async with asyncio.timeout(timeout_s), self._news:
+                await self._news.wait_for(lambda: self._latest.get(namespace, 0) > after)
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self._subscribers[namespace] -= 1
+            if not self._subscribers[namespace]:
+                del self._subscribers[namespace]
+
+    async def _poll(self) -> None:
+        while self._subscribers:
+            names = tuple(self._subscribers)
+            try:
+                latest = await read(self._services, lambda c: {name: rewards.last_sequence(c, name) for name in names})  # noqa: B023
+            except StoreUnavailable:
+                latest = {}  # the streams stay open and catch up when it is back
+            async with self._news:
+                self._latest.update(latest)
+                self._news.notify_all()
+            await asyncio.sleep(_POLL_S)
+
+
+def rewards_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["rewards"])
+    services = context.services
+    feed = RewardFeed(services)
+
+    @router.get("/v1/rewards")
+    async def list_rewards(request: Request) -> Response:
+        """Revisions in order of emission, `limit` from the next after `after`; `next` is where to go on."""
+        identity = identify(context, request)
+        identity.require("feedback")
+        only_parameters(request, "after", "limit")
+        after = whole_number(request, "after", 0, _LARGEST_SEQUENCE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _PAGE)
+        page = await read(services, lambda c: rewards.list_rewards(c, identity.namespace, after, limit))
+        data = [described(sequence, reward) for sequence, reward in page]
+        return json_response({"object": "list", "data": data, "next": page[-1][0] if page else after})
+
+    @router.get("/v1/rewards/stream")
+    async def stream_rewards(request: Request) -> Response:
+        """Server-sent events, one for each revision. With `Last-Event-ID` (or `after`) from there on, else from now."""
+        identity = identify(context, request)
+        identity.require("feedback")
+        only_parameters(request, "after")
+        after = _last_event_id(request)
+        if after is None:
+            after = await read(services, lambda c: rewards.last_sequence(c, identity.namespace))
+        events = _events(services, feed, identity.namespace, after)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+
+    return router
+
+
+def _last_event_id(request: Request) -> int | None:
+    text = request.headers.get("last-event-id")
+    if text is not None:
+        if not (text.isascii() and text.isdigit() and int(text) <= _LARGEST_SEQUENCE):
+            raise InvalidRequest("Last-Event-ID: the id of an event of this stream", param="Last-Event-ID")
+        return int(text)
+    return whole_number(request, "after", 0, _LARGEST_SEQUENCE) if "after" in request.query_params else None
+
+
+async def _events(services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int) -> AsyncIterator[bytes]:
+    yield b": open\n\n"
+    while True:
+        if not await feed.wait(namespace, after, _HEARTBEAT_S):
+            yield b": still here\n\n"
+            continue
+        start = after
+        try:
+            page = await read(services, lambda c: rewards.list_rewards(c, namespace, start, _PAGE))  # noqa: B023
+        except StoreUnavailable:
+            continue
+        for sequence, reward in page:
+            after = sequence
+            yield b"id: %d\ndata: %s\n\n" % (sequence, msgspec.json.encode(described(sequence, reward)))
+
+
+def described(sequence: int, reward: Reward) -> dict[str, Any]:
+    return {"sequence": sequence, **_fields(reward)}
+
+
+def _fields(reward: Reward) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(reward)
+    del fields["type"]
+    return fields

@@ -1,0 +1,142 @@
+"""Where a turn stands in its session's tree, and the prompt that continues its parent's very tokens."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from api.intake import Intake
+from api.services import ApiServices
+from api.transcripts import Transcript
+from core.errors import StoreUnavailable
+from core.events import Completion
+from core.ids import GroupId, InferenceId, Namespace, SessionId, new_session_id
+from core.ports import Chain
+from core.store import turns
+from core.telemetry import BRANCHES
+
+How = Literal["root", "continued", "branch", "rewritten"]
+_RENDER_ON_LOOP_CHARACTERS = 16_384  # longer prompts are tokenised on a thread: about 5 ms and more
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """`how`: root (nobody has spoken before), continued (the parent's first child), branch (another child of it),
+    rewritten (the model has spoken before, but not like this: the prompt is rendered afresh)."""
+
+    session_id: SessionId
+    parent_id: InferenceId | None
+    turn_index: int
+    how: How
+    prompt_token_ids: tuple[int, ...]
+
+
+async def find_place(
+    services: ApiServices,
+    intake: Intake,
+    group_id: GroupId,
+    transcript: Transcript,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> Place:
+    """Raises InvalidRequest naming a message that cannot be rendered."""
+    chain = await _find_chain(services, intake, transcript) if transcript.answers else None
+    if chain is None:
+        place = Place(
+            session_id=intake.session_id or new_session_id(),
+            parent_id=None,
+            turn_index=len(transcript.answers),
+            how="rewritten" if transcript.answers else "root",
+            prompt_token_ids=await _off_loop_when_long(
+                _characters(messages), lambda: services.renderer.render(messages, tools)
+            ),
+        )
+    else:
+        place = await _after(services, intake, group_id, chain, messages[chain.num_messages :])
+    BRANCHES.labels(place.how).inc()
+    return place
+
+
+async def place_text(services: ApiServices, intake: Intake, prompt: str, suffix: str | None) -> Place:
+    """Of a raw completion: always a root. Raises InvalidRequest where the model has no fill-in-the-middle."""
+    return Place(
+        session_id=intake.session_id or new_session_id(),
+        parent_id=None,
+        turn_index=0,
+        how="root",
+        prompt_token_ids=await _off_loop_when_long(
+            len(prompt) + len(suffix or ""), lambda: services.renderer.render_text(prompt, suffix)
+        ),
+    )
+
+
+async def _after(
+    services: ApiServices, intake: Intake, group_id: GroupId, chain: Chain, new: Sequence[Mapping[str, Any]]
+) -> Place:
+    namespace = intake.identity.namespace
+    first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id)
+    return Place(
+        session_id=chain.session_id,
+        parent_id=chain.inference_id,
+        turn_index=chain.turn_index + 1,
+        how="continued" if first == group_id else "branch",
+        prompt_token_ids=await _off_loop_when_long(
+            _characters(new), lambda: services.renderer.extend(chain.token_ids, new)
+        ),
+    )
+
+
+async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcript) -> Chain | None:
+    """Of the longest known prefix. A session given by the client is looked at alone."""
+    namespace, session_id = intake.identity.namespace, intake.session_id
+    digests = transcript.candidates()
+    keys = digests if session_id is None else [_within(session_id, digest) for digest in digests]
+    chain = await services.live_state.get_chain(namespace, keys)
+    if chain is not None:
+        return chain
+    try:
+        turn = await asyncio.to_thread(_find_turn, services, namespace, digests, session_id)
+    except StoreUnavailable:
+        return None  # the turn is served all the same, and counted as rewritten
+    if turn is None:
+        return None
+    return chain_of(turn, {digest: count for count, digest in transcript.answers}[turn.transcript_digest or ""])
+
+
+def _find_turn(
+    services: ApiServices, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None
+) -> Completion | None:
+    with services.store.read() as connection:
+        return turns.find_transcript(connection, namespace, digests, session_id)
+
+
+def chain_of(turn: Completion, num_messages: int) -> Chain:
+    return Chain(
+        inference_id=turn.inference_id,
+        session_id=turn.session_id,
+        turn_index=turn.turn_index,
+        num_messages=num_messages,
+        token_ids=turn.prompt_token_ids + turn.token_ids,
+    )
+
+
+async def remember(services: ApiServices, turn: Completion) -> None:
+    """So that the next turn, and feedback, find this one before the store has it."""
+    live_state = services.live_state
+    await live_state.put_inference(turn.namespace, turn.inference_id, turn.session_id)
+    if turn.transcript_digest is not None:
+        chain = chain_of(turn, len(turn.messages) + 1)
+        await live_state.put_chain(turn.namespace, turn.transcript_digest, chain)
+        await live_state.put_chain(turn.namespace, _within(turn.session_id, turn.transcript_digest), chain)
+
+
+def _within(session_id: SessionId, digest: str) -> str:
+    return f"{session_id}\0{digest}"
+
+
+def _characters(messages: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(message["content"]) for message in messages)
+
+
+async def _off_loop_when_long(characters: int, render: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+    return render() if characters < _RENDER_ON_LOOP_CHARACTERS else await asyncio.to_thread(render)

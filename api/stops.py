@@ -1,0 +1,40 @@
+"""Stop strings: cut the text where one begins, without ever sending a part of one."""
+
+from collections.abc import Sequence
+
+
+class StopCutter:
+    """Text comes in as it is decoded; what comes out can no longer become part of a stop string."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, text: str) -> str:
+        """After `stopped` nothing more comes out."""
+        if not self._stops:
+            return text
+        if self.stopped:
+            return ""
+        text = self._held + text
+        cuts = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        if cuts:
+            self.stopped, self._held = True, ""
+            return text[: min(cuts)]
+        keep = max(self._overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """What was held back and became no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    @staticmethod
+    def _overlap(text: str, stop: str) -> int:
+        """How much of the text's end is a beginning of the stop string."""
+        for length in range(min(len(stop) - 1, len(text)), 0, -1):
+            if text.endswith(stop[:length]):
+                return length
+        return 0
