@@ -1,10 +1,14 @@
 """A service's log and store in a directory of their own, and events made of little."""
 
 import itertools
+import random
+import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,21 +20,140 @@ from core.ids import (
     Namespace,
     OutcomeId,
     SessionId,
-    new_inference_id,
+    session_routing,
 )
+from core.ports import Record
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.store import SqlStore, open_sqlite
 from core.store.rewards import list_rewards
+from ingest.routing import partition_of
 from ingest.sqlite_log import SqliteEventLog
+from scoring.book import Book
 from scoring.stage import Scorer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAMESPACE = Namespace("default")
 
 
+def inference_id(session_id: SessionId, number: int) -> InferenceId:
+    """The same number gives the same id; the last 16 bits are the session's, as in `core.ids`."""
+    return InferenceId(str(uuid.UUID(int=number << 16 | session_routing(session_id))))
+
+
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
+
+
+SPEC = RewardSpec.model_validate(
+    {
+        "outcomes": {
+            "accepted": {"type": "boolean", "weight": 1.0, "wait_s": 20, "default": False, "false_weight": -0.1},
+            "rejected": {"type": "boolean", "weight": -0.5, "decides": True},
+            "tests_passed": {"type": "boolean", "weight": 0.25, "false_weight": -0.25, "aggregation": "mean"},
+            "rating": {"type": "number", "weight": 0.7, "minimum": -1, "maximum": 1, "aggregation": "max"},
+            "survived": {"type": "boolean", "weight": 0.3, "wait_s": 40, "aggregation": "earliest"},
+            "comment": {"type": "text"},
+        },
+        "session": {"idle_timeout_s": 35, "end_wait_s": 5},
+    }
+)
+
+
+def records_of(events: Sequence[Event], partitions: int = 4) -> list[Record]:
+    """As a log would give them back."""
+    ends: dict[int, int] = {}
+    records = []
+    for event in events:
+        partition = partition_of(event, partitions)
+        offset = ends[partition] = ends.get(partition, -1) + 1
+        records.append(
+            Record(topic=Topic.TURNS, partition=partition, offset=offset, appended_at=START, raw=b"", event=event)
+        )
+    return records
+
+
+def score(spec: RewardSpec, events: Sequence[Event], batch: int = 1000, until: datetime | None = None) -> list[Reward]:
+    """Without a log: the books alone, over a store in memory; `until` lets time pass at the end."""
+    store = open_sqlite(Path(":memory:"))
+    rewards = []
+    records = records_of(events)
+    for start in range(0, len(records), batch):
+        book = Book(spec)
+        with store.begin() as connection:
+            book.take(connection, records[start : start + batch])
+        rewards += book.rewards
+    if until is not None:
+        book = Book(spec)
+        with store.begin() as connection:
+            book.let_pass(connection, dict.fromkeys(range(4), until))
+        rewards += book.rewards
+    store.close()
+    return rewards
+
+
+def last_values(rewards: Sequence[Reward]) -> dict[InferenceId, float]:
+    return {reward.inference_id: reward.value for reward in rewards}
+
+
+def random_events(seed: int, count: int) -> list[Event]:
+    """Sessions as they come: turns, outcomes of all kinds, late ones, amendments, withdrawals, repetitions, ends,
+    outcomes of turns that come later or never, clocks that disagree."""
+    rng = random.Random(seed)
+    make = Events()
+    sessions = [f"session-{seed}-{index}" for index in range(max(3, count // 20))]
+    turns: list[Completion] = []
+    outcomes: list[Outcome] = []
+    pending: list[Completion] = []  # spoken of before they are in the log
+    events: list[Event] = []
+    now = 0.0
+    while len(events) < count:
+        now += rng.expovariate(1.0)
+        moment = now + rng.uniform(-2, 2)
+        session = rng.choice(sessions)
+        kind = rng.choices(
+            ["turn", "outcome", "session", "amend", "withdraw", "end", "early", "again"], [6, 8, 2, 2, 2, 1, 1, 1]
+        )[0]
+        event: Event | None = None
+        if kind == "turn" or (kind != "early" and not turns):
+            purpose = rng.choice(["turn", "turn", "turn", "suggestion", "side"])
+            event = make.turn(
+                session, moment, purpose=purpose, text=rng.choice(["", "x", "y"]), session_done=rng.random() < 0.1
+            )
+            turns.append(event)
+        elif kind == "early":
+            turn = make.turn(session, moment + rng.uniform(0, 30))
+            event = make.outcome(turn, *_said(rng), moment)
+            if rng.random() < 0.7:
+                pending.append(turn)
+        elif kind in ("outcome", "session"):
+            event = make.outcome(rng.choice(turns) if kind == "outcome" else session, *_said(rng), moment)
+        elif kind == "end":
+            event = make.ended(session, moment)
+        elif kind == "again":
+            event = rng.choice(events)
+        elif outcomes:
+            of = rng.choice(outcomes)
+            event = (
+                make.withdrawal(of, moment)
+                if kind == "withdraw"
+                else make.amendment(of, _said(rng, of.name)[1], moment)
+            )
+        if isinstance(event, Outcome) and kind != "again":
+            outcomes.append(event)
+        if event is not None:
+            events.append(event)
+        if pending and rng.random() < 0.3:
+            turns.append(pending.pop(0))
+            events.append(turns[-1])
+    return events
+
+
+def _said(rng: random.Random, name: str | None = None) -> tuple[str, bool | float | str]:
+    name = name or rng.choice(list(SPEC.outcomes))
+    if name == "rating":
+        return name, rng.choice([-1.0, -0.5, 0.5, 1.0])
+    return name, "well" if name == "comment" else rng.random() < 0.5
 
 
 @dataclass
@@ -42,7 +165,7 @@ class Events:
     def turn(self, session: str, seconds: float, **fields: object) -> Completion:
         session_id = SessionId(session)
         values: dict[str, object] = {
-            "inference_id": new_inference_id(session_id),
+            "inference_id": inference_id(session_id, next(self._numbers)),
             "session_id": session_id,
             "turn_index": next(self._numbers),
             "parent_id": None,
@@ -72,18 +195,18 @@ class Events:
 
     def outcome(
         self,
-        about: Completion | InferenceId | str,
+        about: Completion | str,
         name: str,
         value: bool | float | str | None,
         seconds: float,
         **fields: object,
     ) -> Outcome:
-        """`about` a turn, an inference's id, or (a plain text) a session."""
-        inference_id = about.inference_id if isinstance(about, Completion) else None
+        """`about` a turn, or (a text) a session."""
+        subject = about.inference_id if isinstance(about, Completion) else None
         values: dict[str, object] = {
             "outcome_id": OutcomeId(f"outcome-{next(self._numbers):06}"),
-            "inference_id": inference_id,
-            "session_id": None if inference_id else about,
+            "inference_id": subject,
+            "session_id": None if subject else about,
             "namespace": NAMESPACE,
             "name": name,
             "value": value,
@@ -149,6 +272,12 @@ class World:
         self.log.close()
         for store in self.stores:
             store.close()
+
+
+@pytest.fixture(scope="session")
+def lab() -> ModuleType:
+    """What stands in this file, for tests that need more than the fixtures."""
+    return sys.modules[__name__]
 
 
 @pytest.fixture
