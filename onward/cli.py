@@ -79,9 +79,10 @@ def midtrain(
     resume: bool = False,
 ) -> None:
     """Continue pretraining a model on a directory of JSON lines (`messages` or `text`)."""
-    from onward.wiring import midtrain_function
+    from learner.midtrain import MidtrainOptions
+    from learner.midtrain import midtrain as train
 
-    print(midtrain_function()(corpus, output, init, steps=steps, seed=seed, resume=resume))
+    print(train(corpus, output, init, MidtrainOptions(steps=steps, seed=seed), resume=resume))
 
 
 @app.command

@@ -7,7 +7,7 @@ light.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from core.blobs import FsspecBlobs
 from core.clock import SystemClock
@@ -169,8 +169,3 @@ def build_learner(foundation: Foundation) -> "Learner":
         foundation.clock,
     )
 
-
-def midtrain_function() -> Callable[..., Any]:
-    from learner.midtrain import midtrain
-
-    return midtrain
