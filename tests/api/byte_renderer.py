@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,11 @@ class ByteRenderer:
     tokenizer_digest = "bytes-1"
     stop_token_ids = (END,)
 
+    def __init__(self) -> None:
+        self.threads: list[int] = []  # that rendered
+
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        self.threads.append(threading.get_ident())
         head = (START, *ids("tools" + json.dumps(tools)), END) if tools else ()
         return (*head, *self._messages(messages), START, *ids("assistant\n"))
 

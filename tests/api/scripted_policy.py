@@ -80,8 +80,7 @@ class ScriptedPolicy:
         starts = list(range(0, len(tokens), script.chunk_tokens))
         for number, start in enumerate(starts):
             if number and script.gate is not None:
-                while not script.gate.is_set():
-                    await asyncio.sleep(0.002)
+                await _opened(script.gate)
             if number == script.fails_at:
                 raise script.error
             part = tokens[start : start + script.chunk_tokens]
@@ -100,3 +99,8 @@ class ScriptedPolicy:
                 cached_tokens=3 if number == 0 else None,
             )
             await asyncio.sleep(0)
+
+
+async def _opened(gate: threading.Event) -> None:
+    while not gate.is_set():  # noqa: ASYNC110 - opened by the test's own thread
+        await asyncio.sleep(0.002)

@@ -1,0 +1,225 @@
+"""The application under a real server, over the real log, writer and store; only the model is scripted."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+from byte_renderer import ByteRenderer
+from scripted_policy import ScriptedPolicy
+from sqlalchemy import Connection, select
+
+from api.app import create_app
+from api.live_state import MemoryLiveState
+from api.services import ApiServices
+from core import tables
+from core.clock import SystemClock
+from core.errors import LogUnavailable, StoreUnavailable
+from core.events import Completion, Event, Outcome, Topic
+from core.ids import InferenceId, Version
+from core.ports import Position
+from core.reward_spec import RewardSpec
+from core.settings import ApiSettings, IngestSettings
+from core.store import SqlStore, open_sqlite, turns
+from ingest.sqlite_log import SqliteEventLog
+from ingest.writer import Writer
+
+MODEL = "scripted"
+WAIT_S = 10
+SPEC = RewardSpec.model_validate(
+    {
+        "outcomes": {
+            "accepted": {"type": "boolean", "weight": 1},
+            "edited": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1},
+            "rating": {"type": "number", "weight": 1},
+            "comment": {"type": "text"},
+        }
+    }
+)
+
+
+def wait_for(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.005)
+    pytest.fail(f"{what} did not come true within {WAIT_S} s")
+
+
+class BreakableLog:
+    """The real log, until `broken`."""
+
+    def __init__(self, log: SqliteEventLog) -> None:
+        self._log = log
+        self.broken = False
+
+    async def append(self, topic: Topic, event: Event) -> Position:
+        if self.broken:
+            raise LogUnavailable("the disk is full")
+        return await self._log.append(topic, event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class BreakableStore:
+    """The real store, until `broken` (for the API; the writer has the store itself)."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self.broken = False
+
+    def read(self) -> AbstractContextManager[Connection]:
+        if self.broken:
+            raise StoreUnavailable("the store does not answer")
+        return self._store.read()
+
+    def begin(self) -> AbstractContextManager[Connection]:
+        return self._store.begin()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+@dataclass
+class Service:
+    url: str
+    services: ApiServices
+    policy: ScriptedPolicy
+    log: BreakableLog
+    store: BreakableStore
+    live_state: MemoryLiveState
+    states: dict[str, str]
+    rollbacks: list[tuple[int, str]]
+    writing: threading.Event
+    faults: list[str] = field(default_factory=list)
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        options = {"api_key": "any", "max_retries": 0, **options}
+        return openai.OpenAI(base_url=f"{self.url}/v1", **options)
+
+    def chat(self, *messages: Any, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        said = [{"role": "user", "content": m} if isinstance(m, str) else m for m in messages or ("hi",)]
+        body = {"model": MODEL, "messages": said, **fields}
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=WAIT_S)
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.post(self.url + path, json=body, headers=named, timeout=WAIT_S)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.get(self.url + path, headers=named, timeout=WAIT_S)
+
+    def delete(self, path: str, **headers: str) -> httpx.Response:
+        return httpx.delete(self.url + path, headers=headers, timeout=WAIT_S)
+
+    def turn(self, inference_id: str) -> Completion:
+        """As the writer put it into the store."""
+
+        def find() -> Completion | None:
+            with self.store.begin() as connection:
+                return turns.get_turns(connection, [InferenceId(inference_id)]).get(InferenceId(inference_id))
+
+        found: Completion = wait_for(find, f"turn {inference_id}")
+        return found
+
+    def all_turns(self) -> list[Completion]:
+        with self.store.begin() as connection:
+            ids = [InferenceId(row[0]) for row in connection.execute(select(tables.turns.c.inference_id))]
+            return list(turns.get_turns(connection, ids).values())
+
+    def outcomes(self) -> list[Outcome]:
+        with self.store.begin() as connection:
+            rows = connection.execute(select(tables.outcomes.c.namespace, tables.outcomes.c.outcome_id)).all()
+            found = [turns.get_outcome(connection, row.namespace, row.outcome_id) for row in rows]
+        return [outcome[0] for outcome in found if outcome is not None]
+
+
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    """Under uvicorn in a thread, as in production; the URL."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="critical")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: server.started, "the server's start")
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(WAIT_S)
+        listener.close()
+
+
+@contextmanager
+def writing(writer: Writer, on: threading.Event) -> Iterator[None]:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            if on.wait(0.02):
+                writer.step(0.02)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        writer.close()
+
+
+@contextmanager
+def serve(directory: Path, **settings: Any) -> Iterator[Service]:
+    directory.mkdir(exist_ok=True)
+    ingest = IngestSettings(poll_s=0.005)
+    real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
+    real_store = open_sqlite(directory / "store.db")
+    log, store, policy, live_state = (
+        BreakableLog(real_log),
+        BreakableStore(real_store),
+        ScriptedPolicy(),
+        MemoryLiveState(),
+    )
+    states = {"writer": "ok"}
+    rollbacks: list[tuple[int, str]] = []
+
+    def roll_back(version: Version, why: str) -> None:
+        rollbacks.append((version, why))
+
+    services = ApiServices(
+        settings=ApiSettings(**{"feedback_lookup_s": 0.3, **settings}),
+        log=log,
+        store=store,
+        live_state=live_state,
+        policy=policy,
+        renderer=ByteRenderer(),
+        spec=SPEC,
+        clock=SystemClock(),
+        model_name=MODEL,
+        readiness=lambda: states,
+        rollback=roll_back,
+    )
+    on = threading.Event()
+    on.set()
+    app = create_app(services)
+    try:
+        with writing(Writer(real_log, real_store, ingest, SystemClock()), on), running(app) as url:
+            yield Service(url, services, policy, log, store, live_state, states, rollbacks, on)
+    finally:
+        real_log.close()
+        real_store.close()

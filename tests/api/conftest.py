@@ -1,0 +1,34 @@
+"""Fixtures; the modules beside this file are importable by name."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from api_harness import Service, serve
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with serve(tmp_path / "service") as service:
+        yield service
+
+
+@pytest.fixture
+def make_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    open_services: list[AbstractContextManager[Service]] = []
+
+    def make(name: str = "service", **settings: Any) -> Service:
+        manager = serve(tmp_path / name, **settings)
+        service = manager.__enter__()
+        open_services.append(manager)
+        return service
+
+    yield make
+    for manager in reversed(open_services):
+        manager.__exit__(None, None, None)
