@@ -110,6 +110,8 @@ class LearnerSettings(_Stage):
     """Truncated importance sampling: the ratio's upper bound."""
     kl_coefficient: float = Field(default=0.1, ge=0)
     """Weight of the k3 estimate of the KL divergence to the anchor, in the loss."""
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus in the loss."""
     max_divergence: float = Field(default=0.5, gt=0)
     """A turn whose mean k3 between behaviour and current policy is larger does not train."""
     min_ess: float = Field(default=0.3, ge=0, le=1)

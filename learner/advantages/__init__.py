@@ -1,0 +1,16 @@
+"""Baselines, one file each over one interface."""
+
+from core.settings import LearnerSettings
+from learner.advantages.base import Advantages
+from learner.advantages.ema import EmaBaseline
+from learner.advantages.value import ValueHead
+
+__all__ = ["Advantages", "make_advantages"]
+
+
+def make_advantages(settings: LearnerSettings, hidden_size: int) -> Advantages:
+    match settings.advantage:
+        case "value":
+            return ValueHead(hidden_size, settings.value_learning_rate, settings.seed, settings.device)
+        case "ema":
+            return EmaBaseline(settings.ema_decay)

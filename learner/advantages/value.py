@@ -1,0 +1,47 @@
+"""A value head: the reward to be expected, read from the hidden state that predicts each token (PPO's critic,
+arXiv:1707.06347, on a detached trunk). A = (R - V(h_t)) / std(R).
+
+Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learner.advantages.base import batch_scale
+from learner.scored import ScoredTurn
+
+_WIDTH = 64
+
+
+class ValueHead:
+    def __init__(self, hidden_size: int, learning_rate: float, seed: int, device: str) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self._head = nn.Sequential(nn.Linear(hidden_size, _WIDTH), nn.GELU(), nn.Linear(_WIDTH, 1)).to(device)
+        nn.init.zeros_(self._head[2].weight)
+        self._optimizer = torch.optim.AdamW(self._head.parameters(), lr=learning_rate, foreach=True)
+        self._rewards_M = torch.zeros(0)
+        self.scale = 1.0
+
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
+        self._rewards_M = rewards_M
+        self.scale = batch_scale(rewards_M)
+
+    def tokens(self, hidden_ND: Tensor, turns_N: Tensor) -> tuple[Tensor, Tensor]:
+        values_N = self._head(hidden_ND.detach())[:, 0]
+        fit = nn.functional.mse_loss(values_N, self._rewards_M[turns_N])
+        return values_N.detach(), fit
+
+    def end(self) -> None:
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"head": self._head.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._head.load_state_dict(state["head"])
+        self._optimizer.load_state_dict(state["optimizer"])

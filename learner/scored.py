@@ -1,0 +1,52 @@
+"""A turn with what it was worth: what the learner trains on."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from core.events import Completion, Reward
+from core.ids import InferenceId, Version
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """The last revision of a turn that trained on this lineage."""
+
+    revision: int
+    reward: float
+    scale: float  # the advantage was (reward - baseline) / scale
+    version: Version
+
+
+@dataclass(frozen=True)
+class ScoredTurn:
+    """`applied` is set when an earlier revision of the reward trained already: then this is a correction of it."""
+
+    turn: Completion
+    reward: Reward
+    applied: Applied | None = None
+
+    @property
+    def inference_id(self) -> InferenceId:
+        return self.turn.inference_id
+
+    @property
+    def is_correction(self) -> bool:
+        return self.applied is not None
+
+
+class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What an update did with one turn, for the manifest.
+
+    The turn's gradient had the advantage `credit` (mean over its tokens): (reward - baseline) / scale, or for a
+    correction (reward - applied reward) / the recorded scale. `dropped` names why it trained the baseline alone.
+    """
+
+    inference_id: InferenceId
+    revision: int
+    reward: float
+    applied_revision: int | None
+    baseline: float
+    scale: float
+    credit: float
+    divergence: float
+    dropped: str | None = None

@@ -1,0 +1,61 @@
+"""Which turns are too stale to train: judged by what staleness does, not by a count of versions.
+
+- A turn's divergence: mean k3 between the current policy and the one that sampled it, over its tokens.
+- The effective sample size of a micro-batch's turns under their importance weights, as a share
+  (Kish: (sum w)^2 / (n sum w^2), w the exponential of a turn's mean log-ratio); the most divergent turns are left out
+  until it is large enough.
+- The age of the outcome, by its kind (`too_old`), which needs no model.
+
+Legend: N sampled tokens of a micro-batch, M turns of the batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core.events import Completion, Reward
+from learner.loss import k3
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Of the turns of one micro-batch; entries of other turns are zero."""
+
+    divergence_M: Tensor
+    keep_M: Tensor
+    ess: float
+
+
+def judge(
+    logprobs_N: Tensor, behaviour_N: Tensor, turns_N: Tensor, num_turns: int, *, max_divergence: float, min_ess: float
+) -> Staleness:
+    counts_M = torch.zeros(num_turns).index_add_(0, turns_N.cpu(), torch.ones(len(turns_N)))
+    present_M = counts_M > 0
+    divergence_M = _mean(k3(behaviour_N, logprobs_N).cpu(), turns_N, counts_M)
+    weights_M = _mean((logprobs_N - behaviour_N).cpu(), turns_N, counts_M).exp()
+    keep_M = present_M & (divergence_M <= max_divergence)
+    for turn in torch.argsort(divergence_M, descending=True).tolist():
+        if effective_share(weights_M[keep_M]) >= min_ess:
+            break
+        keep_M[turn] = False
+    return Staleness(divergence_M, keep_M, effective_share(weights_M[present_M]))
+
+
+def _mean(values_N: Tensor, turns_N: Tensor, counts_M: Tensor) -> Tensor:
+    return torch.zeros(len(counts_M)).index_add_(0, turns_N.cpu(), values_N) / counts_M.clamp(min=1)
+
+
+def effective_share(weights: Tensor) -> float:
+    """1 for equal weights, 1/n when one outweighs the rest; 1 for none."""
+    if len(weights) == 0:
+        return 1.0
+    return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
+
+
+def too_old(turn: Completion, reward: Reward, limits_s: Mapping[str, float], default_s: float) -> bool:
+    """Whether every outcome in the reward came later after the turn than its kind may."""
+    age_s = ((reward.last_outcome_at or reward.decided_at) - turn.received_at).total_seconds()
+    limit_s = max((limits_s.get(name, default_s) for name in reward.components), default=default_s)
+    return age_s > limit_s

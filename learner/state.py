@@ -1,0 +1,54 @@
+"""What an update changes, and what a checkpoint keeps of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from core.settings import LearnerSettings
+from learner.advantages import Advantages, make_advantages
+from learner.policy_model import PolicyModel
+
+
+@dataclass
+class LearnerState:
+    """`anchor` is the model that the KL term holds the policy near; it never changes."""
+
+    policy: PolicyModel
+    anchor: PolicyModel
+    optimizer: torch.optim.Optimizer
+    advantages: Advantages
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the policy's weights."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "advantages": self.advantages.state_dict(),
+            "rng": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.advantages.load_state_dict(state["advantages"])
+        torch.set_rng_state(state["rng"])
+
+
+def make_state(model: Path, settings: LearnerSettings) -> LearnerState:
+    """The anchor's weights, and a fresh optimizer."""
+    torch.set_num_threads(1)
+    torch.manual_seed(settings.seed)
+    torch.use_deterministic_algorithms(True)
+    policy, anchor = PolicyModel(model, settings.device), PolicyModel(model, settings.device)
+    anchor.model.requires_grad_(False)
+    return LearnerState(policy, anchor, make_optimizer(policy, settings), make_advantages(settings, policy.hidden_size))
+
+
+def make_optimizer(policy: PolicyModel, settings: LearnerSettings) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        policy.parameters(),
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )

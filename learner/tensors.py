@@ -1,0 +1,64 @@
+"""Training sequences as padded micro-batches.
+
+Legend: B sequences, T positions, N sampled tokens of a micro-batch (the places that are predicted and trained).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learner.scored import ScoredTurn
+from learner.sequences import TrainingSequence
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """`rows_N`, `places_N` say which hidden state predicts each sampled token; `turns_N` which turn it belongs to."""
+
+    ids_BT: Tensor
+    rows_N: Tensor
+    places_N: Tensor
+    targets_N: Tensor
+    behaviour_N: Tensor  # log-probabilities from serving
+    temperature_N: Tensor
+    turns_N: Tensor  # index into the batch
+
+
+def micro_batches(
+    sequences: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], max_tokens: int, device: str
+) -> list[MicroBatch]:
+    """By length, so that little is padded; each within `max_tokens` padded tokens, or a single longer sequence."""
+    order = sorted(sequences, key=lambda sequence: len(sequence.token_ids))
+    groups: list[list[TrainingSequence]] = []
+    for sequence in order:
+        if not groups or (len(groups[-1]) + 1) * len(sequence.token_ids) > max_tokens:
+            groups.append([])
+        groups[-1].append(sequence)
+    return [_to_tensors(group, batch, device) for group in groups]
+
+
+def _to_tensors(group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], device: str) -> MicroBatch:
+    longest = max(len(sequence.token_ids) for sequence in group)
+    ids_BT = torch.zeros(len(group), longest, dtype=torch.long)
+    rows, places, behaviour, temperature, turns = [], [], [], [], []
+    for row, sequence in enumerate(group):
+        ids_BT[row, : len(sequence.token_ids)] = torch.tensor(sequence.token_ids)
+        for span in sequence.spans:
+            turn, count = batch[span.turn].turn, span.end - span.start
+            rows += [row] * count
+            places += range(span.start - 1, span.end - 1)
+            behaviour += turn.logprobs
+            temperature += [turn.logprob_space.temperature] * count
+            turns += [span.turn] * count
+    rows_N, places_N = torch.tensor(rows), torch.tensor(places)
+    return MicroBatch(
+        ids_BT=ids_BT.to(device),
+        rows_N=rows_N.to(device),
+        places_N=places_N.to(device),
+        targets_N=ids_BT[rows_N, places_N + 1].to(device),
+        behaviour_N=torch.tensor(behaviour, dtype=torch.float32, device=device),
+        temperature_N=torch.tensor(temperature, dtype=torch.float32, device=device),
+        turns_N=torch.tensor(turns, device=device),
+    )
