@@ -1,0 +1,270 @@
+"""Whatever a client sends, the answer names the field, in OpenAI's shape, and the service stays up."""
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from api_harness import MODEL, Service
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+CHAT = "/v1/chat/completions"
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": "{}"}}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
+
+
+def tool(**function: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "run", **function}}]
+
+
+def refused(answer: httpx.Response, status: int, param: str | None) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param, error
+    return error
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/feedback"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b'{"user": NaN}', b"\xff", b'{"user": "\xed\xa0\x80"}', b'{"user": "\\ud800"}', b"[" * 100_000],
+)
+def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
+    body = body.replace(b"user", b"evidence") if "feedback" in path else body
+    error = refused(httpx.post(quick_service.url + path, content=body), 400, None)
+    assert error["code"] in ("malformed_json", "invalid_field")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"colour": 1}, "colour"),
+        ({"functions": []}, "functions"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": 1}, "top_k"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": 3000}, "max_tokens"),
+        ({"max_completion_tokens": 3000}, "max_completion_tokens"),
+        ({"max_completion_tokens": 3, "max_tokens": 4}, "max_completion_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"seed": 1 << 64}, "seed"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias[...]"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"frequency_penalty": 3}, "frequency_penalty"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"colour": 1}}, "stream_options.colour"),
+        ({"tools": tool(), "tool_choice": "required"}, "tool_choice"),
+        ({"tools": tool(), "tool_choice": {"type": "function", "function": {"name": "run"}}}, "tool_choice"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"metadata": {"a": 1}}, "metadata[...]"),
+        ({"metadata": {"workload": "Has Space"}}, "metadata.workload"),
+        ({"user": 7}, "user"),
+        ({"session_id": ""}, "session_id"),
+        ({"session_id": "with space"}, "session_id"),
+        ({"turn_type": "sideways"}, "turn_type"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": "x", "mood": "y"}]}, "messages[0].mood"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages[0]"),
+        ({"messages": [USER, {"role": "assistant", "content": "x"}]}, "messages[1]"),
+        ({"messages": [USER, {"role": "assistant"}, USER]}, "messages[1].content"),
+        ({"messages": [USER, {"role": "system", "content": "x"}, USER]}, "messages[1]"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0]"),
+        ({"messages": [RESULT]}, "messages[0].tool_call_id"),
+        ({"messages": [USER, CALLING, USER]}, "messages[2]"),
+        ({"messages": [USER, CALLING]}, "messages"),
+        ({"messages": [USER, CALLING, RESULT, RESULT]}, "messages[3].tool_call_id"),
+        ({"messages": [{"role": "user", "content": "x" * 2100}]}, "messages"),
+        ({"tools": tool(name="no spaces")}, "tools[0].function.name"),
+        ({"tools": tool() + tool()}, "tools[1].function.name"),
+        ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
+        ({"tools": tool(strict=True)}, "tools[0].function.strict"),
+        ({"tools": tool(parameters=[])}, "tools[0].function.parameters"),
+        ({"tools": tool(parameters={"type": "string"})}, "tools[0].function.parameters.type"),
+        (
+            {"tools": tool(parameters={"type": "object", "properties": {"a": {"type": "text"}}})},
+            "tools[0].function.parameters.properties.a.type",
+        ),
+        (
+            {"tools": tool(parameters={"type": "object", "required": "a"})},
+            "tools[0].function.parameters.required",
+        ),
+        (
+            {"tools": tool(parameters={"type": "object", "properties": {"a": {"minimum": 1 << 70}}})},
+            "tools[0].function.parameters.properties.a.minimum",
+        ),
+    ],
+)
+def test_the_answer_names_the_field(quick_service: Service, fields: dict[str, Any], param: str) -> None:
+    body = {"model": MODEL, "messages": [USER], **fields}
+    refused(quick_service.post(CHAT, body), 400, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ["a"]}, "prompt"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": "x", "echo": True}, "echo"),
+        ({"prompt": "x", "logprobs": 6}, "logprobs"),
+        ({"prompt": "x", "best_of": 2}, "best_of"),
+        ({"prompt": "x" * 2000}, "prompt"),
+        ({"prompt": "x", "max_tokens": 2000}, "max_tokens"),
+        ({}, "prompt"),
+    ],
+)
+def test_bad_raw_completions_name_the_field(quick_service: Service, fields: dict[str, Any], param: str) -> None:
+    refused(quick_service.post("/v1/completions", {"model": MODEL, **fields}), 400, param)
+
+
+@pytest.mark.parametrize(
+    ("headers", "param"),
+    [
+        ({"X-Turn-Type": "x"}, "turn_type"),
+        ({"X-Session-Id": "a b"}, "session_id"),
+        ({"X-Session-Done": "perhaps"}, "session_done"),
+        ({"x-onward-learn": "2"}, "x-onward-learn"),
+        ({"x-onward-environment": "moon"}, "x-onward-environment"),
+        ({"x-onward-workload": "A B"}, "metadata.workload"),
+        ({"x-onward-harness": "x" * 201}, "x-onward-harness"),
+    ],
+)
+def test_bad_headers_are_named(quick_service: Service, headers: dict[str, str], param: str) -> None:
+    refused(quick_service.chat("hi", headers=headers), 400, param)
+
+
+def test_header_and_body_must_agree(quick_service: Service) -> None:
+    refused(quick_service.chat("hi", session_id="a", headers={"X-Session-Id": "b"}), 400, "session_id")
+    assert quick_service.chat("hi", session_id="a", headers={"X-Session-Id": "a"}).status_code == 200
+
+
+def test_the_official_client_raises_its_own_errors(quick_service: Service) -> None:
+    client = quick_service.client()
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "x"}])
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4")
+    with pytest.raises(openai.BadRequestError) as empty:
+        client.chat.completions.create(model=MODEL, messages=[])
+    assert empty.value.param == "messages"
+    with pytest.raises(openai.BadRequestError):
+        list(client.chat.completions.create(model=MODEL, messages=[], stream=True))
+    assert [model.id for model in client.models.list()] == [MODEL]
+
+
+def test_a_body_over_the_limit_is_a_413(make_service: Any) -> None:
+    service = make_service(max_body_bytes=2000)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x" * 2000}]}
+    for path in (CHAT, "/v1/completions", "/v1/feedback"):
+        refused(service.post(path, body), 413, None)
+
+        def chunks() -> Any:
+            for _ in range(5):
+                yield b" " * 1000
+
+        refused(httpx.post(service.url + path, content=chunks()), 413, None)
+    assert service.chat("hi").status_code == 200
+
+
+def test_a_client_that_hangs_up_within_its_body(quick_service: Service) -> None:
+    host, port = quick_service.url.removeprefix("http://").split(":")
+    for path in (CHAT, "/v1/feedback"):
+        with socket.create_connection((host, int(port))) as connection:
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+            connection.sendall(head.encode() + b'{"model"')
+    assert quick_service.chat("hi").status_code == 200
+
+
+def test_unknown_paths_and_methods_have_the_same_shape(quick_service: Service) -> None:
+    refused(quick_service.get("/v1/nothing"), 404, None)
+    refused(quick_service.get(CHAT), 405, None)
+    refused(quick_service.get("/v1/rewards?after=x"), 400, "after")
+    refused(quick_service.get("/v1/rewards?limit=100000"), 400, "limit")
+    refused(quick_service.get("/v1/rewards?colour=1"), 400, "colour")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system", "tool", "developer"]), "content": st.text(max_size=20)},
+    optional={"name": JSON, "tool_calls": JSON | st.just([CALL]), "tool_call_id": st.just("c1") | JSON},
+)
+SCHEMA = st.dictionaries(
+    st.sampled_from(["type", "properties", "required", "items", "enum", "anyOf", "minimum", "$defs"]), JSON, max_size=4
+)
+TOOL = st.builds(lambda schema, name: tool(parameters=schema, name=name)[0], SCHEMA, st.text(max_size=4))
+CHAT_FIELDS = {
+    "messages": st.lists(MESSAGE, max_size=5) | JSON,
+    "tools": st.lists(TOOL, max_size=2) | JSON,
+    "temperature": st.floats() | JSON,
+    "max_tokens": st.integers(1, 20) | JSON,
+    "stop": st.lists(st.text(max_size=3), max_size=5) | JSON,
+    "logit_bias": st.dictionaries(st.text(max_size=3), st.floats()) | JSON,
+    "stream": st.booleans(),
+    **dict.fromkeys(
+        [
+            "tool_choice",
+            "n",
+            "seed",
+            "logprobs",
+            "top_logprobs",
+            "user",
+            "metadata",
+            "response_format",
+            "session_id",
+            "session_done",
+            "turn_type",
+            "store",
+            "stream_options",
+            "top_p",
+            "min_p",
+            "parallel_tool_calls",
+            "other",
+        ],
+        JSON,
+    ),
+}
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.fixed_dictionaries({}, optional=CHAT_FIELDS))
+@example(body={"messages": [{"role": "user", "content": "hi"}], "stream": True})
+def test_no_chat_body_is_a_5xx(quick_service: Service, body: dict[str, Any]) -> None:
+    content = json.dumps({"model": MODEL, **body})  # NaN and infinities as Python spells them
+    answer = httpx.post(quick_service.url + CHAT, content=content, timeout=10)
+    assert answer.status_code in (200, 400), (content, answer.text)
+    if answer.status_code == 400:
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    elif body.get("stream"):
+        assert answer.text.endswith("data: [DONE]\n\n")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.binary(max_size=60))
+def test_no_bytes_are_a_5xx(quick_service: Service, body: bytes) -> None:
+    assert httpx.post(quick_service.url + CHAT, content=body).status_code == 400
