@@ -112,6 +112,14 @@ def test_amendments_and_withdrawals_correct(lab: ModuleType) -> None:
     assert [reward.value for reward in lab.score(spec, log, until=lab.at(60))] == [1.0, -1.0, 0.0, -1.0]
 
 
+def test_a_revision_is_never_dated_before_the_one_it_corrects(lab: ModuleType) -> None:
+    events = lab.Events()
+    turn = events.turn("s", 0)
+    log = [turn, events.outcome(turn, "accepted", True, 2), events.outcome(turn, "tests_passed", True, 1.5)]
+    spec = spec_of({"accepted": ACCEPTED | {"weight": 0.5}, "tests_passed": TESTS})
+    assert [(r.value, r.decided_at) for r in lab.score(spec, log)] == [(0.5, lab.at(2)), (0.75, lab.at(2))]
+
+
 def test_values_are_clipped_and_say_so(lab: ModuleType) -> None:
     events = lab.Events()
     turn = events.turn("s", 0)
@@ -252,6 +260,20 @@ def test_another_turn_keeps_the_session_going(lab: ModuleType) -> None:
     log = [events.turn("s", 0), events.ended("s", 5), events.turn("s", 6)]
     assert lab.score(spec, log, until=lab.at(200)) == []
     assert len(lab.score(spec, log, until=lab.at(206))) == 2
+
+
+def test_what_ended_by_idleness_stays_decided_when_the_session_goes_on(lab: ModuleType) -> None:
+    events = lab.Events()
+    spec = spec_of({"accepted": ACCEPTED | {"default": True, "wait_s": 1000}}, session={"idle_timeout_s": 200})
+    first, again = events.turn("s", 0), events.turn("s", 201)
+    reward = one(lab.score(spec, [first, again, events.outcome(first, "unheard_of", True, 202)]))
+    assert (reward.inference_id, reward.decided_at) == (first.inference_id, lab.at(200))
+    spec = spec_of(spec.model_dump()["outcomes"] | {"tests_passed": TESTS}, session={"idle_timeout_s": 200})
+    rewards = lab.score(spec, [first, again, events.outcome(first, "tests_passed", False, 202)])
+    assert [(r.value, r.components) for r in rewards] == [
+        (1.0, {"accepted": 1.0}),
+        (0.75, {"accepted": 1.0, "tests_passed": -0.25}),
+    ]
 
 
 # --------------------------------------------------------------------------------------------- properties
