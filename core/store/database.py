@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, insert, select
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DatabaseError, IntegrityError, ProgrammingError
 
 from core import tables
 from core.errors import ConfigError, StoreUnavailable
@@ -33,19 +33,22 @@ class SqlStore:
     @contextmanager
     def begin(self) -> Iterator[Connection]:
         """A read-write transaction. Raises StoreUnavailable when the database cannot be used."""
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except OperationalError as error:
-            raise StoreUnavailable(f"the store does not answer: {error.orig}") from error
+        with self._explained(), self._engine.begin() as connection:
+            yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
+        with self._explained(), self._engine.connect().execution_options(onward_read=True) as connection:
+            yield connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            with self._engine.connect().execution_options(onward_read=True) as connection:
-                yield connection
-        except OperationalError as error:
-            raise StoreUnavailable(f"the store does not answer: {error.orig}") from error
+            yield
+        except (IntegrityError, ProgrammingError):
+            raise  # the caller's
+        except DatabaseError as error:  # locked, full, gone or corrupt
+            raise StoreUnavailable(f"{self._engine.url.database}: the store does not answer: {error.orig}") from error
 
     def close(self) -> None:
         self._engine.dispose()
@@ -59,8 +62,8 @@ def open_sqlite(path: Path) -> SqlStore:
     store = SqlStore(engine)
     try:
         tables.metadata.create_all(engine)
-    except OperationalError as error:
-        raise StoreUnavailable(f"{path}: {error.orig}") from error
+    except DatabaseError as error:
+        raise StoreUnavailable(f"{path}: the store cannot be opened: {error.orig}") from error
     _check_schema(store, path)
     return store
 

@@ -1,0 +1,122 @@
+"""What every blob store promises, run over each adapter."""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from core.blobs import FsspecBlobs
+from core.errors import ConfigError
+
+ADAPTERS: dict[str, Callable[[Path], FsspecBlobs]] = {
+    "directory": lambda path: FsspecBlobs(path / "blobs"),
+    "memory": lambda path: FsspecBlobs(f"memory://{uuid.uuid4().hex}", cache=path / "cache"),
+}
+
+
+@pytest.fixture(params=ADAPTERS)
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> FsspecBlobs:
+    return ADAPTERS[request.param](tmp_path)
+
+
+def test_what_is_put_is_got(blobs: FsspecBlobs) -> None:
+    blobs.put("manifests/7.json", b"{}")
+    blobs.put("empty", b"")
+    assert blobs.get("manifests/7.json") == b"{}"
+    assert blobs.get("empty") == b""
+    assert blobs.exists("manifests/7.json")
+    assert not blobs.exists("manifests")
+
+
+def test_a_put_replaces(blobs: FsspecBlobs) -> None:
+    blobs.put("a", b"long content")
+    blobs.put("a", b"short")
+    assert blobs.get("a") == b"short"
+    assert blobs.list("") == ["a"]
+
+
+def test_files_go_in_and_come_out(blobs: FsspecBlobs, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(3 << 20))
+    blobs.put_file("weights/1/model.safetensors", source)
+    assert blobs.local("weights/1/model.safetensors").read_bytes() == source.read_bytes()
+    blobs.put("weights/1/model.safetensors", b"new")
+    assert blobs.local("weights/1/model.safetensors").read_bytes() == b"new", "no stale copy"
+
+
+def test_lists_are_sorted_and_by_prefix(blobs: FsspecBlobs) -> None:
+    assert blobs.list("") == []
+    for path in ("b/2", "a", "b/10", "bc"):
+        blobs.put(path, b"x")
+    assert blobs.list("") == ["a", "b/10", "b/2", "bc"]
+    assert blobs.list("b/") == ["b/10", "b/2"]
+    assert blobs.list("b") == ["b/10", "b/2", "bc"]
+
+
+def test_what_is_missing_is_a_missing_file(blobs: FsspecBlobs) -> None:
+    for read in (blobs.get, blobs.local):
+        with pytest.raises(FileNotFoundError):
+            read("nothing/here")
+    assert not blobs.exists("nothing/here")
+
+
+def test_delete_is_done_once_or_twice(blobs: FsspecBlobs) -> None:
+    blobs.put("a/b", b"x")
+    blobs.delete("a/b")
+    blobs.delete("a/b")
+    assert not blobs.exists("a/b")
+    assert blobs.list("") == []
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../up", "a/../../up", "a//b", "a/", "./a", ".partial/x"])
+def test_no_path_leaves_the_root(blobs: FsspecBlobs, path: str) -> None:
+    with pytest.raises(ValueError, match="is no blob path"):
+        blobs.put(path, b"x")
+    with pytest.raises(ValueError, match="is no blob path"):
+        blobs.local(path)
+
+
+def test_a_reader_sees_the_old_or_the_new_never_a_part(blobs: FsspecBlobs) -> None:
+    contents = [bytes([number]) * 200_000 for number in range(2)]
+    blobs.put("x", contents[0])
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for content in contents:
+                blobs.put("x", content)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(100):
+            assert blobs.get("x") in contents
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_put_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    blobs = FsspecBlobs(tmp_path / "blobs")
+    blobs.put("a", b"old")
+    with pytest.raises(FileNotFoundError):
+        blobs.put_file("a", tmp_path / "nothing")
+    with pytest.raises(TypeError):
+        blobs.put("a", "no bytes")  # type: ignore[arg-type]
+    assert blobs.get("a") == b"old"
+    assert list((tmp_path / "blobs" / ".partial").iterdir()) == []
+
+
+def test_a_remote_store_needs_a_cache_for_local_files() -> None:
+    blobs = FsspecBlobs(f"memory://{uuid.uuid4().hex}")
+    blobs.put("a", b"x")
+    with pytest.raises(ConfigError, match="cache"):
+        blobs.local("a")
+
+
+def test_an_unknown_kind_of_url_is_named() -> None:
+    with pytest.raises(ConfigError, match="nonsense://x"):
+        FsspecBlobs("nonsense://x")
