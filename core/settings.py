@@ -171,7 +171,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str] = os.environ
             values = tomllib.loads(file.read_text())
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{file}: {error}") from error
-    for name, text in environment.items():
+    for name, text in sorted(environment.items()):  # a section's own name before its keys: a clash is seen
         if name.startswith(PREFIX) and name not in NOT_SETTINGS:
             _place(values, name.removeprefix(PREFIX).lower().split("__"), _parse(text))
     try:

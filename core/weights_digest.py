@@ -31,7 +31,17 @@ def read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
     if not isinstance(header, dict):
         raise WeightsError(f"{path}: the safetensors header is no object")
     header.pop("__metadata__", None)
+    for name, entry in header.items():
+        if not _is_entry(entry):
+            raise WeightsError(f"{path}: the safetensors header is corrupt (tensor {name})")
     return header, _LENGTH_BYTES + length
+
+
+def _is_entry(entry: Any) -> bool:
+    match entry:
+        case {"dtype": str(), "shape": [*shape], "data_offsets": [int(start), int(end)]}:
+            return 0 <= start <= end and all(isinstance(size, int) for size in shape)
+    return False
 
 
 def _tensor_bytes(path: Path, start: int, end: int) -> Iterator[bytes]:
