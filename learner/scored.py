@@ -1,6 +1,7 @@
 """A turn with what it was worth: what the learner trains on."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
@@ -15,6 +16,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     reward: float
     scale: float  # the advantage was (reward - baseline) / scale
     version: Version
+    received_at: datetime  # of the turn: past the longest age limit no correction can come
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class Mix:
 
     fix: float = 0.6  # share of conversations; they are longer and harder
     write_right: float = 0.75
-    edit_right: float = 0.5
+    edit_right: float = 0.4
     blind_edit: float = 0.2  # edits without reading first
     ask: float = 0.1  # asks back instead of working
     run_tests: float = 0.5

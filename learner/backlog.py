@@ -1,0 +1,77 @@
+"""Rewarded turns on their way to an update: what waits, what was applied, what becomes a batch."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from core.events import Completion, Reward
+from core.ids import InferenceId
+from core.settings import LearnerSettings
+from learner.scored import Applied, ScoredTurn
+
+
+@dataclass
+class Backlog:
+    """`pending` in order of arrival, one revision a turn; `applied` the last revision of each turn that trained on
+    this lineage. Both are part of the checkpoint."""
+
+    pending: dict[InferenceId, Reward] = field(default_factory=dict)
+    applied: dict[InferenceId, Applied] = field(default_factory=dict)
+
+    def add(self, reward: Reward) -> bool:
+        """False when this revision, or a later one, is known. A later revision takes the place of a waiting one."""
+        waiting, applied = self.pending.get(reward.inference_id), self.applied.get(reward.inference_id)
+        known = max(waiting.revision if waiting else -1, applied.revision if applied else -1)
+        if reward.revision <= known:
+            return False
+        self.pending.pop(reward.inference_id, None)
+        self.pending[reward.inference_id] = reward
+        return True
+
+    def trim(self, most: int) -> list[Reward]:
+        """Let the oldest go beyond `most`; returns them."""
+        excess = max(0, len(self.pending) - most)
+        return [self.pending.pop(inference_id) for inference_id in list(self.pending)[:excess]]
+
+    def is_ready(self, settings: LearnerSettings, now: datetime) -> bool:
+        """Enough of them, or fewer that have waited long enough."""
+        if len(self.pending) >= settings.batch_turns:
+            return True
+        if len(self.pending) < settings.min_turns:
+            return False
+        oldest = next(iter(self.pending.values()))
+        return (now - oldest.decided_at).total_seconds() >= settings.max_wait_s
+
+    def choose(self, most: int) -> list[Reward]:
+        """The oldest, each with the other waiting turns of its session, so that they share their prefix."""
+        by_session: dict[str, list[Reward]] = {}
+        for reward in self.pending.values():
+            by_session.setdefault(reward.session_id, []).append(reward)
+        chosen: list[Reward] = []
+        for rewards in by_session.values():
+            if chosen and len(chosen) + len(rewards) > most:
+                break
+            chosen += rewards
+        return chosen[:most]
+
+    def remove(self, rewards: list[Reward]) -> None:
+        for reward in rewards:
+            del self.pending[reward.inference_id]
+
+    def forget_before(self, oldest: datetime) -> None:
+        """Applied revisions of turns too old to be corrected."""
+        for inference_id in [key for key, applied in self.applied.items() if applied.received_at < oldest]:
+            del self.applied[inference_id]
+
+    def scored(self, reward: Reward, turn: Completion) -> ScoredTurn:
+        return ScoredTurn(turn, reward, self.applied.get(reward.inference_id))
+
+
+def refusal(turn: Completion) -> str | None:
+    """Why a turn never trains; None when it may."""
+    if not turn.learn:
+        return "no_consent"
+    if not turn.trainable:
+        return "untrainable"
+    if not turn.token_ids:
+        return "empty"
+    return None

@@ -1,0 +1,52 @@
+"""One lineage: the learner follows what is released.
+
+It goes on from its own newest version while that descends from what serves. When a version of its lineage is rolled
+back or rejected, or a version that it did not make goes live, it resumes from the live version as its child. It runs
+at most `max_lead` versions ahead of the live one. Turns that only an abandoned branch used are not taken again.
+"""
+
+from dataclasses import dataclass, field
+
+from core.events import Release
+from core.ids import Version
+
+
+@dataclass
+class Lineage:
+    """`versions` from the anchor to the newest; `live` is what serves, None before anything was released."""
+
+    versions: list[Version] = field(default_factory=list)
+    live: Version | None = None
+    refused: set[Version] = field(default_factory=set)
+
+    def follow(self, release: Release) -> None:
+        match release.state:
+            case "live":
+                self.live = release.version
+                self.refused.discard(release.version)
+            case "rolled_back" | "rejected":
+                self.refused.add(release.version)
+
+    @property
+    def newest(self) -> Version | None:
+        return self.versions[-1] if self.versions else None
+
+    def must_resume_from(self) -> Version | None:
+        """The live version, when the newest one may not be built upon; else None."""
+        if self.live is None:
+            return None
+        if self.live not in self.versions or self.refused & set(self.versions):
+            return self.live
+        return None
+
+    def resumed_from(self, version: Version, ancestors: list[Version]) -> None:
+        self.versions = [*ancestors, version]
+        self.refused -= set(self.versions)
+
+    def may_train(self, max_lead: int) -> bool:
+        if self.live is None or self.live not in self.versions:
+            return False
+        return len(self.versions) - 1 - self.versions.index(self.live) < max_lead
+
+    def extend(self, version: Version) -> None:
+        self.versions.append(version)

@@ -1,0 +1,241 @@
+"""The learner: rewards in, policy versions out."""
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from core import telemetry
+from core.events import Completion, PolicyVersion, Release, Reward, Topic
+from core.ids import InferenceId, Version
+from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights, WeightsRef
+from core.settings import LearnerSettings
+from core.store import policies, turns
+from learner import manifest
+from learner.backlog import Backlog, refusal
+from learner.checkpoint import Checkpoint, Checkpoints, Meta
+from learner.lineage import Lineage
+from learner.publish import publish
+from learner.scored import Applied, ScoredTurn
+from learner.state import make_optimizer, make_state
+from learner.update import UpdateResult, update
+
+_POLL_RECORDS = 512
+logger = logging.getLogger(__name__)
+
+
+class Learner:
+    """Not thread-safe: one process, one thread. A restart goes on from the newest whole checkpoint."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        store: Store,
+        weights: Weights,
+        blobs: Blobs,
+        settings: LearnerSettings,
+        model: Path,
+        directory: Path,
+        clock: Clock,
+    ) -> None:
+        self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
+        self._settings, self._clock = settings, clock
+        self._consumer = log.consumer("learner", [Topic.REWARDS, Topic.RELEASES])
+        self._state = make_state(model, settings)
+        self._checkpoints = Checkpoints(directory)
+        self._backlog = Backlog()
+        self._lineage = Lineage()
+        self._drops: dict[str, list[InferenceId]] = {}
+        self._offsets = {source: log.earliest(source) for source in self._consumer.assignment()}
+        self._resume()
+
+    def step(self, timeout_s: float) -> int:
+        """The loop: admit what was rewarded, follow what was released, train when a batch is due, publish."""
+        waiting = self._backlog.is_ready(self._settings, self._clock.now())
+        records = self._consumer.poll(_POLL_RECORDS, 0.0 if waiting else timeout_s)
+        for record in records:
+            self._take(record)
+        self._follow_releases()
+        if not self._lineage.may_train(self._settings.max_lead):
+            return len(records)
+        batch = self._due_batch()
+        if not batch:
+            return len(records)
+        result = update(self._state, batch, self._settings)
+        checkpoint = self._keep(batch, result)
+        policy = publish(checkpoint, self._store, self._log, self._weights, self._blobs)
+        self._tidy(policy)
+        return len(records) + len(batch)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    @property
+    def newest(self) -> Version | None:
+        return self._lineage.newest
+
+    # ------------------------------------------------------------------------------------------ admission
+
+    def _take(self, record: Record) -> None:
+        self._offsets[record.source] = record.offset + 1
+        match record.event:
+            case Reward() as reward:
+                if self._backlog.add(reward):
+                    for old in self._backlog.trim(self._settings.backlog_turns):
+                        self._drop(old.inference_id, "backlog_full")
+            case Release() as release:
+                self._lineage.follow(release)
+
+    def _due_batch(self) -> list[ScoredTurn]:
+        """[] while none is due, or while the store still lacks the turns."""
+        while self._backlog.is_ready(self._settings, self._clock.now()):
+            chosen = self._backlog.choose(self._settings.batch_turns)
+            with self._store.read() as connection:
+                found = turns.get_turns(connection, [reward.inference_id for reward in chosen])
+            if len(found) < len(chosen):
+                return []
+            if not self._refuse(chosen, found):
+                return [self._backlog.scored(reward, found[reward.inference_id]) for reward in chosen]
+        return []
+
+    def _refuse(self, chosen: Sequence[Reward], found: dict[InferenceId, Completion]) -> bool:
+        """Take out what never trains; whether there was any."""
+        refused = {reward.inference_id: refusal(found[reward.inference_id]) for reward in chosen}
+        for reward in chosen:
+            if why := refused[reward.inference_id]:
+                self._backlog.remove([reward])
+                self._drop(reward.inference_id, why)
+        return any(refused.values())
+
+    def _drop(self, inference_id: InferenceId, why: str) -> None:
+        self._drops.setdefault(why, []).append(inference_id)
+        telemetry.DROPPED_TURNS.labels(reason=why).inc()
+
+    # ------------------------------------------------------------------------------------------ versions
+
+    def _keep(self, batch: Sequence[ScoredTurn], result: UpdateResult) -> Checkpoint:
+        """Everything that publishing needs, durable before anything of it is published."""
+        parent = self._lineage.newest
+        assert parent is not None, "training starts from a released version"
+        with self._store.begin() as connection:
+            version = policies.allocate_version(connection, self._clock.now())
+        applied = {scored.inference_id: scored.applied for scored in batch if scored.applied}
+        self._enter(batch, result, version)
+        data = manifest.encode(
+            manifest.Manifest(
+                version=version,
+                parent=parent,
+                seed=self._settings.seed,
+                settings=self._settings.model_dump_json(),
+                turns=result.records,
+                rewards=tuple(scored.reward for scored in batch),
+                applied=applied,
+                drops={why: tuple(ids) for why, ids in self._drops.items()},
+            )
+        )
+        self._drops = {}
+        self._lineage.extend(version)
+        return self._checkpoints.write(self._state, self._meta(self._draft(version, parent, batch, result)), data)
+
+    def _enter(self, batch: Sequence[ScoredTurn], result: UpdateResult, version: Version) -> None:
+        for scored, record in zip(batch, result.records, strict=True):
+            if record.dropped is None:
+                self._backlog.applied[scored.inference_id] = Applied(
+                    revision=record.revision,
+                    reward=record.reward,
+                    scale=record.scale,
+                    version=version,
+                    received_at=scored.turn.received_at,
+                )
+        self._backlog.remove([scored.reward for scored in batch])
+        limits = (*self._settings.max_outcome_age_s.values(), self._settings.default_max_age_s)
+        newest = max(scored.reward.decided_at for scored in batch)
+        self._backlog.forget_before(newest - timedelta(seconds=max(limits)))
+
+    def _draft(
+        self, version: Version, parent: Version, batch: Sequence[ScoredTurn], result: UpdateResult
+    ) -> PolicyVersion:
+        trained = [s for s, record in zip(batch, result.records, strict=True) if record.dropped is None]
+        return PolicyVersion(
+            version=version,
+            policy=batch[0].turn.policy,
+            digest="",
+            parent=parent,
+            manifest=None,
+            log_offsets={str(source): offset for source, offset in self._offsets.items()},
+            turns=len(trained),
+            updates=1,
+            metrics=result.metrics
+            | {f"dropped_{k}": float(v) for k, v in manifest.count_drops(result.records).items()},
+            outcome_arrivals=tuple(s.reward.last_outcome_at for s in trained if s.reward.last_outcome_at),
+            weights="",
+            created_at=self._clock.now(),
+        )
+
+    def _meta(self, policy: PolicyVersion) -> Meta:
+        return Meta(
+            policy=policy,
+            lineage=tuple(self._lineage.versions),
+            offsets={str(source): offset for source, offset in self._offsets.items()},
+            pending=tuple(self._backlog.pending.values()),
+            applied=dict(self._backlog.applied),
+        )
+
+    def _tidy(self, policy: PolicyVersion) -> None:
+        always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
+        self._checkpoints.prune(self._settings.keep_checkpoints, always)
+        self._consumer.commit(self._offsets)
+        logger.info("version %d from %d turns", policy.version, policy.turns)
+
+    # ------------------------------------------------------------------------------------------ resuming
+
+    def _resume(self) -> None:
+        checkpoint, faults = self._checkpoints.newest()
+        for fault in faults:
+            logger.error("%s; going on from the checkpoint before", fault)
+        if checkpoint is not None:
+            self._restore(checkpoint)
+            self._backlog.pending = {reward.inference_id: reward for reward in checkpoint.meta.pending}
+            known = {str(source): source for source in self._offsets}
+            self._offsets |= {known[name]: offset for name, offset in checkpoint.meta.offsets.items()}
+            publish(checkpoint, self._store, self._log, self._weights, self._blobs)
+        self._seek()
+
+    def _seek(self) -> None:
+        for source, offset in self._offsets.items():
+            self._consumer.seek(TopicPartition(source.topic, source.partition), offset)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        checkpoint.restore(self._state)
+        self._backlog.applied = dict(checkpoint.meta.applied)
+        self._lineage.versions = list(checkpoint.meta.lineage)
+
+    def _follow_releases(self) -> None:
+        """Go on from the live version when the newest one may not be built upon."""
+        version = self._lineage.must_resume_from()
+        if version is None:
+            return
+        checkpoint = self._checkpoints.of(version)
+        if checkpoint is not None:
+            self._restore(checkpoint)
+            self._lineage.resumed_from(version, list(checkpoint.meta.lineage[:-1]))
+        else:
+            self._resume_from_weights(version)
+        logger.info("resumed from version %d", version)
+
+    def _resume_from_weights(self, version: Version) -> None:
+        """The optimizer was let go, or the version is another learner's: start it afresh."""
+        with self._store.read() as connection:
+            ancestors: list[Version] = []
+            policy = policies.get_policy(connection, version)
+            assert policy is not None, f"version {version} was released and is not in the store"
+            parent = policy.parent
+            while parent is not None:
+                ancestors.insert(0, parent)
+                before = policies.get_policy(connection, parent)
+                parent = None if before is None else before.parent
+        ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+        self._state.policy.load(list(self._weights.open(ref)))
+        self._state.optimizer = make_optimizer(self._state.policy, self._settings)
+        self._backlog.applied = {k: a for k, a in self._backlog.applied.items() if a.version in {*ancestors, version}}
+        self._lineage.resumed_from(version, ancestors)
