@@ -15,7 +15,15 @@ from simulator.toolbox import TOOLS
 CONVERSATIONS = 24_000
 SEED = 7
 VOCABULARY = 512
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|pad|>",
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+)
 CALL_MARKS = ("<tool_call>", "</tool_call>")
 
 # Merges may span the constant parts of a tool call, which then cost a token or two; elsewhere they stay within words.
