@@ -9,9 +9,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+import msgspec
 
 from core import telemetry
 from core.errors import Fenced
@@ -29,21 +30,18 @@ _COLUMNS = 6
 _MAX_INSERT_ROWS = 128  # rows of one statement; each count is a prepared statement of its own
 
 
-@dataclass(frozen=True, slots=True)
-class _Append:
+class _Append(msgspec.Struct, frozen=True):
     """Records of one topic: (partition, raw)."""
 
     topic: Topic
     records: tuple[tuple[int, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Join:
+class _Join(msgspec.Struct, frozen=True):
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Commit:
+class _Commit(msgspec.Struct, frozen=True):
     group: str
     epoch: int
     offsets: tuple[tuple[TopicPartition, int], ...]
@@ -77,19 +75,19 @@ class SqliteEventLog:
     # ------------------------------------------------------------------------------------------ appending
 
     async def append(self, topic: Topic, event: Event) -> Position:
-        positions = await self._commits.submit(self._to_append(topic, [event]))
+        positions = await self._commits.submit(_Append(topic, (self._placed(event),)))
         assert isinstance(positions, list)
         return positions[0]
 
     def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
         if not events:
             return []
-        positions = self._commits.submit_blocking(self._to_append(topic, events))
+        positions = self._commits.submit_blocking(_Append(topic, tuple(map(self._placed, events))))
         assert isinstance(positions, list)
         return positions
 
-    def _to_append(self, topic: Topic, events: Sequence[Event]) -> _Append:
-        return _Append(topic, tuple((partition_of(event, self._partitions), encode(event)) for event in events))
+    def _placed(self, event: Event) -> tuple[int, bytes]:
+        return partition_of(event, self._partitions), encode(event)
 
     # ------------------------------------------------------------------------------------------ the writer's thread
 
