@@ -99,6 +99,15 @@ def test_a_reader_sees_the_old_or_the_new_never_a_part(blobs: FsspecBlobs) -> No
         writer.join()
 
 
+def test_a_file_being_read_stays_whole_while_it_is_replaced(blobs: FsspecBlobs) -> None:
+    blobs.put("x", b"old" * 1000)
+    with blobs.local("x").open("rb") as reader:
+        start = reader.read(3)
+        blobs.put("x", b"new" * 2000)
+        blobs.local("x")
+        assert start + reader.read() == b"old" * 1000
+
+
 def test_a_put_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     blobs = FsspecBlobs(tmp_path / "blobs")
     blobs.put("a", b"old")

@@ -137,6 +137,18 @@ def test_a_locked_log_is_unavailable_and_then_usable(completion: Callable[..., C
     log.close()
 
 
+def test_a_batch_that_fails_half_way_leaves_no_gap(log: SqliteEventLog, completion: Callable[..., Completion]) -> None:
+    turns = [completion(SessionId("one session")) for _ in range(400)]
+    log.append_blocking(Topic.TURNS, turns[:1])
+    pages = log._writer.execute("PRAGMA page_count").fetchone()[0]
+    log._writer.execute(f"PRAGMA max_page_count = {pages + 20}")
+    with pytest.raises(LogUnavailable, match=r"log\.db: database or disk is full"):
+        log.append_blocking(Topic.TURNS, turns)
+    log._writer.execute("PRAGMA max_page_count = 1000000")
+    assert [position.offset for position in log.append_blocking(Topic.TURNS, turns[1:3])] == [1, 2]
+    assert [record.event for record in read_all(log)] == turns[:3]
+
+
 FULL_DISK = """
 import json, resource
 from core.errors import LogUnavailable

@@ -204,8 +204,11 @@ def test_a_writer_that_lost_its_group_cannot_write(
     new = Writer(log, store, SETTINGS, SystemClock())
     log.append_blocking(Topic.TURNS, [completion()])
     assert drain(new) == 1
+    log.append_blocking(Topic.TURNS, [completion()])
     with pytest.raises(Fenced, match="writer"):
         old.step(0.0)
+    assert count(store, "turns") == 1, "the offsets were refused, and the turns with them"
+    assert drain(new) == 1
     old.close()
     new.close()
 
