@@ -75,7 +75,7 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
         case "embedded":
             log = SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s)
             store = open_sqlite(layout.store)
-            blobs = FsspecBlobs(str(layout.blobs))
+            blobs = FsspecBlobs(layout.blobs, layout.cache)
     return Foundation(
         layout=layout,
         settings=settings,
@@ -84,7 +84,7 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
         log=log,
         store=store,
         blobs=blobs,
-        weights=BlobWeights(blobs, layout.cache),
+        weights=BlobWeights(blobs),
     )
 
 
@@ -118,9 +118,10 @@ def build_service(foundation: Foundation) -> Service:
         raise ConfigError(f"serving.model: {foundation.model} is no directory")
     log = SpoolingLog(foundation.log, foundation.layout.spool, settings.ingest.spool_bytes)
     store, clock, weights = foundation.store, foundation.clock, foundation.weights
-    anchor = ensure_anchor(store, log, weights, foundation.model, settings.serving, clock)
+    anchor = ensure_anchor(store, log, weights, foundation.model, settings.serving.model_name, clock)
     engine = LocalEngine(settings.serving, foundation.model, weights, anchor)
-    releases = ReleaseController(log, store, engine, weights, settings.serving, clock)
+    releases = ReleaseController(log, store, engine, weights, settings.serving, engine.vocabulary_size, clock)
+    engine.on_first_token = releases.timer.first_token
     stages: dict[str, Stage] = {
         "writer": Writer(log, store, settings.ingest, clock),
         "scorer": Scorer(log, store, foundation.spec, settings.scoring, clock),

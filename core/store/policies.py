@@ -3,7 +3,7 @@
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from core import tables
 from core.events import PolicyVersion, Release
@@ -47,6 +47,43 @@ def list_policies(connection: Connection, limit: int) -> list[tuple[PolicyVersio
         .limit(limit)
     )
     return [(_decode(row.record), row.state) for row in rows]
+
+
+def list_versions(connection: Connection) -> list[Version]:
+    """All that were allocated, the oldest first."""
+    table = tables.policies
+    return [Version(row.version) for row in connection.execute(select(table.c.version).order_by(table.c.version))]
+
+
+def list_candidates(connection: Connection) -> list[PolicyVersion]:
+    """Published and not yet decided on, the oldest first."""
+    table = tables.policies
+    rows = connection.execute(select(table.c.record).where(table.c.state == "candidate").order_by(table.c.version))
+    return [_decode(row.record) for row in rows]
+
+
+def states_of_lineage(connection: Connection, version: Version) -> list[tuple[Version, str]]:
+    """(version, release state) of a version and its ancestors, itself first."""
+    table = tables.policies
+    lineage = (
+        select(table.c.version, table.c.parent, table.c.state).where(table.c.version == version).cte(recursive=True)
+    )
+    parents = select(table.c.version, table.c.parent, table.c.state).join(lineage, table.c.version == lineage.c.parent)
+    whole = lineage.union_all(parents)
+    rows = connection.execute(select(whole.c.version, whole.c.state).order_by(whole.c.version.desc()))
+    return [(Version(row.version), row.state) for row in rows]
+
+
+def live_history(connection: Connection, cluster: str) -> list[Version]:
+    """The versions that served, in the order in which each last went live."""
+    table = tables.releases
+    rows = connection.execute(
+        select(table.c.version)
+        .where(table.c.cluster == cluster, table.c.state == "live")
+        .group_by(table.c.version)
+        .order_by(func.max(table.c.sequence))
+    )
+    return [Version(row.version) for row in rows]
 
 
 def put_release(connection: Connection, release: Release) -> None:

@@ -120,7 +120,9 @@ def get_session_turns(connection: Connection, namespace: Namespace, session_id: 
 
 def has_session(connection: Connection, namespace: Namespace, session_id: SessionId) -> bool:
     table = tables.turns
-    query = select(table.c.inference_id).where(table.c.namespace == namespace, table.c.session_id == session_id).limit(1)
+    query = (
+        select(table.c.inference_id).where(table.c.namespace == namespace, table.c.session_id == session_id).limit(1)
+    )
     return connection.execute(query).first() is not None
 
 

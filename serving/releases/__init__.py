@@ -1,0 +1,6 @@
+"""Which version serves: candidates through the gate, and back again when an operator says so."""
+
+from serving.releases.anchor import CLUSTER, ensure_anchor
+from serving.releases.controller import ReleaseController
+
+__all__ = ["CLUSTER", "ReleaseController", "ensure_anchor"]

@@ -1,0 +1,137 @@
+"""The model's chat template (jinja2, Hugging Face's conventions), in a sandbox.
+
+What people write must not become control tokens: `<|im_end|>` in a message is eleven characters. Before a template sees
+a text, every control token in it is replaced by a mark that nobody can guess; after rendering, the marks are encoded as
+plain characters and everything else with its control tokens.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from core.errors import ConfigError, InvalidRequest
+from serving.rendering.vocabulary import Vocabulary
+
+
+class ChatTemplate:
+    def __init__(self, source: str, tokens: Mapping[str, str], vocabulary: Vocabulary) -> None:
+        """`tokens`: bos_token and the like, as templates name them. Raises ConfigError for a template that is none."""
+        self.source = source
+        self._tokens = dict(tokens)
+        self._vocabulary = vocabulary
+        self._mark = secrets.token_hex(8)
+        self._marked = re.compile(f"\ue000{self._mark}:(\\d+)\ue001")
+        self._controls = _any_of(vocabulary.added.values())
+        self._specials = _any_of(vocabulary.special.values())
+        self._ids = {content: token_id for token_id, content in vocabulary.added.items()}
+        try:
+            self._template = _environment().from_string(source)
+        except TemplateError as error:
+            raise ConfigError(f"chat template: {error}") from error
+
+    def text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
+        """Marked text (see above). Raises InvalidRequest when the template refuses the messages."""
+        try:
+            return self._template.render(
+                messages=[self._guard_message(message) for message in messages],
+                tools=[self._guard(tool, self._controls) for tool in tools] or None,
+                add_generation_prompt=prompt,
+                **self._tokens,
+            )
+        except TemplateError as error:
+            raise InvalidRequest(f"the model's chat template refuses this: {error}", param="messages") from error
+
+    def plain(self, text: str) -> str:
+        """A text of somebody's, marked."""
+        return str(self._guard(text, self._controls))
+
+    def encode(self, marked: str) -> tuple[int, ...]:
+        ids: list[int] = []
+        for piece in self._pieces(marked):
+            ids += self._vocabulary.encode(piece)
+        return tuple(ids)
+
+    def _pieces(self, marked: str) -> Iterator[str]:
+        parts = self._marked.split(marked)
+        for place, part in enumerate(parts):
+            if place % 2 == 0:
+                if part:
+                    yield part
+            else:
+                literal = self._vocabulary.added[int(part)]
+                yield from (literal[:1], literal[1:])  # apart, neither half is a control token
+
+    def _guard_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The assistant's own marks of thinking and calling stay visible to the template; its control tokens do not."""
+        pattern = self._specials if message["role"] == "assistant" else self._controls
+        guarded: dict[str, Any] = self._guard(message, pattern)
+        if isinstance(message.get("content"), list):
+            guarded["content"] = "".join(part["text"] for part in guarded["content"])
+        if calls := guarded.get("tool_calls"):
+            guarded["tool_calls"] = [_with_object(call) for call in calls]
+        return guarded
+
+    def _guard(self, value: Any, pattern: re.Pattern[str]) -> Any:
+        match value:
+            case str():
+                return pattern.sub(lambda found: f"\ue000{self._mark}:{self._ids[found[0]]}\ue001", value)
+            case Mapping():
+                return {key: self._guard(part, pattern) for key, part in value.items()}
+            case list() | tuple():
+                return [self._guard(part, pattern) for part in value]
+        return value
+
+
+def _any_of(contents: Any) -> re.Pattern[str]:
+    longest_first = sorted(contents, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+    """Templates expect a call's arguments as an object; OpenAI's clients send them as text."""
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, TypeError):
+        return call
+    return {
+        **call,
+        "function": {**function, "arguments": arguments if isinstance(arguments, dict) else function["arguments"]},
+    }
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now(UTC).strftime(form)
+    return environment
+
+
+def _tojson(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def read_template(directory: Path, config: Mapping[str, Any]) -> str:
+    """From chat_template.jinja or tokenizer_config.json. Raises ConfigError when the model has none."""
+    file = directory / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        found = next((entry["template"] for entry in found if entry["name"] == "default"), None)
+    if not isinstance(found, str):
+        raise ConfigError(f"{directory}: the model has no chat template")
+    return found
