@@ -138,7 +138,7 @@ def onward_info(turn: Turn) -> OnwardInfo:
         parent_id=turn.plan.place.parent_id,
         group_id=turn.plan.group_id,
         policy_version=turn.policy_version,
-        policy_versions=turn.version_spans(),
+        policy_versions=turn.policy_versions,
         trainable=turn.trainable,
         untrainable_reasons=turn.untrainable_reasons,
         learn=turn.plan.intake.learn,
@@ -164,12 +164,12 @@ def onward_headers(turns: list[Turn]) -> Headers:
 def usage_of(turns: list[Turn]) -> Usage:
     """The prompt counts once, however many choices were asked for."""
     prompt = len(turns[0].plan.place.prompt_token_ids)
-    completion = sum(len(turn.token_ids) for turn in turns)
+    completion = sum(len(turn.capture.token_ids) for turn in turns)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=PromptTokensDetails(max(turn.cached_tokens for turn in turns)),
+        prompt_tokens_details=PromptTokensDetails(max(turn.capture.cached_tokens for turn in turns)),
     )
 
 
@@ -179,19 +179,23 @@ def tool_call_dict(call: ToolCall) -> dict[str, Any]:
 
 def visible_end(renderer: Renderer, turn: Turn, end: int) -> int:
     """Without the stop token, which belongs to the answer but is no part of its text."""
-    return end - 1 if 0 < end == len(turn.token_ids) and turn.token_ids[-1] in renderer.stop_token_ids else end
+    return (
+        end - 1
+        if 0 < end == len(turn.capture.token_ids) and turn.capture.token_ids[-1] in renderer.stop_token_ids
+        else end
+    )
 
 
 def chat_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> ChatLogprobs:
     """Of output tokens [start, end)."""
     content = []
     for place in range(start, visible_end(renderer, turn, end)):
-        token_id = turn.token_ids[place]
-        top = turn.top_logprobs[place] if place < len(turn.top_logprobs) else ()
+        token_id = turn.capture.token_ids[place]
+        top = turn.capture.top_logprobs[place] if place < len(turn.capture.top_logprobs) else ()
         content.append(
             TokenLogprob(
                 renderer.token_text(token_id),
-                turn.logprobs[place],
+                turn.capture.logprobs[place],
                 list(renderer.token_bytes(token_id)),
                 [TopLogprob(renderer.token_text(i), value, list(renderer.token_bytes(i))) for i, value in top],
             )
@@ -202,15 +206,15 @@ def chat_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> ChatL
 def text_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> TextLogprobs:
     """The same in the older shape; `text_offset` counts characters from the start of the answer."""
     end = visible_end(renderer, turn, end)
-    texts = [renderer.token_text(token_id) for token_id in turn.token_ids[:end]]
+    texts = [renderer.token_text(token_id) for token_id in turn.capture.token_ids[:end]]
     offsets, offset = [], 0
     for text in texts:
         offsets.append(offset)
         offset += len(text)
-    top = [{renderer.token_text(i): value for i, value in entry} for entry in turn.top_logprobs[start:end]]
+    top = [{renderer.token_text(i): value for i, value in entry} for entry in turn.capture.top_logprobs[start:end]]
     return TextLogprobs(
         tokens=texts[start:],
-        token_logprobs=turn.logprobs[start:end],
+        token_logprobs=turn.capture.logprobs[start:end],
         top_logprobs=top or None,
         text_offset=offsets[start:],
     )

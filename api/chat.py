@@ -111,7 +111,7 @@ class ChatExchange(Exchange):
     def _choice(self, turn: Turn) -> ChatChoice:
         calls = [tool_call_dict(call) for call in turn.tool_calls]
         message = Message(content=turn.text if turn.text or not calls else None, tool_calls=calls or UNSET)
-        logprobs = chat_logprobs(self.renderer, turn, 0, len(turn.token_ids)) if self._logprobs else None
+        logprobs = chat_logprobs(self.renderer, turn, 0, len(turn.capture.token_ids)) if self._logprobs else None
         assert turn.finish_reason is not None
         return ChatChoice(
             index=turn.choice,
@@ -121,8 +121,8 @@ class ChatExchange(Exchange):
             onward=self.own_info(turn),
         )
 
-    def delta_event(self, turn: Turn, delta: Delta, token_start: int) -> bytes:
-        if not (delta.content or delta.tool_calls or (self._logprobs and delta.token_end > token_start)):
+    def delta_event(self, turn: Turn, delta: Delta) -> bytes:
+        if not (delta.content or delta.tool_calls or (self._logprobs and delta.token_end > delta.token_start)):
             return b""
         said = MessageDelta(content=delta.content if delta.content or not delta.tool_calls else UNSET)
         if turn.choice not in self._role_sent:
@@ -130,7 +130,7 @@ class ChatExchange(Exchange):
             said.role = "assistant"
         if delta.tool_calls:
             said.tool_calls = [{"index": call.index, **tool_call_dict(call)} for call in delta.tool_calls]
-        logprobs = chat_logprobs(self.renderer, turn, token_start, delta.token_end) if self._logprobs else None
+        logprobs = chat_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None
         return self._chunk([ChunkChoice(index=turn.choice, delta=said, logprobs=logprobs)])
 
     def final_event(self, turn: Turn) -> bytes:

@@ -53,7 +53,7 @@ class CompletionExchange(Exchange):
             TextChoice(
                 index=turn.choice,
                 text=turn.text,
-                logprobs=text_logprobs(self.renderer, turn, 0, len(turn.token_ids)) if self._logprobs else None,
+                logprobs=text_logprobs(self.renderer, turn, 0, len(turn.capture.token_ids)) if self._logprobs else None,
                 finish_reason=turn.finish_reason,
                 onward=self.own_info(turn),
             )
@@ -61,10 +61,10 @@ class CompletionExchange(Exchange):
         ]
         return _encode(self._completion(choices, with_info=True, with_usage=True))
 
-    def delta_event(self, turn: Turn, delta: Delta, token_start: int) -> bytes:
-        if not (delta.content or (self._logprobs and delta.token_end > token_start)):
+    def delta_event(self, turn: Turn, delta: Delta) -> bytes:
+        if not (delta.content or (self._logprobs and delta.token_end > delta.token_start)):
             return b""
-        logprobs = text_logprobs(self.renderer, turn, token_start, delta.token_end) if self._logprobs else None
+        logprobs = text_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None
         choice = TextChoice(index=turn.choice, text=delta.content, logprobs=logprobs, finish_reason=None)
         return event(_encode(self._completion([choice])))
 

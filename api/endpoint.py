@@ -50,7 +50,7 @@ class Exchange(ABC):
         """The whole answer, once all turns have run."""
 
     @abstractmethod
-    def delta_event(self, turn: Turn, delta: Delta, token_start: int) -> bytes:
+    def delta_event(self, turn: Turn, delta: Delta) -> bytes:
         """One event; nothing when the client would learn nothing from it."""
 
     @abstractmethod
@@ -88,14 +88,14 @@ class GenerationEndpoint:
 
 
 async def _answer(exchange: Exchange, send: Send) -> None:
-    await _run(exchange, _ignore)
+    await _run(exchange, None)
     await send_json(send, 200, exchange.answer(), onward_headers(exchange.turns))
 
 
 async def _stream(exchange: Exchange, send: Send) -> None:
     sender = EventSender(send, exchange.turns, exchange.delta_event)
     try:
-        await _run(exchange, sender.emit)
+        await _run(exchange, sender.notify)
     except (RequestError, Unavailable) as error:
         if not sender.started:
             await sender.abandon()
@@ -108,15 +108,15 @@ async def _stream(exchange: Exchange, send: Send) -> None:
     await sender.finish(b"".join([*tail, DONE]))
 
 
-async def _run(exchange: Exchange, emit: Callable[[Delta], None]) -> None:
+async def _run(exchange: Exchange, notify: Callable[[Turn], None] | None) -> None:
     """All choices at once; when one fails, the others stop and are logged as aborted."""
     if len(exchange.turns) == 1:
-        await exchange.turns[0].run(emit)
+        await exchange.turns[0].run(notify)
         return
     try:
         async with asyncio.TaskGroup() as group:
             for turn in exchange.turns:
-                group.create_task(turn.run(emit))
+                group.create_task(turn.run(notify))
     except* (RequestError, Unavailable) as errors:
         raise _first(errors) from None
 
@@ -127,7 +127,3 @@ def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
         error = error.exceptions[0]
     assert isinstance(error, Exception)
     return error
-
-
-def _ignore(_delta: Delta) -> None:
-    """The answer is sent whole."""

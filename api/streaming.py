@@ -27,22 +27,18 @@ class EventSender:
     A reader that is slow costs the memory of one answer at most, which the context bounds.
     """
 
-    def __init__(self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, Delta, int], bytes]) -> None:
-        """`encode` makes the event of a choice's delta, whose tokens start at the given place."""
+    def __init__(self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, Delta], bytes]) -> None:
+        """`encode` makes the event of what a choice said; nothing where the client would learn nothing."""
         self._send = send
         self._turns = list(turns)
         self._encode = encode
-        self._pending: dict[int, Delta] = {}
-        self._sent_tokens = [0] * len(turns)
+        self._pending: dict[int, Turn] = {}
         self._flush: asyncio.Task[None] | None = None
         self.started = False
 
-    def emit(self, delta: Delta) -> None:
-        waiting = self._pending.get(delta.choice)
-        if waiting is None:
-            self._pending[delta.choice] = delta
-        else:
-            waiting.absorb(delta)
+    def notify(self, turn: Turn) -> None:
+        """The turn has new tokens. They leave when the event loop comes round, or before."""
+        self._pending[turn.choice] = turn
         if self._flush is None or self._flush.done():
             self._flush = asyncio.get_running_loop().create_task(self._send_pending())
 
@@ -70,13 +66,8 @@ class EventSender:
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     def _take_pending(self) -> bytes:
-        deltas, self._pending = self._pending, {}
-        events = []
-        for choice, delta in deltas.items():
-            turn = self._turns[choice]
-            events.append(self._encode(turn, delta, self._sent_tokens[choice]))
-            self._sent_tokens[choice] = turn.delivered_tokens = delta.token_end
-        return b"".join(events)
+        turns, self._pending = self._pending, {}
+        return b"".join(self._encode(turn, turn.deliver()) for turn in turns.values())
 
     async def _start(self) -> None:
         if not self.started:

@@ -1,0 +1,55 @@
+"""What the engine produced, exactly: ids, behaviour logprobs, and which version spoke which token."""
+
+import math
+
+from core.events import VersionSpan
+from core.ids import Version
+from core.ports import TokenChunk
+
+
+class Capture:
+    """Nothing is ever padded, cut or made up here: what is incomplete is a fault."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
+        self.cached_tokens = 0
+        self.replica: str | None = None
+        self.first_token_s: float | None = None  # monotonic
+        self._version_starts: list[tuple[int, Version]] = []
+
+    def take(self, chunk: TokenChunk, now_s: float) -> None:
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+            self.cached_tokens = chunk.cached_tokens or 0
+            self.replica = chunk.replica
+        if chunk.token_ids and self.last_version != chunk.version:
+            self._version_starts.append((len(self.token_ids), chunk.version))
+        self.token_ids += chunk.token_ids
+        self.logprobs += chunk.logprobs
+        self.top_logprobs += chunk.top_logprobs
+
+    @property
+    def first_version(self) -> Version | None:
+        return self._version_starts[0][1] if self._version_starts else None
+
+    @property
+    def last_version(self) -> Version | None:
+        return self._version_starts[-1][1] if self._version_starts else None
+
+    def version_spans(self) -> tuple[VersionSpan, ...]:
+        ends = [start for start, _ in self._version_starts[1:]] + [len(self.token_ids)]
+        return tuple(
+            VersionSpan(start=start, end=end, version=version)
+            for (start, version), end in zip(self._version_starts, ends, strict=False)  # without tokens: an end alone
+        )
+
+    def faults(self) -> tuple[str, ...]:
+        """Why nothing can be learned from it; () when it is whole."""
+        faults = []
+        if not self.token_ids:
+            faults.append("no_tokens")
+        if len(self.logprobs) != len(self.token_ids) or not all(map(math.isfinite, self.logprobs)):
+            faults.append("missing_logprobs")
+        return tuple(faults)
