@@ -63,12 +63,11 @@ def list_candidates(connection: Connection) -> list[PolicyVersion]:
 
 
 def states_of_lineage(connection: Connection, version: Version) -> list[tuple[Version, str]]:
-    """(version, release state) of a version and its ancestors, itself first."""
+    """(version, release state) of a version and its ancestors, itself first, as far as the live one."""
     table = tables.policies
-    lineage = (
-        select(table.c.version, table.c.parent, table.c.state).where(table.c.version == version).cte(recursive=True)
-    )
-    parents = select(table.c.version, table.c.parent, table.c.state).join(lineage, table.c.version == lineage.c.parent)
+    columns = (table.c.version, table.c.parent, table.c.state)
+    lineage = select(*columns).where(table.c.version == version).cte(recursive=True)
+    parents = select(*columns).join(lineage, table.c.version == lineage.c.parent).where(lineage.c.state != "live")
     whole = lineage.union_all(parents)
     rows = connection.execute(select(whole.c.version, whole.c.state).order_by(whole.c.version.desc()))
     return [(Version(row.version), row.state) for row in rows]

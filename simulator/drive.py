@@ -1,0 +1,106 @@
+"""Users arriving: Poisson, each with a session, a delay and a word about it."""
+
+import asyncio
+import random
+import uuid
+from dataclasses import dataclass
+
+import aiohttp
+
+from simulator.ide import Ide, RequestFailed, Session
+from simulator.sandbox import Sandbox
+from simulator.tasks import sample_task
+from simulator.taste import SHIFTED, Taste
+from simulator.truth import Lived, Truth
+from simulator.users import Report, reports_of
+
+MAX_SESSIONS = 256
+_FEEDBACK_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Options of one run."""
+
+    base_url: str
+    seconds: float
+    rate: float  # sessions per second
+    seed: int
+    shift_at_s: float | None = None
+
+
+class Driver:
+    def __init__(self, traffic: Traffic, http: aiohttp.ClientSession) -> None:
+        self.traffic = traffic
+        self.truth = Truth()
+        self._sandbox = Sandbox()
+        self._ide = Ide(traffic.base_url, http, self._sandbox)
+        self._rng = random.Random(traffic.seed)
+        self._running: set[asyncio.Task[None]] = set()
+        self._started = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._started if self._started else 0.0
+
+    async def run(self) -> None:
+        """Until the time is over and the last user has gone."""
+        loop = asyncio.get_running_loop()
+        self._started = loop.time()
+        next_arrival_s = 0.0
+        try:
+            while next_arrival_s < self.traffic.seconds:
+                await asyncio.sleep(max(0.0, self._started + next_arrival_s - loop.time()))
+                self._arrive(next_arrival_s)
+                next_arrival_s += self._rng.expovariate(self.traffic.rate)
+            while self._running:
+                await asyncio.gather(*self._running)
+        finally:
+            await self._sandbox.close()
+
+    def _arrive(self, at_s: float) -> None:
+        rng = random.Random(self._rng.getrandbits(64))  # a user's luck does not depend on the others' timing
+        if len(self._running) >= MAX_SESSIONS:
+            self.truth.turned_away += 1
+            return
+        task = asyncio.create_task(self._live(at_s, rng))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def taste_at(self, moment_s: float) -> Taste:
+        shift = self.traffic.shift_at_s
+        return SHIFTED if shift is not None and moment_s >= shift else Taste()
+
+    async def _live(self, at_s: float, rng: random.Random) -> None:
+        taste = self.taste_at(at_s)
+        task = sample_task(rng, "fix" if rng.random() < 0.5 else "write")
+        try:
+            session = await self._ide.work(task, taste, rng)
+            reports = reports_of(session, taste, rng)
+            self.truth.lived.append(Lived(at_s, session, reports[0].metric_name if reports else None))
+            for report in reports:
+                await asyncio.sleep(report.delay_s)
+                await self._tell(session, report)
+            if task.kind == "fix" and session.session_id is not None:
+                await self._ide.post(f"/v1/sessions/{session.session_id}/end", {})
+        except RequestFailed as failure:
+            self.truth.failures.append(str(failure))
+
+    async def _tell(self, session: Session, report: Report) -> None:
+        """With an id of the user's own, so that a retry is the same word and not a second one."""
+        assert session.session_id is not None
+        about = (
+            {"session_id": session.session_id}
+            if session.task.kind == "fix"
+            else {"inference_id": session.inference_ids[-1]}
+        )
+        feedback_id = str(uuid.uuid4())
+        body = {"feedback_id": feedback_id, "metric_name": report.metric_name, "value": report.value, **about}
+        for attempt in range(1, _FEEDBACK_TRIES + 1):
+            try:
+                await self._ide.post("/v1/feedback", body)
+                break
+            except RequestFailed:
+                if attempt == _FEEDBACK_TRIES:
+                    raise
+        self.truth.outcome_ids[feedback_id] = session.session_id
