@@ -1,7 +1,7 @@
 """The corpus that the tiny model is midtrained on: like public code, of mixed quality and mixed style.
 
-Files of JSON lines: {"messages": [...], "tools": [...]} for conversations, {"text": ...} for the rest. The right answers
-are in there, and so are the wrong ones: what the team likes is for the users to teach.
+Files of JSON lines: {"messages": [...], "tools": [...]} for conversations, {"text": ...} for the rest. The right
+answers are in there, and so are the wrong ones: what the team likes is for the users to teach.
 """
 
 import json

@@ -47,8 +47,8 @@ tools:{% for tool in tools %} {{ tool.function.name }}{% endfor %}<|im_end|>
 {% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content or '' }}
-{%- for call in message.tool_calls or [] %}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}}
+{%- for call in message.tool_calls or [] %}{% set arguments = call.function.arguments %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ arguments if arguments is string else arguments | tojson }}}
 </tool_call>
 {%- endfor %}<|im_end|>
 {% endfor %}

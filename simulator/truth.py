@@ -42,7 +42,7 @@ class Truth:
         return share(chosen, "good") if len(chosen) >= MIN_SESSIONS else None
 
     def quality_start(self) -> float | None:
-        """The same of the first 200 sessions whose every turn the first version answered: before anything was learned."""
+        """The same of the first 200 sessions (or fewer) that the first version answered alone: nothing was learned."""
         first = min((version for lived in self.judged for version in lived.session.versions), default=None)
         untaught = [lived for lived in self.judged if set(lived.session.versions) == {first}]
         chosen = sorted(untaught, key=lambda lived: lived.started_s)[:MIN_SESSIONS]

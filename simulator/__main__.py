@@ -1,0 +1,51 @@
+"""`python -m simulator --url http://127.0.0.1:8700`: simulated users against a running service."""
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+
+import aiohttp
+import uvloop
+
+from simulator.curves import Curves
+from simulator.drive import Driver, Traffic
+from simulator.report import make_report, succeeded, summary, write
+from simulator.service import ServiceView
+from simulator.view import View
+
+
+async def simulate(traffic: Traffic, output: Path) -> bool:
+    """Whether nothing was lost and true quality rose."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        driver, service, curves = Driver(traffic, http), ServiceView(traffic.base_url, http), Curves()
+        watching = asyncio.create_task(View(driver, service, curves).watch())
+        try:
+            await driver.run()
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+        report = await make_report(driver, service, curves)
+    write(report, curves, output)
+    print(summary(report, output), flush=True)
+    return succeeded(report)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="simulator", description="Simulated IDE users against a running service.")
+    parser.add_argument("--url", required=True, help="the service's address")
+    parser.add_argument("--seconds", type=float, default=150.0, help="how long users arrive")
+    parser.add_argument("--rate", type=float, default=25.0, help="sessions per second, on average")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shift-at", type=float, default=None, help="second at which the team's taste changes")
+    parser.add_argument("--output", type=Path, default=Path("demo"), help="where the report goes")
+    options = parser.parse_args()
+    traffic = Traffic(options.url, options.seconds, options.rate, options.seed, options.shift_at)
+    sys.exit(0 if uvloop.run(simulate(traffic, options.output)) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The end of a run: is everything there that was acknowledged, and did the model become better?"""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.curves import Curves, draw
+from simulator.drive import Driver
+from simulator.service import ServiceView
+from simulator.truth import WINDOW_S, Truth
+
+RISE = 0.20
+RECOVERED_SHARE = 0.9
+_SETTLE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Turns and outcomes that were acknowledged and are not in the service exactly once."""
+
+    turns: int
+    outcomes: int
+
+
+async def find_losses(truth: Truth, service: ServiceView) -> Losses:
+    """Waits, within a bound, for the service to take in what it was told last."""
+    spoken = [i for lived in truth.lived for i in lived.session.inference_ids]
+    sessions = {lived.session.session_id for lived in truth.lived if lived.session.session_id is not None}
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        turns = await service.count_turns(sessions)
+        outcomes = await service.known_outcomes(truth.outcome_ids)
+        losses = Losses(count_losses(spoken, turns), len(truth.outcome_ids.keys() - outcomes))
+        if losses == Losses(0, 0) or time.monotonic() > deadline:
+            return losses
+        await asyncio.sleep(0.5)
+
+
+def count_losses(acknowledged: list[str], found: Counter[str]) -> int:
+    """A turn that is there twice is as wrong as one that is missing."""
+    return sum(found[inference_id] != 1 for inference_id in acknowledged)
+
+
+async def make_report(driver: Driver, service: ServiceView, curves: Curves) -> dict[str, Any]:
+    truth, traffic = driver.truth, driver.traffic
+    losses = await find_losses(truth, service)
+    metrics, policies = await service.metrics(), await service.policies()
+    latencies = sorted(s for lived in truth.lived for s in lived.session.latencies_s)
+    end_s = traffic.seconds
+    rewarded = metrics.get('onward_rewards_total{kind="first"}', 0.0)
+    report = {
+        "seed": traffic.seed,
+        "seconds": traffic.seconds,
+        "rate": traffic.rate,
+        "quality_start": truth.quality_start(),
+        "quality_at_90_s": truth.quality_at(90.0),
+        "quality_at_150_s": truth.quality_at(150.0),
+        "quality_end": truth.quality_at(end_s),
+        "reported_accept_end": truth.accepted_share(end_s),
+        "feedback_to_served_p50_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.5"}'),
+        "feedback_to_served_p99_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.99"}'),
+        "versions": len(policies),
+        "swaps": int(metrics.get("onward_swaps_total", 0)),
+        "sessions": len(truth.lived),
+        "turns": sum(len(lived.session.inference_ids) for lived in truth.lived),
+        "turn_p50_s": latencies[len(latencies) // 2] if latencies else None,
+        "turn_p99_s": latencies[int(len(latencies) * 0.99)] if latencies else None,
+        "failed_requests": len(truth.failures),
+        "turned_away": truth.turned_away,
+        "lost_turns": losses.turns,
+        "lost_outcomes": losses.outcomes,
+        "share_learned_from": sum(policy["turns"] for policy in policies) / rewarded if rewarded else 0.0,
+        "failures": truth.failures[:10],
+    }
+    if traffic.shift_at_s is not None:
+        report |= after_shift(truth, traffic.shift_at_s, end_s)
+    return report
+
+
+def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, float | None]:
+    """When a whole window after the shift first reached nine tenths of the level before it."""
+    before = truth.quality_at(shift_at_s)
+    moments = [shift_at_s + WINDOW_S + step for step in range(int(end_s - shift_at_s - WINDOW_S) + 1)]
+    levels = [(moment, level) for moment in moments if (level := truth.quality_at(moment)) is not None]
+    best = max((level for _, level in levels), default=None)
+    recovered = [moment for moment, level in levels if before is not None and level >= RECOVERED_SHARE * before]
+    return {
+        "quality_before_shift": before,
+        "quality_after_shift": truth.quality_at(shift_at_s + WINDOW_S),
+        "recovered_after_s": recovered[0] - shift_at_s if recovered else None,
+        "recovered_share": best / before if best is not None and before else None,
+    }
+
+
+def succeeded(report: dict[str, Any]) -> bool:
+    nothing_lost = not (report["lost_turns"] or report["lost_outcomes"] or report["failed_requests"])
+    start, end = report["quality_start"], report["quality_end"]
+    return nothing_lost and start is not None and end is not None and end - start >= RISE
+
+
+def write(report: dict[str, Any], curves: Curves, output: Path) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "report.json").write_text(json.dumps(report | {"curves": curves.as_json()}, indent=2) + "\n")
+    draw(curves, report, output / "curves.png")
+
+
+def summary(report: dict[str, Any], output: Path) -> str:
+    def percent(value: float | None) -> str:
+        return "-" if value is None else f"{value:.0%}"
+
+    def seconds(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f} s"
+
+    lines = [
+        f"true quality          {percent(report['quality_start'])} at the start, {percent(report['quality_end'])} at the end",
+        f"reported accepted     {percent(report['reported_accept_end'])} at the end",
+        f"feedback to served    p50 {seconds(report['feedback_to_served_p50_s'])}, "
+        f"p99 {seconds(report['feedback_to_served_p99_s'])}",
+        f"policy versions       {report['versions']}, {report['swaps']} swaps",
+        f"sessions, turns       {report['sessions']}, {report['turns']}; "
+        f"{percent(report['share_learned_from'])} of the rewarded turns trained the model",
+        f"failed, lost          {report['failed_requests']} requests; "
+        f"{report['lost_turns']} turns, {report['lost_outcomes']} outcomes",
+        f"written               {output / 'report.json'}, {output / 'curves.png'}",
+    ]
+    if "quality_before_shift" in report:
+        lines.insert(
+            1,
+            f"taste shift           {percent(report['quality_before_shift'])} before; nine tenths of it again after "
+            f"{seconds(report['recovered_after_s'])}",
+        )
+    verdict = "The model learned from its users." if succeeded(report) else "The run did not meet its bar."
+    return "\n".join([*lines, verdict])
