@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from core.errors import LogUnavailable
+from core.errors import LogUnavailable, OnwardError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,7 +22,8 @@ Waiter = asyncio.Future[R] | Future[R]
 
 class GroupCommit(Generic[T, R]):
     """`apply` gets the items of one batch in order of arrival and returns one result, or one error, for each.
-    When it raises, every item of the batch fails with that error. It runs on this object's own thread."""
+    When it raises an OnwardError or OSError, every item of the batch fails with that. It runs on this object's own
+    thread."""
 
     def __init__(self, name: str, apply: Callable[[Sequence[T]], Sequence[R | Exception]], max_items: int) -> None:
         self._apply = apply
@@ -60,29 +61,47 @@ class GroupCommit(Generic[T, R]):
             self._queue.put((item, waiter))
 
     def _run(self) -> None:
-        open_ = True
-        while open_:
-            entry = self._queue.get()
-            batch: list[tuple[T, Waiter[R]]] = []
-            while entry is not None:
-                batch.append(entry)
-                if len(batch) == self._max_items:
-                    break
-                try:
-                    entry = self._queue.get_nowait()
-                except Empty:
-                    break
-            open_ = entry is not None
-            if batch:
+        batch: list[tuple[T, Waiter[R]]] = []
+        try:
+            while batch := self._next_batch():
                 _deliver([waiter for _, waiter in batch], self._results([item for item, _ in batch]))
+        finally:
+            self._refuse(batch)
+
+    def _next_batch(self) -> list[tuple[T, Waiter[R]]]:
+        """What waits, or what comes next; empty at the end."""
+        batch: list[tuple[T, Waiter[R]]] = []
+        entry = self._queue.get()
+        while entry is not None:
+            batch.append(entry)
+            if len(batch) == self._max_items:
+                return batch
+            try:
+                entry = self._queue.get_nowait()
+            except Empty:
+                return batch
+        if batch:
+            self._queue.put(None)  # the end comes after these
+        return batch
 
     def _results(self, items: Sequence[T]) -> Sequence[R | Exception]:
         try:
             results = self._apply(items)
-        except Exception as error:  # noqa: BLE001 - whoever waits for an item raises it
+        except (OnwardError, OSError) as error:
             return [error] * len(items)
         assert len(results) == len(items)
         return results
+
+    def _refuse(self, batch: list[tuple[T, Waiter[R]]]) -> None:
+        """After a defect in `apply`, which ends the thread: nobody waits for ever."""
+        with self._lock:
+            self._closed = True
+        while not self._queue.empty():
+            entry = self._queue.get()
+            if entry is not None:
+                batch.append(entry)
+        broken = LogUnavailable(f"{self._thread.name} broke down; whether this was appended is unknown")
+        _deliver([waiter for _, waiter in batch], [broken] * len(batch))
 
 
 def _deliver(waiters: Sequence[Waiter[R]], results: Sequence[R | Exception]) -> None:

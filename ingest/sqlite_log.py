@@ -9,13 +9,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from core import telemetry
-from core.errors import Fenced
+from core.errors import Fenced, LogError, LogUnavailable
 from core.events import Event, Topic
 from core.ports import Consumer, Position, RebalanceListener, TopicPartition
 from ingest.codec import encode
@@ -98,7 +99,7 @@ class SqliteEventLog:
                 positions = self._insert(appends) if appends else []
                 rest = iter(positions)
                 results = [next(rest) if isinstance(item, _Append) else self._manage(item) for item in items]
-        except BaseException:
+        except (LogUnavailable, LogError):
             self._last_sequence = -1  # what was counted did not happen
             telemetry.LOG_APPEND_FAILURES.inc()
             raise
@@ -158,10 +159,11 @@ class SqliteEventLog:
 
     def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
         lock = GroupLock(self._path, group)
-        try:
+        with ExitStack() as undo:
+            undo.callback(lock.release)
             epoch = self._commits.submit_blocking(_Join(group))
             assert isinstance(epoch, int)
-            return SqliteConsumer(
+            member = SqliteConsumer(
                 path=self._path,
                 connection=connect(self._path, self._busy_timeout_s),
                 group=group,
@@ -173,9 +175,8 @@ class SqliteEventLog:
                 poll_s=self._poll_s,
                 listener=listener,
             )
-        except BaseException:
-            lock.release()
-            raise
+            undo.pop_all()
+        return member
 
     def _commit(self, item: _Commit) -> None:
         self._commits.submit_blocking(item)

@@ -85,18 +85,16 @@ def writing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
-        except BaseException:
-            _rollback(connection)
-            raise
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            _rollback(connection)
-            if error.sqlite_errorname == "SQLITE_IOERR_FSYNC":  # all is written, nobody knows whether it will stay
-                raise LogUnavailable(f"{path}: {error}; whether the batch was appended is unknown") from error
-            raise
+            _commit(connection, path)
+        finally:
+            if connection.in_transaction:  # no commit, and no full disk either, which rolls back by itself
+                connection.execute("ROLLBACK")
 
 
-def _rollback(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:  # a full disk rolls back by itself
-        connection.execute("ROLLBACK")
+def _commit(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname == "SQLITE_IOERR_FSYNC":  # all is written, nobody knows whether it will stay
+            raise LogUnavailable(f"{path}: {error}; whether the batch was appended is unknown") from error
+        raise

@@ -7,6 +7,7 @@ nothing; and an event that stands in the log twice (a retried append) meets its 
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from core import telemetry
 from core.errors import LogError, Unavailable
@@ -34,11 +35,10 @@ class Writer:
         self._closing = threading.Event()
         self._pending: list[Record] = []  # polled, not yet in the store
         self._consumer = log.consumer(GROUP, [Topic.TURNS])
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._consumer.close)
             self._resume()
-        except BaseException:
-            self._consumer.close()
-            raise
+            undo.pop_all()
 
     def _resume(self) -> None:
         """Go on where the store, not the group, says: only the store moved together with its contents."""
