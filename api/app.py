@@ -6,13 +6,15 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import Route
 
+from api.asgi import Receive, Scope, Send
 from api.chat import plan_chat
 from api.completions import plan_completion
 from api.context import Context
 from api.endpoint import GenerationEndpoint
-from api.errors import install_error_handlers
+from api.errors import answer_error, install_error_handlers
 from api.feedback import feedback_router
 from api.health import health_router
 from api.identity import KeyRing
@@ -27,6 +29,21 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
 
+class Application(FastAPI):
+    """FastAPI, but hot routes are reached before its middleware and its router, which cost more than the turn does."""
+
+    _hot: dict[str, ServerErrorMiddleware]
+
+    def add_hot_route(self, path: str, endpoint: GenerationEndpoint) -> None:
+        """A POST route. The router knows it too, for the answer to other methods."""
+        self.__dict__.setdefault("_hot", {})[path] = ServerErrorMiddleware(endpoint, handler=answer_error)
+        self.router.routes.append(Route(path, endpoint, methods=["POST"]))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        await (super().__call__ if hot is None else hot)(scope, receive, send)
+
+
 def create_app(services: ApiServices) -> FastAPI:
     """Raises ConfigError for settings that would let strangers in."""
     context = Context(services, KeyRing(services.settings))
@@ -36,7 +53,7 @@ def create_app(services: ApiServices) -> FastAPI:
         yield
         await context.background.drain()  # turns whose clients are gone still reach the log
 
-    app = FastAPI(
+    app = Application(
         title="Onward",
         version=VERSION,
         description="OpenAI-compatible chat and completions from a model that learns from what users do.",
@@ -47,7 +64,7 @@ def create_app(services: ApiServices) -> FastAPI:
     )
     install_error_handlers(app)
     for path, plan in ((CHAT, plan_chat), (COMPLETIONS, plan_completion)):
-        app.router.routes.append(Route(path, GenerationEndpoint(context, plan), methods=["POST"]))
+        app.add_hot_route(path, GenerationEndpoint(context, plan))
     for make in (feedback_router, session_router, policies_router, rewards_router, health_router):
         app.include_router(make(context))
     _describe_all(app)

@@ -16,6 +16,7 @@ Send = Callable[[Message], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 Headers = dict[bytes, bytes]
 
+_WATCH_AFTER_S = 0.02
 JSON_HEADER = (b"content-type", b"application/json")
 
 
@@ -69,17 +70,22 @@ async def send_error(send: Send, error: RequestError | Unavailable) -> None:
 class HangUp:
     """Within this block the current task is cancelled when its client goes away; the block then ends quietly.
 
-    A cancellation from elsewhere (a server that shuts down) passes through.
+    A cancellation from elsewhere (a server that shuts down) passes through. The watch begins a moment late: a task
+    for each answer that is ready at once would cost more than making the answer durable.
     """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
+        self._watch: asyncio.Task[None] | None = None
         self._happened = False
 
     async def __aenter__(self) -> None:
         request = asyncio.current_task()
         assert request is not None
         self._request = request
+        self._timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._begin)
+
+    def _begin(self) -> None:
         self._watch = asyncio.get_running_loop().create_task(self._wait())
 
     async def _wait(self) -> None:
@@ -91,7 +97,9 @@ class HangUp:
     async def __aexit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
-        self._watch.cancel()
+        self._timer.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
         if kind is asyncio.CancelledError and self._happened:
             self._request.uncancel()
             return True

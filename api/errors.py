@@ -43,14 +43,15 @@ def error_response(error: Exception) -> tuple[int, bytes]:
     return status, msgspec.json.encode(body)
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    async def answer(_request: Request, error: Exception) -> Response:
-        status, body = error_response(error)
-        headers = getattr(error, "headers", None)
-        return Response(body, status, headers, media_type="application/json")
+async def answer_error(_request: Request, error: Exception) -> Response:
+    status, body = error_response(error)
+    headers = getattr(error, "headers", None)
+    return Response(body, status, headers, media_type="application/json")
 
+
+def install_error_handlers(app: FastAPI) -> None:
     for kind in (RequestError, Unavailable, HTTPException, RequestValidationError, Exception):
-        app.add_exception_handler(kind, answer)
+        app.add_exception_handler(kind, answer_error)
 
 
 def _body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:

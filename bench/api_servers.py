@@ -36,21 +36,25 @@ class StubPolicy:
     live_version = Version(1)
     context_length = 100_000
 
+    def __init__(self) -> None:
+        size = TOKENS // CHUNKS
+        self._chunks = [
+            TokenChunk(
+                token_ids=tuple(ANSWER[start : start + size]),
+                logprobs=tuple(-0.0625 * (start + offset + 1) for offset in range(size)),
+                version=self.live_version,
+                finish_reason="stop" if start + size == TOKENS else None,
+                cached_tokens=0,
+            )
+            for start in range(0, TOKENS, size)
+        ]
+
     def untrainable(self, _sampling: Sampling) -> tuple[str, ...]:
         return ()
 
     async def generate(self, _request: GenerateRequest) -> AsyncIterator[TokenChunk]:
-        size = TOKENS // CHUNKS
-        for start in range(0, TOKENS, size):
-            part = tuple(ANSWER[start : start + size])
-            last = start + size == TOKENS
-            yield TokenChunk(
-                token_ids=part,
-                logprobs=tuple(-0.0625 * (start + offset + 1) for offset in range(size)),
-                version=self.live_version,
-                finish_reason="stop" if last else None,
-                cached_tokens=0,
-            )
+        for chunk in self._chunks:
+            yield chunk
 
 
 class ByteRenderer:
@@ -153,9 +157,7 @@ async def _events(policy: StubPolicy, request: GenerateRequest, head: dict[str, 
 def serve(app: FastAPI) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
-    server = uvicorn.Server(
-        uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="warning")
-    )
+    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="warning"))
 
     async def main() -> None:
         gc.collect()

@@ -32,8 +32,7 @@ def inference_routing(inference_id: InferenceId) -> int:
 
 
 def new_inference_id(session_id: SessionId) -> InferenceId:
-    body = uuid_utils.uuid7().bytes[:-_ROUTING_BYTES]
-    return InferenceId(str(uuid.UUID(bytes=body + session_routing(session_id).to_bytes(_ROUTING_BYTES, "big"))))
+    return InferenceId(f"{str(uuid_utils.uuid7())[: -2 * _ROUTING_BYTES]}{session_routing(session_id):04x}")
 
 
 def new_session_id() -> SessionId:
