@@ -1,0 +1,194 @@
+"""Attention over slots: every request's keys and values lie in a slot of static tensors, and one forward pass serves
+rows of any lengths, packed without padding.
+
+Shapes: S slots, T tokens of a slot, N packed tokens of a step, B decode rows (one token each), P tokens of one prefill
+row, C keys a row sees, H query heads, K key-value heads, G = H / K, D head dimension.
+
+Rows that decode come first and share one call; each prefill row attends by itself, straight from its slot. Grouped
+queries (GQA, arXiv 2305.13245) are never expanded: decode treats a group's G queries as G positions of one key head.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AttentionInterface, Cache
+
+from core.errors import ConfigError
+
+NAME = "onward_slots"
+_ROUND_KEYS = 16  # the keys of a decode step are rounded up, so that shapes repeat
+_GATHER_BEYOND = 2  # slots spanned per decode row beyond which copying the rows costs less than idle ones
+
+
+def register_attention() -> None:
+    """Make `attn_implementation=NAME` known to transformers. May be called again."""
+    AttentionInterface.register(NAME, slot_attention)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens [start, end) of the sequence in `slot`, to be computed in this step."""
+
+    slot: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Prefill:
+    slot: int
+    first: int  # place of its tokens among the packed ones
+    start: int
+    end: int
+    mask_PC: Tensor | None  # None: nothing before it, plainly causal
+
+
+class Plan:
+    """What attention must know of one step: where tokens go and what each row sees. Decode rows come first."""
+
+    def __init__(self, rows: Sequence[Row], slot_tokens: int, device: torch.device, dtype: torch.dtype) -> None:
+        decoding = [row for row in rows if row.end - row.start == 1]
+        assert list(rows[: len(decoding)]) == decoding, "decode rows come first"
+        places = [row.slot * slot_tokens + at for row in rows for at in range(row.start, row.end)]
+        ends, total = [], 0
+        for row in rows:
+            total += row.end - row.start
+            ends.append(total - 1)
+        self.places_N = torch.tensor(places, device=device)
+        self.positions_1N = (self.places_N % slot_tokens)[None]
+        self.last_R = torch.tensor(ends, device=device)
+        self.num_decoding = len(decoding)
+        self.prefills = [
+            _Prefill(row.slot, end + 1 - (row.end - row.start), row.start, row.end, _causal(row, device, dtype))
+            for row, end in zip(rows[len(decoding) :], ends[len(decoding) :], strict=True)
+        ]
+        if decoding:
+            self._plan_decoding(decoding, slot_tokens, device, dtype)
+
+    def _plan_decoding(self, rows: Sequence[Row], slot_tokens: int, device: torch.device, dtype: torch.dtype) -> None:
+        slots = [row.slot for row in rows]
+        low, high = min(slots), max(slots) + 1
+        self.keys = min(-(-max(row.end for row in rows) // _ROUND_KEYS) * _ROUND_KEYS, slot_tokens)
+        self.rows_B: Tensor | None = None  # where the rows stand in the span; None: they are the span, in order
+        self.gather_B: Tensor | None = None
+        self.span = slice(low, high)
+        lengths = [row.end for row in rows]
+        if slots != list(range(low, high)):
+            if high - low > _GATHER_BEYOND * len(rows):
+                self.gather_B = torch.tensor(slots, device=device)
+            else:
+                self.rows_B = torch.tensor([slot - low for slot in slots], device=device)
+                by_slot = dict(zip(slots, lengths, strict=True))
+                lengths = [by_slot.get(slot, 1) for slot in range(low, high)]
+        hidden_BC = torch.arange(self.keys, device=device) >= torch.tensor(lengths, device=device)[:, None]
+        self.mask_B11C = _additive(hidden_BC, dtype)[:, None, None]
+
+
+def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
+
+
+def _causal(row: Row, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+    if row.start == 0:
+        return None
+    hidden_PC = torch.arange(row.end, device=device) > torch.arange(row.start, row.end, device=device)[:, None]
+    return _additive(hidden_PC, dtype)
+
+
+class SlotCache(Cache):
+    """Keys and values of all slots. transformers' layers hand their new ones to `update`, and get the layer's whole
+    tensors back for `slot_attention`, which knows from the plan what to read."""
+
+    def __init__(self, shapes_KD: Sequence[tuple[int, int]], slots: int, slot_tokens: int, like: Tensor) -> None:
+        """`shapes_KD`: key-value heads and head dimension of each layer; `like` gives device and dtype."""
+        super().__init__(layers=[])
+        shapes = [(slots, slot_tokens, heads, size) for heads, size in shapes_KD]
+        self.keys_STKD = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in shapes]
+        self.values_STKD = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in shapes]
+        self.slot_tokens = slot_tokens
+        self.plan: Plan | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """`key_states` and `value_states`: [1, K, N, D]."""
+        assert self.plan is not None
+        keys_STKD, values_STKD = self.keys_STKD[layer_idx], self.values_STKD[layer_idx]
+        keys_STKD.flatten(0, 1).index_copy_(0, self.plan.places_N, key_states[0].transpose(0, 1))
+        values_STKD.flatten(0, 1).index_copy_(0, self.plan.places_N, value_states[0].transpose(0, 1))
+        return keys_STKD, values_STKD
+
+    def get_seq_length(self, *_args: Any, **_kwargs: Any) -> int:
+        """Positions are given explicitly; nothing may be derived from a length common to all rows."""
+        return 0
+
+    def clear(self) -> None:
+        """Zero everything: a slot's unused tail must be finite, since it is masked by adding."""
+        for tensor in (*self.keys_STKD, *self.values_STKD):
+            tensor.zero_()
+
+
+def slot_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    plan: Plan,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function. query: [1, H, N, D]; key, value: [S, T, K, D]; the mask is the plan's.
+    Returns [1, N, H, D]."""
+    if softcap is not None or s_aux is not None:
+        raise ConfigError("serving.model: the local engine has no attention with soft caps or sinks")
+    parts_NHD = []
+    if plan.num_decoding:
+        parts_NHD.append(_decode(query[0, :, : plan.num_decoding], key, value, plan, scaling))
+    for row in plan.prefills:
+        query_1HPD = query[:, :, row.first : row.first + row.end - row.start]
+        key_1KCD = key[row.slot, None, : row.end].transpose(1, 2)
+        value_1KCD = value[row.slot, None, : row.end].transpose(1, 2)
+        mixed_1HPD = F.scaled_dot_product_attention(
+            query_1HPD,
+            key_1KCD,
+            value_1KCD,
+            attn_mask=row.mask_PC,
+            is_causal=row.mask_PC is None,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[2],
+        )
+        parts_NHD.append(mixed_1HPD[0].transpose(0, 1))
+    mixed_NHD = parts_NHD[0] if len(parts_NHD) == 1 else torch.cat(parts_NHD)
+    return mixed_NHD[None], None
+
+
+def _decode(query_HBD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float | None) -> Tensor:
+    """One query position for each row; returns [B, H, D]."""
+    heads, _, size = query_HBD.shape
+    kv_heads = key.shape[2]
+    if plan.gather_B is not None:
+        key_BCKD = key[:, : plan.keys].index_select(0, plan.gather_B)
+        value_BCKD = value[:, : plan.keys].index_select(0, plan.gather_B)
+    else:
+        key_BCKD, value_BCKD = key[plan.span, : plan.keys], value[plan.span, : plan.keys]
+    query_BHD = query_HBD.transpose(0, 1)
+    if plan.rows_B is not None:
+        spread = query_BHD.new_zeros((key_BCKD.shape[0], heads, size))
+        query_BHD = spread.index_copy_(0, plan.rows_B, query_BHD)
+    mixed_BKGD = F.scaled_dot_product_attention(
+        query_BHD.reshape(-1, kv_heads, heads // kv_heads, size),
+        key_BCKD.transpose(1, 2),
+        value_BCKD.transpose(1, 2),
+        attn_mask=plan.mask_B11C,
+        scale=scaling,
+    )
+    mixed_BHD = mixed_BKGD.reshape(-1, heads, size)
+    return mixed_BHD if plan.rows_B is None else mixed_BHD.index_select(0, plan.rows_B)

@@ -1,0 +1,142 @@
+"""The in-process engine: the Policy that the API asks and the Engine that the release controller steers."""
+
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+
+import msgspec
+from transformers import PreTrainedModel
+
+from core import telemetry
+from core.errors import Conflict, EngineUnavailable, InvalidRequest
+from core.events import Sampling
+from core.ids import Version
+from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
+from core.settings import ServingSettings
+from serving.local.model import context_length, load_model
+from serving.local.probe import Probe
+from serving.local.sampler import check_sampling, untrainable
+from serving.local.scheduler import FirstToken, Scheduler
+from serving.local.sequence import Sequence
+from serving.local.stream import Stream
+from serving.local.versions import build_version
+
+
+class LocalEngine:
+    """Implements core.ports.Policy and core.ports.Engine. Thread-safe. The anchor serves until the first switch."""
+
+    def __init__(self, settings: ServingSettings, model_dir: Path, weights: Weights, anchor: WeightsRef) -> None:
+        """Raises ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be loaded."""
+        self._weights = weights
+        template = load_model(model_dir, settings)
+        model, digest = build_version(template, weights.open(anchor), anchor)
+        self._models = {anchor.version: model}
+        self._digests = {anchor.version: digest}
+        self._vocabulary: int = template.config.get_text_config().vocab_size
+        self._context_length = context_length(template.config, settings)
+        self._probe = Probe(model, self._context_length)
+        self._scheduler = Scheduler(self._models, anchor.version, settings, self._context_length)
+        telemetry.POLICY_VERSION.set(anchor.version)
+
+    @property
+    def on_first_token(self) -> FirstToken | None:
+        """Called from the engine's thread with a version and the time, at its first token since it went live."""
+        return self._scheduler.on_first_token
+
+    @on_first_token.setter
+    def on_first_token(self, hook: FirstToken | None) -> None:
+        self._scheduler.on_first_token = hook
+
+    def start(self) -> None:
+        self._scheduler.start()
+
+    def close(self) -> None:
+        """Requests under way end with finish_reason `abort`."""
+        self._scheduler.close()
+
+    # ------------------------------------------------------------------------------------------ Policy
+
+    @property
+    def live_version(self) -> Version:
+        return self._scheduler.live
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
+        return untrainable(sampling)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """`stop_token_ids` end with `stop` and are part of the answer."""
+        self._check(request)
+        stream = Stream()
+        sequence = Sequence(request, stream)
+        self._scheduler.submit(sequence)
+        try:
+            chunk = await stream.next()
+            yield msgspec.structs.replace(chunk, cached_tokens=sequence.cached_tokens)
+            while chunk.finish_reason is None:
+                chunk = await stream.next()
+                yield chunk
+        finally:
+            sequence.aborted = True  # no harm once it has ended
+
+    def _check(self, request: GenerateRequest) -> None:
+        prompt = request.prompt_token_ids
+        if not prompt:
+            raise InvalidRequest("prompt_token_ids: empty", param="prompt_token_ids")
+        if not (min(prompt) >= 0 and max(prompt) < self._vocabulary):
+            raise InvalidRequest(
+                f"prompt_token_ids: the vocabulary has {self._vocabulary} tokens", param="prompt_token_ids"
+            )
+        if len(prompt) >= self._context_length:
+            raise InvalidRequest(
+                f"the prompt's {len(prompt)} tokens leave no room in a context of {self._context_length}",
+                param="prompt_token_ids",
+                code="context_length_exceeded",
+            )
+        check_sampling(request.sampling, self._vocabulary)
+        if len(prompt) + request.sampling.max_tokens > self._context_length:
+            raise InvalidRequest(
+                f"max_tokens: {request.sampling.max_tokens} after {len(prompt)} prompt tokens is beyond the context of "
+                f"{self._context_length}",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        if request.version is not None and request.version not in self._models:
+            raise EngineUnavailable(f"version {request.version} is not loaded")
+
+    # ------------------------------------------------------------------------------------------ Engine
+
+    def loaded(self) -> Mapping[Version, str]:
+        return dict(self._digests)
+
+    def load(self, ref: WeightsRef) -> None:
+        """On the caller's thread, beside decoding."""
+        model, digest = build_version(self._models[self.live_version], self._weights.open(ref), ref)
+        self._models[ref.version], self._digests[ref.version] = model, digest
+
+    def probe(self, version: Version) -> Mapping[str, float]:
+        live = self.live_version
+        return self._probe.measure(self._loaded(version), live, self._models[live])
+
+    def switch(self, version: Version) -> None:
+        self._loaded(version)
+        self._scheduler.between_steps(lambda: self._scheduler.switch(version))
+
+    def unload(self, version: Version) -> None:
+        """Raises Conflict while the version is live or a request is pinned to it."""
+        self._loaded(version)
+        self._scheduler.between_steps(lambda: self._unload(version))
+
+    def _unload(self, version: Version) -> None:
+        if version == self.live_version:
+            raise Conflict(f"version {version} is live", param="version")
+        if users := self._scheduler.users(version):
+            raise Conflict(f"version {version} still serves {users} requests", param="version")
+        del self._models[version], self._digests[version]
+
+    def _loaded(self, version: Version) -> PreTrainedModel:
+        if version not in self._models:
+            raise EngineUnavailable(f"version {version} is not loaded")
+        return self._models[version]

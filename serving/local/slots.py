@@ -1,0 +1,58 @@
+"""Which slot a request gets. A finished request leaves its tokens' keys and values behind; the next one that begins
+with the same tokens, under the same version, goes on from there."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from core.ids import Version
+
+_NO_VERSION = -1
+
+
+class SlotTable:
+    """Used by the engine's thread alone. S slots of T tokens."""
+
+    def __init__(self, slots: int, slot_tokens: int) -> None:
+        self._tokens_ST = np.zeros((slots, slot_tokens), dtype=np.int64)
+        self._lengths_S = np.zeros(slots, dtype=np.int64)
+        self._versions_S = np.full(slots, _NO_VERSION, dtype=np.int64)
+        self._freed_at_S = np.zeros(slots, dtype=np.int64)
+        self._is_free_S = np.ones(slots, dtype=np.bool_)
+        self._releases = 0
+
+    @property
+    def num_free(self) -> int:
+        return int(self._is_free_S.sum())
+
+    def take(self, prompt: Sequence[int], version: Version) -> tuple[int, int]:
+        """A free slot and how many of the prompt's tokens it holds already; never all of them, since the last one
+        must be computed to sample from. The longest common prefix wins, then the slot that was freed first."""
+        free = np.flatnonzero(self._is_free_S)
+        assert len(free), "take needs a free slot"
+        wanted = np.asarray(prompt[:-1], dtype=np.int64)
+        lengths = np.where(self._versions_S[free] == version, self._lengths_S[free], 0)
+        lengths = np.minimum(lengths, len(wanted))
+        differs = self._tokens_ST[free, : len(wanted)] != wanted
+        common = np.where(differs.any(axis=1), differs.argmax(axis=1), len(wanted)) if len(wanted) else lengths
+        cached = np.minimum(common, lengths)
+        best = np.lexsort((free, self._freed_at_S[free], -cached))[0]
+        slot = int(free[best])
+        self._is_free_S[slot] = False
+        return slot, int(cached[best])
+
+    def release(self, slot: int, tokens: Sequence[int], version: Version | None) -> None:
+        """`tokens`: those whose keys and values the slot holds, under `version`."""
+        assert not self._is_free_S[slot]
+        self._releases += 1
+        self._tokens_ST[slot, : len(tokens)] = tokens
+        self._lengths_S[slot] = len(tokens)
+        self._versions_S[slot] = _NO_VERSION if version is None else version
+        self._freed_at_S[slot] = self._releases
+        self._is_free_S[slot] = True
+
+    def forget(self) -> None:
+        """Nothing is cached any more, and every slot is free."""
+        self._lengths_S[:] = 0
+        self._versions_S[:] = _NO_VERSION
+        self._is_free_S[:] = True
