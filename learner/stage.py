@@ -176,6 +176,8 @@ class Learner:
         return Meta(
             policy=policy,
             lineage=tuple(self._lineage.versions),
+            live=self._lineage.live,
+            refused=tuple(sorted(self._lineage.refused)),
             offsets={str(source): offset for source, offset in self._offsets.items()},
             pending=tuple(self._backlog.pending.values()),
             applied=dict(self._backlog.applied),
@@ -195,6 +197,8 @@ class Learner:
             logger.error("%s; going on from the checkpoint before", fault)
         if checkpoint is not None:
             self._restore(checkpoint)
+            self._lineage.live = checkpoint.meta.live
+            self._lineage.refused = set(checkpoint.meta.refused)
             self._backlog.pending = {reward.inference_id: reward for reward in checkpoint.meta.pending}
             known = {str(source): source for source in self._offsets}
             self._offsets |= {known[name]: offset for name, offset in checkpoint.meta.offsets.items()}

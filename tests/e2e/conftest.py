@@ -1,126 +1,11 @@
-"""A real service in its own process tree, on a directory of the test's."""
+"""Fixtures."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-
-START_TIMEOUT_S = 90
-Condition = Callable[[], Any]
-
-
-def wait_for(condition: Condition, timeout_s: float = 30, what: str = "the condition") -> Any:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.05)
-    pytest.fail(f"{what} did not come true within {timeout_s} s")
-
-
-class Service:
-    """`onward run` on a directory."""
-
-    def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
-        self.directory = directory
-        self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = directory.with_suffix(".log")
-
-    def start(self, **popen: Any) -> "Service":
-        command = [sys.executable, "-m", "onward", "run", str(self.directory), "--port", "0"]
-        for name, value in self._settings.items():
-            command += ["--set", f"{name}={value}"]
-        (self.directory / "service.json").unlink(missing_ok=True)
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, **popen)
-        wait_for(self._is_ready, START_TIMEOUT_S, "the service's readiness")
-        return self
-
-    def _is_ready(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            pytest.fail(f"the service ended with {self._process.returncode}:\n{self.log_text()[-4000:]}")
-        address = self.directory / "service.json"
-        if not address.exists() or json.loads(address.read_text())["pid"] != self._process.pid:
-            return False
-        try:
-            return bool(self.get("/readyz"))
-        except urllib.error.HTTPError:
-            return False
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def url(self) -> str:
-        return str(json.loads((self.directory / "service.json").read_text())["url"])
-
-    def learner_pid(self) -> int:
-        return int(wait_for(lambda: next(iter(self._learners()), None), 30, "a learner process"))
-
-    def _learners(self) -> list[int]:
-        children = psutil.Process(self.pid).children()
-        return [child.pid for child in children if "learn" in child.cmdline()]
-
-    def log_text(self) -> str:
-        return self._log.read_text()
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=30) as response:
-            return json.load(response)
-
-    def text(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=30) as response:
-            return str(response.read().decode())
-
-    def post(self, path: str, body: dict[str, Any], **headers: str) -> Any:
-        names = {name.replace("_", "-"): value for name, value in headers.items()}
-        request = urllib.request.Request(
-            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json", **names}
-        )
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return json.load(response)
-
-    def chat(self, text: str, **fields: Any) -> Any:
-        return self.post("/v1/chat/completions", {"model": "onward-tiny", "messages": [user(text)], **fields})
-
-    def kill(self) -> None:
-        """SIGKILL; the learner dies with its parent."""
-        assert self._process is not None
-        learners = self._learners()
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(30)
-        wait_for(lambda: not any(_alive(pid) for pid in learners), 10, "the learner's end")
-
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(60)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
+from service_tree import Service
 
 
 @pytest.fixture
@@ -137,10 +22,3 @@ def make_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     yield make
     for service in services:
         service.stop()
-
-
-def simulate(service: Service, output: Path, seconds: float, rate: float, seed: int = 0) -> "subprocess.Popen[bytes]":
-    """The simulated users, in a process of their own."""
-    command = [sys.executable, "-m", "simulator", "--url", service.url, "--seconds", str(seconds)]
-    command += ["--rate", str(rate), "--seed", str(seed), "--output", str(output)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ))

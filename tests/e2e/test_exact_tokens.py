@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Service, simulate
 from safetensors.torch import load_file
+from service_tree import Service, simulate
 from sqlalchemy import select
 from transformers import AutoModelForCausalLM
 
@@ -24,7 +24,11 @@ TOLERANCE = 1e-4
 def all_turns(foundation: Foundation) -> list[Completion]:
     with foundation.store.read() as connection:
         ids = [row[0] for row in connection.execute(select(tables.turns.c.inference_id))]
-        return [turn for start in range(0, len(ids), 500) for turn in turns.get_turns(connection, ids[start : start + 500]).values()]
+        return [
+            turn
+            for start in range(0, len(ids), 500)
+            for turn in turns.get_turns(connection, ids[start : start + 500]).values()
+        ]
 
 
 def published_model(foundation: Foundation, version: int) -> torch.nn.Module:

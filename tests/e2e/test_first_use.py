@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import openai
-from conftest import Service, simulate, wait_for
+from service_tree import Service, simulate, wait_for
 
 MakeService = Callable[..., Service]
 
@@ -74,15 +74,20 @@ def test_policies_and_rollback_from_the_command_line(make_service: MakeService, 
     assert [policy for policy in listed.values() if policy["state"] == "rolled_back"]
     newest = max(listed)
     child = wait_for(
-        lambda: next((p for p in service.get("/v1/policies")["data"] if p["version"] > newest and p["parent"] == 1), None),
+        lambda: next(
+            (p for p in service.get("/v1/policies")["data"] if p["version"] > newest and p["parent"] == 1), None
+        ),
         60,
         "a child of the version rolled back to",
     )
     assert child["parent"] == 1
     driver.communicate(timeout=90)
-    assert "rolled_back" in subprocess.run(
-        command("policies", str(service.directory)), capture_output=True, text=True, check=True
-    ).stdout
+    assert (
+        "rolled_back"
+        in subprocess.run(
+            command("policies", str(service.directory)), capture_output=True, text=True, check=True
+        ).stdout
+    )
 
 
 def command(*arguments: str) -> list[str]:

@@ -1,0 +1,208 @@
+"""The loop: rewards become versions, deterministically, once, on one lineage."""
+
+from collections.abc import Callable
+
+from logged_world import World, logged_past, make_reward, make_turn, settle
+
+from core.ids import Version
+from core.ports import WeightsRef
+from core.store import policies
+from learner import manifest
+from learner.manifest import Manifest, prove_exactly_once
+
+MakeWorld = Callable[[str], World]
+
+
+def manifests(world: World) -> list[Manifest]:
+    return [manifest.decode(world.blobs.get(path)) for path in world.blobs.list("manifests/")]
+
+
+def published(world: World) -> list[Version]:
+    with world.store.read() as connection:
+        return [policy.version for policy, _ in policies.list_policies(connection, 100)][::-1]
+
+
+def digest(world: World, version: int) -> str:
+    with world.store.read() as connection:
+        policy = policies.get_policy(connection, Version(version))
+    assert policy is not None
+    return policy.digest
+
+
+def test_rewards_become_versions(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    world.tell(*logged_past(20))
+    settle(learner)
+    assert published(world) == [1, 2, 3, 4]  # 8 + 8 at once, and 4 that have waited long enough
+    made = manifests(world)
+    assert [len(one.turns) for one in made] == [8, 8, 4]
+    assert [one.parent for one in made] == [1, 2, 3]
+    assert prove_exactly_once(made) == 20
+    with world.store.read() as connection:
+        policy = policies.get_policy(connection, Version(2))
+    assert policy is not None
+    assert policy.turns == len(policy.outcome_arrivals) == 8
+    world.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
+    learner.close()
+
+
+def test_the_same_log_gives_the_same_weights(make_world: MakeWorld) -> None:
+    digests = []
+    for name in ("a", "b"):
+        world = make_world(name)
+        learner = world.learner(seed=5)
+        world.tell(*logged_past(24))
+        settle(learner)
+        learner.close()
+        digests.append([digest(world, version) for version in published(world)])
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 4
+
+
+def test_a_seed_changes_the_weights(make_world: MakeWorld) -> None:
+    found = []
+    for name, seed in (("a", 1), ("b", 2)):
+        world = make_world(name)
+        learner = world.learner(seed=seed)
+        world.tell(*logged_past(16))
+        settle(learner)
+        learner.close()
+        found.append(digest(world, 3))
+    assert found[0] != found[1]
+
+
+def test_a_restart_goes_on_in_the_same_bits(make_world: MakeWorld) -> None:
+    whole, parted = make_world("whole"), make_world("parted")
+    past = logged_past(32)
+    for world, restarts in ((whole, False), (parted, True)):
+        learner = world.learner()
+        for start in range(0, 32, 8):
+            world.tell(*past[start : start + 8])
+            settle(learner)
+            if restarts:
+                learner.close()
+                learner = world.learner()
+        learner.close()
+    assert [digest(whole, v) for v in published(whole)] == [digest(parted, v) for v in published(parted)]
+    assert prove_exactly_once(manifests(parted)) == 32
+
+
+def test_rewards_seen_twice_train_once(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    past = logged_past(8)
+    world.tell(*past)
+    settle(learner)
+    world.tell(*past)
+    settle(learner)
+    assert published(world) == [1, 2]
+    learner.close()
+
+
+def test_a_correction_applies_the_difference(make_world: MakeWorld) -> None:
+    """New minus applied reward over the recorded scale: credits sum to the latest revision's."""
+    world = make_world("a")
+    learner = world.learner()
+    past = logged_past(8)
+    world.tell(*past)
+    settle(learner)
+    world.tell(*[(turn, make_reward(turn, 0.5, revision=1, after_s=30)) for turn, _ in past])
+    settle(learner)
+    first, second = manifests(world)
+    before = {record.inference_id: record for record in first.turns}
+    for record in second.turns:
+        original = before[record.inference_id]
+        assert record.applied_revision == 0
+        assert record.scale == original.scale
+        credits = original.credit + record.credit
+        assert abs(credits - (record.reward - original.baseline) / original.scale) < 1e-5
+    assert prove_exactly_once([first, second]) == 16
+    learner.close()
+
+
+def test_what_may_not_train_does_not(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    world.tell(*logged_past(8))
+    barred = [make_turn(30, learn=False), make_turn(31, trainable=False, untrainable_reasons=("top_p",))]
+    world.tell(*[(turn, make_reward(turn, 1.0)) for turn in barred])
+    world.tell(*logged_past(16, seed=9))
+    settle(learner)
+    trained = {record.inference_id for one in manifests(world) for record in one.turns}
+    assert not trained & {turn.inference_id for turn in barred}
+    drops = {why for one in manifests(world) for why in one.drops}
+    assert drops == {"no_consent", "untrainable"}
+    learner.close()
+
+
+def test_stale_turns_train_the_baseline_alone(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner(max_divergence=0.5, min_ess=0.0)
+    past = logged_past(7)
+    alien = make_turn(40, logprobs=tuple(value - 4.0 for value in make_turn(40).logprobs))
+    world.tell(*past, (alien, make_reward(alien, 1.0)))
+    settle(learner)
+    (only,) = manifests(world)
+    assert {record.inference_id for record in only.turns if record.dropped} == {alien.inference_id}
+    assert {record.dropped for record in only.turns} == {None, "too_divergent"}
+    learner.close()
+
+
+def test_old_outcomes_are_bounded_by_kind(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner(max_outcome_age_s={"accepted": 10.0})
+    late = make_turn(50)
+    world.tell(*logged_past(7), (late, make_reward(late, 1.0, after_s=11)))
+    settle(learner)
+    assert [r.dropped for one in manifests(world) for r in one.turns if r.inference_id == late.inference_id] == [
+        "too_old"
+    ]
+    learner.close()
+
+
+def test_it_waits_for_the_live_version(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner(max_lead=1)
+    world.tell(*logged_past(24))
+    settle(learner)
+    assert published(world) == [1, 2]
+    world.release(2)
+    settle(learner)
+    assert published(world) == [1, 2, 3]
+    learner.close()
+
+
+def test_after_a_rollback_it_goes_on_from_what_serves(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    world.tell(*logged_past(16))
+    settle(learner)
+    world.release(2)
+    world.release(3)
+    world.release(3, "rolled_back")
+    world.release(2)
+    world.tell(*logged_past(8, seed=2))
+    settle(learner)
+    newest = manifests(world)[-1]
+    assert (newest.version, newest.parent) == (4, 2)
+    lineage = [one for one in manifests(world) if one.version != 3]
+    assert prove_exactly_once(lineage) == 16
+    learner.close()
+
+
+def test_it_resumes_from_weights_whose_checkpoint_was_let_go(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner(keep_checkpoints=2)
+    for seed in range(4):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+    world.release(2)
+    for version in (5, 4, 3):
+        world.release(version, "rolled_back")
+    world.release(2)
+    world.tell(*logged_past(8, seed=7))
+    settle(learner)
+    newest = manifests(world)[-1]
+    assert (newest.version, newest.parent) == (6, 2)
+    learner.close()
