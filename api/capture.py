@@ -4,7 +4,7 @@ import math
 
 from core.events import VersionSpan
 from core.ids import Version
-from core.ports import TokenChunk
+from core.ports import Clock, TokenChunk
 
 
 class Capture:
@@ -18,13 +18,15 @@ class Capture:
         self.replica: str | None = None
         self.first_token_s: float | None = None  # monotonic
         self._version_starts: list[tuple[int, Version]] = []
+        self._last_version: Version | None = None
 
-    def take(self, chunk: TokenChunk, now_s: float) -> None:
+    def take(self, chunk: TokenChunk, clock: Clock) -> None:
         if self.first_token_s is None:
-            self.first_token_s = now_s
+            self.first_token_s = clock.monotonic()
             self.cached_tokens = chunk.cached_tokens or 0
             self.replica = chunk.replica
-        if chunk.token_ids and self.last_version != chunk.version:
+        if chunk.version != self._last_version and chunk.token_ids:
+            self._last_version = chunk.version
             self._version_starts.append((len(self.token_ids), chunk.version))
         self.token_ids += chunk.token_ids
         self.logprobs += chunk.logprobs
@@ -33,10 +35,6 @@ class Capture:
     @property
     def first_version(self) -> Version | None:
         return self._version_starts[0][1] if self._version_starts else None
-
-    @property
-    def last_version(self) -> Version | None:
-        return self._version_starts[-1][1] if self._version_starts else None
 
     def version_spans(self) -> tuple[VersionSpan, ...]:
         ends = [start for start, _ in self._version_starts[1:]] + [len(self.token_ids)]

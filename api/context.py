@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass, field
 
+from prometheus_client import Counter
+
 from api.background import Background
 from api.identity import KeyRing
 from api.services import ApiServices
+from core.events import FinishReason
+from core.telemetry import TURNS
 
-_MAX_WORKLOAD_LABELS = 100
+_MAX_TURN_COUNTERS = 100
 _OTHER = "other"
 
 
@@ -15,12 +19,14 @@ class Context:
     services: ApiServices
     keys: KeyRing
     background: Background = field(default_factory=Background)
-    _workloads: set[str] = field(default_factory=set)
+    _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)
 
-    def workload_label(self, workload: str) -> str:
-        """For metrics. Workloads are the clients' words: past a bound, new ones are counted together."""
-        if workload not in self._workloads:
-            if len(self._workloads) >= _MAX_WORKLOAD_LABELS:
-                return _OTHER
-            self._workloads.add(workload)
-        return workload
+    def turn_counter(self, workload: str, finish_reason: FinishReason) -> Counter:
+        """Workloads are the clients' words: past a bound, new ones are counted together."""
+        counter = self._turn_counters.get((workload, finish_reason))
+        if counter is None:
+            full = len(self._turn_counters) >= _MAX_TURN_COUNTERS
+            counter = TURNS.labels(_OTHER if full else workload, finish_reason)
+            if not full:
+                self._turn_counters[workload, finish_reason] = counter
+        return counter

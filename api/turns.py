@@ -105,7 +105,7 @@ class Turn:
         clock, capture, wording = self._services.clock, self.capture, self._wording
         try:
             async for chunk in stream:
-                capture.take(chunk, clock.monotonic())
+                capture.take(chunk, clock)
                 if wording.must_follow:
                     self._read()
                 if chunk.finish_reason is not None or wording.ended is not None:
@@ -185,7 +185,7 @@ class Turn:
         self._count(turn)
 
     def _count(self, turn: Completion) -> None:
-        telemetry.TURNS.labels(self._context.workload_label(turn.workload), turn.finish_reason).inc()
+        self._context.turn_counter(turn.workload, turn.finish_reason).inc()
         telemetry.TURN_SECONDS.observe(turn.latency_ms / _S_TO_MS)
         if turn.ttft_ms is not None:
             telemetry.FIRST_TOKEN_SECONDS.observe(turn.ttft_ms / _S_TO_MS)

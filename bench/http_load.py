@@ -3,7 +3,7 @@ answer to the last one is whole.
 
     python -m bench.http_load PORT CLIENTS SECONDS [stream]
 
-Prints one JSON object: requests_per_s, p50_ms, p99_ms, bytes.
+Prints one JSON object: requests (all of them), requests_per_s, p50_ms, p99_ms, bytes.
 """
 
 import asyncio
@@ -76,6 +76,7 @@ async def load(port: int, clients: int, seconds: float, stream: bool) -> dict[st
         _, client = await loop.create_connection(lambda: Client(request, latencies_s), "127.0.0.1", port)
         connections.append(client)
     await asyncio.sleep(WARM_UP_S)
+    warmed_up = len(latencies_s)
     latencies_s.clear()
     started_s = time.perf_counter()
     await asyncio.sleep(seconds)
@@ -83,7 +84,9 @@ async def load(port: int, clients: int, seconds: float, stream: bool) -> dict[st
     for client in connections:
         client.stopping = True
     await asyncio.wait_for(asyncio.gather(*(client.ended for client in connections)), 30)
+    total = warmed_up + len(latencies_s)
     return {
+        "requests": total,
         "requests_per_s": len(done) / elapsed_s,
         "p50_ms": statistics.median(done) * 1000,
         "p99_ms": done[int(len(done) * 0.99)] * 1000,
