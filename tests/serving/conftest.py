@@ -1,0 +1,32 @@
+"""Fixtures; the modules beside this file are importable by name."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from local_world import World
+
+from core.settings import ServingSettings
+from serving.local import LocalEngine
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    torch.set_num_threads(1)
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def make_engine(world: World) -> Iterator[Callable[..., LocalEngine]]:
+    engines: list[LocalEngine] = []
+
+    def make(**settings: Any) -> LocalEngine:
+        engine = LocalEngine(ServingSettings(**settings), world.model_dir, world.weights, world.anchor)
+        engines.append(engine)
+        engine.start()
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
