@@ -1,0 +1,131 @@
+"""Baselines: what a turn's reward is compared with."""
+
+import io
+import statistics
+from collections.abc import Callable
+
+import pytest
+import torch
+from logged_world import make_reward, make_turn
+from torch import Tensor
+
+from core.settings import LearnerSettings
+from learner.advantages import Advantages, make_advantages
+from learner.advantages.base import MIN_SCALE
+from learner.advantages.ema import EmaBaseline, stratum
+from learner.advantages.value import ValueHead
+from learner.scored import ScoredTurn
+
+HIDDEN = 8
+
+
+def turns(rewards: list[float], workload: str = "write") -> list[ScoredTurn]:
+    made = [make_turn(number, workload=workload) for number in range(len(rewards))]
+    return [ScoredTurn(turn, make_reward(turn, value)) for turn, value in zip(made, rewards, strict=True)]
+
+
+def run(advantages: Advantages, batch: list[ScoredTurn], hidden_ND: Tensor | None = None) -> Tensor:
+    """One update of the baseline; a token a turn. Returns the advantages."""
+    rewards_M = torch.tensor([scored.reward.value for scored in batch])
+    advantages.begin(batch, rewards_M)
+    hidden_ND = torch.zeros(len(batch), HIDDEN) if hidden_ND is None else hidden_ND
+    baseline_N, fit = advantages.tokens(hidden_ND, torch.arange(len(batch)))
+    if fit.requires_grad:
+        fit.backward()
+    advantages.end()
+    return (rewards_M - baseline_N) / advantages.scale
+
+
+def value_head(seed: int = 0) -> ValueHead:
+    return ValueHead(HIDDEN, 2e-2, seed, "cpu")
+
+
+def test_the_moving_average_is_read_before_it_is_updated() -> None:
+    baseline = EmaBaseline(0.9)
+    run(baseline, turns([1.0]))
+    batch = turns([3.0, 3.0])
+    baseline.begin(batch, torch.tensor([3.0, 3.0]))
+    before = baseline.state_dict()
+    baseline.end()
+    assert before["averages"] == {stratum(batch[0]): pytest.approx(1.0)}
+    assert baseline.state_dict()["averages"] == {stratum(batch[0]): pytest.approx(1 * 0.81 + 3 * 0.19)}
+
+
+def test_each_stratum_has_its_own_average() -> None:
+    """Namespace, workload and channel."""
+    baseline = EmaBaseline(0.0)
+    run(baseline, turns([1.0], "write") + turns([-1.0], "fix"))
+    advantage_N = run(baseline, turns([1.5, 1.0], "write") + turns([-0.5, -1.0], "fix"))
+    assert float(advantage_N[0]) == pytest.approx(float(advantage_N[2]))
+    assert float(advantage_N[1]) == pytest.approx(float(advantage_N[3]))
+    assert float(advantage_N[0]) > 0 > float(advantage_N[1])
+    turn = make_turn(0)
+    thumbs, tests = make_reward(turn, 1.0), make_reward(turn, 1.0)
+    tests.components.clear()
+    assert stratum(ScoredTurn(turn, thumbs)) != stratum(ScoredTurn(turn, tests))
+
+
+def test_advantages_of_the_moving_average_are_white() -> None:
+    baseline = EmaBaseline(0.95)
+    run(baseline, turns([0.3]))
+    advantage_N = run(baseline, turns([1.0, -0.5, 0.25, 1.0, -0.5]))
+    assert float(advantage_N.mean()) == pytest.approx(0.0, abs=1e-6)
+    assert float(advantage_N.std()) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("make", [lambda: EmaBaseline(0.9), value_head])
+def test_rewards_that_are_all_alike_do_not_blow_up(make: Callable[[], Advantages]) -> None:
+    advantages = make()
+    run(advantages, turns([1.0, 1.0, 1.0]))
+    assert advantages.scale == MIN_SCALE
+
+
+def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
+    """Two kinds of request, told apart by their hidden states."""
+    head = value_head()
+    hidden_ND = torch.eye(HIDDEN)[[0, 1, 0, 1]]
+    rewards = [1.0, -0.5, 1.0, -0.5]
+    first_N = run(head, turns(rewards), hidden_ND)
+    scale = statistics.stdev(rewards)
+    assert first_N.tolist() == pytest.approx([reward / scale for reward in rewards], abs=0.3)
+    for _ in range(200):
+        last_N = run(head, turns(rewards), hidden_ND)
+    assert float(last_N.abs().max()) < 0.05
+
+
+def test_the_value_head_does_not_reach_into_the_policy() -> None:
+    head = value_head()
+    head.begin(batch := turns([1.0, 0.0]), torch.tensor([1.0, 0.0]))
+    hidden_ND = torch.randn(2, HIDDEN, requires_grad=True)
+    baseline_N, fit = head.tokens(hidden_ND, torch.arange(len(batch)))
+    fit.backward()
+    assert hidden_ND.grad is None
+    assert not baseline_N.requires_grad
+
+
+@pytest.mark.parametrize("make", [lambda: EmaBaseline(0.9), value_head])
+def test_state_goes_into_a_checkpoint_and_back(make: Callable[[], Advantages]) -> None:
+    advantages, other = make(), make()
+    hidden_ND = torch.randn(3, HIDDEN, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        run(advantages, turns([1.0, -0.5, 0.25]), hidden_ND)
+    file = io.BytesIO()
+    torch.save(advantages.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    for _ in range(2):
+        mine_N = run(advantages, turns([0.5, 0.0, 1.0]), hidden_ND)
+        assert run(other, turns([0.5, 0.0, 1.0]), hidden_ND).tolist() == mine_N.tolist()
+
+
+def test_making_a_value_head_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(1)
+    torch.manual_seed(11)
+    value_head(seed=3)
+    assert torch.rand(1) == expected
+
+
+def test_the_setting_chooses() -> None:
+    assert isinstance(make_advantages(LearnerSettings(advantage="ema"), HIDDEN), EmaBaseline)
+    assert isinstance(make_advantages(LearnerSettings(advantage="value"), HIDDEN), ValueHead)

@@ -1,0 +1,82 @@
+"""What is too stale to train."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from logged_world import make_reward, make_turn
+
+from learner.staleness import Staleness, effective_share, judge, too_old
+
+
+def judged(shifts: list[float], *, max_divergence: float = 0.5, min_ess: float = 0.0, tokens: int = 3) -> Staleness:
+    """Turn m's tokens have log pi - log mu = shifts[m]."""
+    turns_N = torch.arange(len(shifts)).repeat_interleave(tokens)
+    behaviour_N = torch.full((len(turns_N),), -2.0)
+    return judge(
+        behaviour_N + torch.tensor(shifts)[turns_N],
+        behaviour_N,
+        turns_N,
+        len(shifts),
+        max_divergence=max_divergence,
+        min_ess=min_ess,
+    )
+
+
+def test_the_divergence_is_the_mean_k3_of_a_turns_tokens() -> None:
+    found = judged([0.0, 0.5, -1.0])
+    expected = [math.exp(shift) - 1 - shift for shift in (0.0, 0.5, -1.0)]
+    assert found.divergence_M.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_divergence_is_judged_by_turn_not_by_token() -> None:
+    turns_N = torch.tensor([0, 0, 1, 1])
+    behaviour_N = torch.full((4,), -2.0)
+    found = judge(
+        behaviour_N + torch.tensor([1.2, 0.0, 1.2, 1.2]), behaviour_N, turns_N, 2, max_divergence=0.9, min_ess=0.0
+    )
+    assert found.keep_M.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("shift", "kept"), [(0.85, True), (0.9, False), (-1.1, True), (-1.2, False)])
+def test_the_bound_on_a_turns_divergence(shift: float, kept: bool) -> None:
+    assert judged([0.0, shift]).keep_M.tolist() == [True, kept]
+
+
+def test_the_most_divergent_are_left_out_until_the_sample_is_large_enough() -> None:
+    shifts = [0.0, 0.0, 0.0, 3.0, 2.0]
+    assert judged(shifts, max_divergence=100.0).keep_M.all()
+    found = judged(shifts, max_divergence=100.0, min_ess=0.9)
+    assert found.keep_M.tolist() == [True, True, True, False, False]
+    assert found.ess < 0.9  # of all of them
+    some = judged(shifts, max_divergence=100.0, min_ess=0.45)
+    assert some.keep_M.tolist() == [True, True, True, False, True]
+
+
+def test_what_is_not_finite_does_not_train() -> None:
+    assert judged([0.0, math.nan]).keep_M.tolist() == [True, False]
+    assert judged([0.0, math.inf]).keep_M.tolist() == [True, False]
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
+def test_the_effective_share_lies_between_one_nth_and_one(weights: list[float]) -> None:
+    share = effective_share(torch.tensor(weights, dtype=torch.float64))
+    assert 1 / len(weights) - 1e-9 <= share <= 1 + 1e-9
+
+
+def test_the_effective_share_of_equals_and_of_one_against_all() -> None:
+    assert effective_share(torch.full((7,), 3.0)) == pytest.approx(1.0)
+    assert effective_share(torch.tensor([1e6, 1.0, 1.0, 1.0])) == pytest.approx(0.25, abs=1e-4)
+    assert effective_share(torch.tensor([])) == 1.0
+
+
+def test_age_is_bounded_by_the_kind_of_outcome() -> None:
+    turn = make_turn(0)
+    late = make_reward(turn, 1.0, after_s=100)
+    assert not too_old(turn, late, {}, 100.0)
+    assert too_old(turn, late, {}, 99.0)
+    assert too_old(turn, late, {"accepted": 50.0}, 1000.0)
+    assert not too_old(turn, late, {"accepted": 5000.0}, 1.0)
+    assert not too_old(turn, late, {"edited": 1.0}, 1000.0)  # another kind
