@@ -86,10 +86,11 @@ class LearnerSettings(_Stage):
     """A smaller batch of at least `min_turns` trains when its oldest turn has waited so long."""
     min_turns: int = Field(default=16, ge=2)
     """Fewest turns in an update."""
-    backlog_turns: int = Field(default=512, ge=2)
-    """Most turns that wait for an update; beyond it the oldest are let go, and counted."""
-    micro_batch_tokens: int = Field(default=4096, ge=64)
-    """Padded tokens in one forward pass."""
+    backlog_turns: int = Field(default=192, ge=2)
+    """Most turns that wait for an update; beyond it the oldest are let go, and counted. It bounds how long feedback
+    waits when it comes faster than it can be learned from."""
+    micro_batch_tokens: int = Field(default=1024, ge=64)
+    """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
     learning_rate: float = Field(default=4e-4, gt=0)
     """AdamW's."""
     beta1: float = Field(default=0.9, ge=0, lt=1)

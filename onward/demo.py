@@ -40,7 +40,9 @@ def run_demo(
 def running_service(directory: Path, overrides: Mapping[str, str]) -> Iterator[str]:
     """The URL of a service started on `directory` and stopped afterwards; its log goes to DIRECTORY.log."""
     directory.parent.mkdir(parents=True, exist_ok=True)
-    settings = [f"{name.removeprefix('ONWARD_').lower().replace('__', '.')}={value}" for name, value in overrides.items()]
+    settings = [
+        f"{name.removeprefix('ONWARD_').lower().replace('__', '.')}={value}" for name, value in overrides.items()
+    ]
     command = [sys.executable, "-m", "onward", "run", str(directory), "--port", "0"]
     for setting in settings:
         command += ["--set", setting]

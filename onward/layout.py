@@ -42,6 +42,11 @@ class Layout:
         return self.root / "learner"
 
     @property
+    def learner_ready(self) -> Path:
+        """The pid of the learner that has loaded everything and takes rewards."""
+        return self.root / "learner.pid"
+
+    @property
     def cache(self) -> Path:
         return self.root / "cache"
 

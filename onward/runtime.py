@@ -19,11 +19,13 @@ import uvicorn
 from core.errors import ConfigError
 from onward.layout import Layout
 from onward.supervisor import LearnerProcess, StageThread
-from onward.wiring import Foundation, Service, build_app, build_learner, build_service, open_foundation
+from onward.wiring import Foundation, build_app, build_learner, build_service, open_foundation
 
 _GC_THRESHOLDS = (50_000, 20, 1000)  # measured: p99 of a request 19 to 7 ms
 _SWITCH_INTERVAL_S = 0.001  # the engine's thread and the event loop share the interpreter
 _BACKLOG = 1024
+_KEEP_ALIVE_S = 75  # longer than clients keep idle connections: else one closes as the other writes
+_START_POLL_S = 0.01
 logger = logging.getLogger(__name__)
 
 
@@ -43,7 +45,7 @@ def _serve(foundation: Foundation, overrides: Mapping[str, str]) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     service = build_service(foundation)
     threads = [StageThread(name, stage) for name, stage in service.stages.items()]
-    learner = LearnerProcess(foundation.layout.root, overrides) if foundation.settings.learner.enabled else None
+    learner = LearnerProcess(foundation.layout, overrides) if foundation.settings.learner.enabled else None
 
     def readiness() -> dict[str, str]:
         states = {thread.name: thread.state for thread in threads}
@@ -79,6 +81,7 @@ def _serve_http(foundation: Foundation, app: object) -> None:
         http="httptools",
         access_log=False,
         log_level="warning",
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=10,
     )
     server = uvicorn.Server(config)
@@ -88,8 +91,8 @@ def _serve_http(foundation: Foundation, app: object) -> None:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
+        while not server.started and not serving.done():  # uvicorn sets a flag and wakes nobody
+            await asyncio.wait([serving], timeout=_START_POLL_S)
         foundation.layout.address.write_text(json.dumps({"pid": os.getpid(), "url": url}))
         print(f"onward serves at {url}  (directory {foundation.layout.root})", flush=True)
         await serving
@@ -127,9 +130,11 @@ def run_learner(directory: Path) -> None:
     signal.signal(signal.SIGINT, stop)
     foundation = open_foundation(directory)
     learner = build_learner(foundation)
+    foundation.layout.learner_ready.write_text(str(os.getpid()))
     try:
         while not stopping and os.getppid() == parent:
             learner.step(0.1)
     finally:
+        foundation.layout.learner_ready.unlink(missing_ok=True)
         learner.close()
         foundation.close()

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 
 from core.errors import OnwardError
+from onward.layout import Layout
 from onward.wiring import Stage
 
 _STEP_S = 0.1
@@ -53,8 +53,9 @@ class StageThread(threading.Thread):
 class LearnerProcess:
     """The learner as a child process, started again when it dies."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
-        self._command = [sys.executable, "-m", "onward", "learn", str(directory)]
+    def __init__(self, layout: Layout, environment: Mapping[str, str]) -> None:
+        self._ready = layout.learner_ready
+        self._command = [sys.executable, "-m", "onward", "learn", str(layout.root)]
         self._environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,8 +87,13 @@ class LearnerProcess:
 
     @property
     def state(self) -> str:
-        alive = self._process is not None and self._process.poll() is None
-        return "ok" if alive else "not running"
+        """`ok` once it takes rewards."""
+        if self._process is None or self._process.poll() is not None:
+            return "not running"
+        try:
+            return "ok" if int(self._ready.read_text()) == self._process.pid else "starting"
+        except (FileNotFoundError, ValueError):
+            return "starting"
 
 
 def _die_with_parent() -> None:

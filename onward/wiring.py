@@ -169,4 +169,3 @@ def build_learner(foundation: Foundation) -> "Learner":
         foundation.layout.learner,
         foundation.clock,
     )
-

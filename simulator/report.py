@@ -115,8 +115,9 @@ def summary(report: dict[str, Any], output: Path) -> str:
     def seconds(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f} s"
 
+    start, end = percent(report["quality_start"]), percent(report["quality_end"])
     lines = [
-        f"true quality          {percent(report['quality_start'])} at the start, {percent(report['quality_end'])} at the end",
+        f"true quality          {start} at the start, {end} at the end",
         f"reported accepted     {percent(report['reported_accept_end'])} at the end",
         f"feedback to served    p50 {seconds(report['feedback_to_served_p50_s'])}, "
         f"p99 {seconds(report['feedback_to_served_p99_s'])}",

@@ -37,7 +37,7 @@ class ServiceView:
             return msgspec.json.decode(await response.read())
 
     async def policies(self) -> list[dict[str, Any]]:
-        return list((await self.get("/v1/policies?limit=10000"))["data"])
+        return list((await self.get("/v1/policies?limit=1000"))["data"])
 
     async def count_turns(self, session_ids: Iterable[str]) -> Counter[str]:
         """How often each inference stands in its session."""

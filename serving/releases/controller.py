@@ -14,9 +14,10 @@ one is tried again.
 
 import logging
 import threading
+from contextlib import suppress
 
 from core import telemetry
-from core.errors import GateRefused, InvalidRequest, NotFound, WeightsError
+from core.errors import Conflict, GateRefused, InvalidRequest, NotFound, WeightsError
 from core.events import PolicyVersion, Release, ReleaseState, Topic
 from core.ids import Version
 from core.ports import Clock, Engine, EventLog, Store, Weights, WeightsRef
@@ -162,7 +163,8 @@ class ReleaseController:
     def _unload_others(self) -> None:
         """The live and the one before it stay in memory: a rollback takes no loading."""
         for version in set(self._engine.loaded()) - {self._live, self._previous}:
-            self._engine.unload(version)
+            with suppress(Conflict):  # a request is pinned to it; the next swap tries again
+                self._engine.unload(version)
 
     def _restore(self) -> Version:
         """Serve what the store says is live."""
@@ -173,8 +175,8 @@ class ReleaseController:
             waiting = policies.list_candidates(connection)
         assert policy is not None
         self._load(policy)
-        self._engine.switch(live)
         self._live = live
+        self._engine.switch(live)
         for candidate in waiting:
             self._consider(candidate)
         return live

@@ -1,0 +1,124 @@
+"""`onward replay`: a directory's log scored and learned from again, from the anchor, in a directory of its own.
+
+Time is the log's; every version is released as soon as it is made. The same log, spec, settings and seed give the same
+rewards and the same weights, down to the digest.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.progress import Progress
+
+from core.clock import ManualClock
+from core.errors import ConfigError
+from core.events import Completion, Outcome, Release, Reward, SessionEnded, Topic
+from core.ids import Version
+from core.ports import EventLog, Record
+from core.reward_spec import load_reward_spec
+from core.settings import LearnerSettings
+from core.store import policies, turns
+from learner.stage import Learner
+from onward.wiring import Foundation, open_foundation
+from scoring.rescore import rescore
+from serving.releases import CLUSTER, ensure_anchor
+
+_BATCH = 512
+
+
+def replay_log(directory: Path, out: Path, spec: Path | None, seed: int | None) -> dict[str, Any]:
+    """Raises ConfigError when `out` is in use already. `spec` and `seed` default to the directory's own."""
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out}: not empty")
+    source, target = open_foundation(directory), open_foundation(out)
+    try:
+        settings = source.settings.learner
+        if seed is not None:
+            settings = settings.model_copy(update={"seed": seed})
+        rewards = _score(source, target, spec)
+        return _learn(source, target, rewards, settings)
+    finally:
+        source.close()
+        target.close()
+
+
+def _score(source: Foundation, target: Foundation, spec: Path | None) -> list[Reward]:
+    """Turns into the target's store, and their rewards in order of event time."""
+    reward_spec = source.spec if spec is None else load_reward_spec(spec)
+    records = list(_records(source.log))
+    moments = [moment for record in records if (moment := _event_time(record)) is not None]
+    if not moments:
+        raise ConfigError(f"{source.layout.log}: no turns to replay")
+    spoken = [record.event for record in records if isinstance(record.event, Completion)]
+    with target.store.begin() as connection:
+        for start in range(0, len(spoken), _BATCH):
+            turns.put_turns(connection, spoken[start : start + _BATCH])
+    return list(rescore(source.log, reward_spec, target.store, ManualClock(min(moments)), until=max(moments)))
+
+
+def _records(log: EventLog) -> Iterator[Record]:
+    """The whole topic from the earliest offset; leaves no trace in the log's groups."""
+    consumer = log.consumer("replay", [Topic.TURNS])
+    try:
+        for partition in consumer.assignment():
+            consumer.seek(partition, log.earliest(partition))
+        while records := consumer.poll(_BATCH, 0.0):
+            yield from records
+    finally:
+        consumer.close()
+
+
+def _event_time(record: Record) -> Any:
+    match record.event:
+        case Completion() | Outcome() | SessionEnded() as event:
+            return event.received_at
+    return None
+
+
+def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> dict[str, Any]:
+    clock = ManualClock(rewards[0].decided_at if rewards else source.clock.now())
+    ensure_anchor(target.store, target.log, target.weights, source.model, source.settings.serving.model_name, clock)
+    learner = Learner(
+        target.log, target.store, target.weights, target.blobs, settings, source.model, target.layout.learner, clock
+    )
+    try:
+        with Progress() as progress:
+            task = progress.add_task("learn", total=len(rewards))
+            for start in range(0, len(rewards), settings.min_turns):
+                part = rewards[start : start + settings.min_turns]
+                target.log.append_blocking(Topic.REWARDS, part)
+                clock.advance_to(part[-1].decided_at)
+                while learner.step(0.0):
+                    _release_newest(target, learner.newest, clock)
+                progress.advance(task, len(part))
+    finally:
+        learner.close()
+    return _summary(target, rewards)
+
+
+def _release_newest(target: Foundation, newest: Version | None, clock: ManualClock) -> None:
+    """Offline nobody is served: each version counts as live at once, so that the learner goes on from it."""
+    with target.store.read() as connection:
+        live = policies.live_version(connection, CLUSTER)
+    if newest is not None and newest != live:
+        release = Release(version=newest, cluster=CLUSTER, state="live", why="replay", by="gate", at=clock.now())
+        with target.store.begin() as connection:
+            policies.put_release(connection, release)
+        target.log.append_blocking(Topic.RELEASES, [release])
+
+
+def _summary(target: Foundation, rewards: list[Reward]) -> dict[str, Any]:
+    with target.store.read() as connection:
+        policy, _ = policies.list_policies(connection, 1)[0]
+    digest = hashlib.blake2b(digest_size=16)
+    for reward in rewards:
+        digest.update(msgspec.msgpack.encode(reward))
+    return {
+        "rewards": len(rewards),
+        "rewards_digest": digest.hexdigest(),
+        "version": policy.version,
+        "weights_digest": policy.digest,
+        "weights": str(target.layout.blobs / policy.weights),
+    }
