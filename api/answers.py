@@ -1,5 +1,8 @@
 """Answers in OpenAI's shapes (https://platform.openai.com/docs/api-reference/chat/object), each with an `onward`
-object that says which inference it is, who spoke it, and whether it can be trained on."""
+object that says which inference it is, who spoke it, and whether it can be trained on.
+
+(`gc=False`: such objects live for a request and are in no cycle; the collector need not walk them.)
+"""
 
 from typing import Any, Literal
 
@@ -13,7 +16,7 @@ from core.ports import Renderer
 Headers = list[tuple[bytes, bytes]]
 
 
-class OnwardInfo(msgspec.Struct, kw_only=True):
+class OnwardInfo(msgspec.Struct, kw_only=True, gc=False):
     """Ours. `policy_version` is that of the first token, `policy_versions` the spans over all of them."""
 
     inference_id: str
@@ -28,43 +31,43 @@ class OnwardInfo(msgspec.Struct, kw_only=True):
     logged: bool
 
 
-class PromptTokensDetails(msgspec.Struct):
+class PromptTokensDetails(msgspec.Struct, gc=False):
     cached_tokens: int
 
 
-class Usage(msgspec.Struct, kw_only=True):
+class Usage(msgspec.Struct, kw_only=True, gc=False):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
 
 
-class TopLogprob(msgspec.Struct):
+class TopLogprob(msgspec.Struct, gc=False):
     token: str
     logprob: float
     bytes: list[int]
 
 
-class TokenLogprob(msgspec.Struct):
+class TokenLogprob(msgspec.Struct, gc=False):
     token: str
     logprob: float
     bytes: list[int]
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(msgspec.Struct):
+class ChatLogprobs(msgspec.Struct, gc=False):
     content: list[TokenLogprob]
     refusal: None = None
 
 
-class Message(msgspec.Struct, kw_only=True):
+class Message(msgspec.Struct, kw_only=True, gc=False):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
 
 
-class ChatChoice(msgspec.Struct, kw_only=True):
+class ChatChoice(msgspec.Struct, kw_only=True, gc=False):
     index: int
     message: Message
     logprobs: ChatLogprobs | None
@@ -72,7 +75,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     onward: OnwardInfo | UnsetType = UNSET
 
 
-class ChatCompletion(msgspec.Struct, kw_only=True):
+class ChatCompletion(msgspec.Struct, kw_only=True, gc=False):
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
@@ -82,13 +85,13 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     onward: OnwardInfo | UnsetType = UNSET
 
 
-class MessageDelta(msgspec.Struct, kw_only=True):
+class MessageDelta(msgspec.Struct, kw_only=True, gc=False):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
 
 
-class ChunkChoice(msgspec.Struct, kw_only=True):
+class ChunkChoice(msgspec.Struct, kw_only=True, gc=False):
     index: int
     delta: MessageDelta
     logprobs: ChatLogprobs | None = None
@@ -96,7 +99,7 @@ class ChunkChoice(msgspec.Struct, kw_only=True):
     onward: OnwardInfo | UnsetType = UNSET
 
 
-class ChatChunk(msgspec.Struct, kw_only=True):
+class ChatChunk(msgspec.Struct, kw_only=True, gc=False):
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
@@ -106,14 +109,14 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     onward: OnwardInfo | UnsetType = UNSET
 
 
-class TextLogprobs(msgspec.Struct, kw_only=True):
+class TextLogprobs(msgspec.Struct, kw_only=True, gc=False):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]] | None
     text_offset: list[int]
 
 
-class TextChoice(msgspec.Struct, kw_only=True):
+class TextChoice(msgspec.Struct, kw_only=True, gc=False):
     index: int
     text: str
     logprobs: TextLogprobs | None = None
@@ -121,7 +124,7 @@ class TextChoice(msgspec.Struct, kw_only=True):
     onward: OnwardInfo | UnsetType = UNSET
 
 
-class TextCompletion(msgspec.Struct, kw_only=True):
+class TextCompletion(msgspec.Struct, kw_only=True, gc=False):
     id: str
     object: Literal["text_completion"] = "text_completion"
     created: int

@@ -21,7 +21,7 @@ _MAX_TAG_CHARACTERS = 512
 _MAX_HARNESS_CHARACTERS = 200
 
 
-class Intake(msgspec.Struct, frozen=True, kw_only=True):
+class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     identity: Identity
     received_at: datetime
     started_s: float  # monotonic

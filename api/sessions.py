@@ -20,7 +20,7 @@ How = Literal["root", "continued", "branch", "rewritten"]
 _RENDER_ON_LOOP_CHARACTERS = 16_384  # longer prompts are tokenised on a thread: about 5 ms and more
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`how`: root (nobody has spoken before), continued (the parent's first child), branch (another child of it),
     rewritten (the model has spoken before, but not like this: the prompt is rendered afresh)."""
 

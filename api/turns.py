@@ -24,7 +24,7 @@ COMPLETE: frozenset[FinishReason] = frozenset(("stop", "length", "tool_calls"))
 _S_TO_MS = 1000.0
 
 
-class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
+class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the choices of one request share. `transcript` is None where no next turn will look for this one."""
 
     intake: Intake
@@ -39,7 +39,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0
 
 
-class Delta(msgspec.Struct, frozen=True, kw_only=True):
+class Delta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one choice said with its output tokens [token_start, token_end)."""
 
     content: str

@@ -104,7 +104,11 @@ def litellm(command: Path, backend: Server, directory: Path, port: int) -> Itera
     parameters = {"model": f"openai/{MODEL}", "api_base": f"http://127.0.0.1:{backend.port}/v1", "api_key": "none"}
     config = directory / "litellm.json"  # YAML reads JSON
     config.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": parameters}]}))
-    environment = ENVIRONMENT | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "NO_DOCS": "True"}
+    environment = ENVIRONMENT | {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # no keys to check, as for the others
+    }
     arguments = ["--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
     with (
         (directory / "litellm.log").open("w") as log,

@@ -3,7 +3,8 @@
     python -m bench.api_servers onward DIRECTORY
     python -m bench.api_servers floor
 
-Prints the port once it listens. Both run with uvloop, httptools and the garbage collector set as in production.
+Prints the port once it listens. Both run with uvloop, httptools, and the interpreter and its garbage collector
+set as in production.
 """
 
 import asyncio
@@ -158,6 +159,8 @@ def serve(app: FastAPI) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
     server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="warning"))
+
+    sys.setswitchinterval(0.001)
 
     async def main() -> None:
         gc.collect()
