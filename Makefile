@@ -12,7 +12,7 @@ NAME ?=
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run test check bench lock clean
+.PHONY: install demo run test check bench model lock clean
 
 install: $(VENV)/.installed
 
@@ -41,9 +41,13 @@ check: install ## format, lint, types, layers
 bench: install ## all benchmarks, or NAME=...
 	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step api_overhead); do $(BIN)/python -m bench.$$name || exit 1; done
 
+model: install ## the shipped tiny model again, into build/tiny/model
+	$(BIN)/python -m simulator.tiny build/tiny
+	$(BIN)/onward midtrain build/tiny/corpus build/tiny/model --init build/tiny/init --steps 1500 --seed 0
+
 lock: install ## requirements.lock anew from pyproject.toml
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --extra dev pyproject.toml -o requirements.lock
 	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
 
 clean: ## what was built; never a service's directory
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo build

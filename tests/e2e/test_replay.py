@@ -1,0 +1,38 @@
+"""The researcher's promise: the same log, spec, settings and seed give the same rewards and the same weights."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from service_tree import Service, simulate
+
+MakeService = Callable[..., Service]
+
+
+def replay(directory: Path, out: Path, *options: str) -> Any:
+    command = [sys.executable, "-m", "onward", "replay", str(directory), "--out", str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout[done.stdout.index("{") :])
+
+
+def test_twice_the_same_and_otherwise_not(make_service: MakeService, tmp_path: Path) -> None:
+    service = make_service(learner__batch_turns=16, learner__min_turns=8).start()
+    simulate(service, tmp_path / "demo", seconds=10, rate=8).communicate(timeout=90)
+    service.stop()
+
+    first = replay(service.directory, tmp_path / "a")
+    second = replay(service.directory, tmp_path / "b")
+    assert first["rewards"] > 50
+    assert first["version"] > 3
+    assert {k: v for k, v in first.items() if k != "weights"} == {k: v for k, v in second.items() if k != "weights"}
+
+    harsh = tmp_path / "harsh.toml"
+    harsh.write_text('[outcomes.accepted]\ntype = "boolean"\nweight = 0.5\ndecides = true\n')
+    other = replay(service.directory, tmp_path / "c", "--spec", str(harsh))
+    assert other["rewards_digest"] != first["rewards_digest"]
+    assert other["weights_digest"] != first["weights_digest"]
+    assert replay(service.directory, tmp_path / "d", "--seed", "7")["weights_digest"] != first["weights_digest"]
