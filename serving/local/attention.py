@@ -117,9 +117,13 @@ class SlotCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """`key_states` and `value_states`: [1, K, N, D]."""
         assert self.plan is not None
-        keys_STKD, values_STKD = self.keys_STKD[layer_idx], self.values_STKD[layer_idx]
-        keys_STKD.flatten(0, 1).index_copy_(0, self.plan.places_N, key_states[0].transpose(0, 1))
-        values_STKD.flatten(0, 1).index_copy_(0, self.plan.places_N, value_states[0].transpose(0, 1))
+        return self.write(layer_idx, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1), self.plan)
+
+    def write(self, layer: int, key_NKD: Tensor, value_NKD: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Put them where the plan says; returns the layer's whole tensors."""
+        keys_STKD, values_STKD = self.keys_STKD[layer], self.values_STKD[layer]
+        keys_STKD.flatten(0, 1).index_copy_(0, plan.places_N, key_NKD)
+        values_STKD.flatten(0, 1).index_copy_(0, plan.places_N, value_NKD)
         return keys_STKD, values_STKD
 
     def get_seq_length(self, *_args: Any, **_kwargs: Any) -> int:
@@ -149,37 +153,38 @@ def slot_attention(
     Returns [1, N, H, D]."""
     if softcap is not None or s_aux is not None:
         raise ConfigError("serving.model: the local engine has no attention with soft caps or sinks")
+    return attend(query[0].transpose(0, 1), key, value, plan, scaling)[None], None
+
+
+def attend(query_NHD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float | None) -> Tensor:
+    """key, value: [S, T, K, D]. Returns [N, H, D]."""
     parts_NHD = []
     if plan.num_decoding:
-        parts_NHD.append(_decode(query[0, :, : plan.num_decoding], key, value, plan, scaling))
+        parts_NHD.append(_decode(query_NHD[: plan.num_decoding], key, value, plan, scaling))
     for row in plan.prefills:
-        query_1HPD = query[:, :, row.first : row.first + row.end - row.start]
-        key_1KCD = key[row.slot, None, : row.end].transpose(1, 2)
-        value_1KCD = value[row.slot, None, : row.end].transpose(1, 2)
+        query_HPD = query_NHD[row.first : row.first + row.end - row.start].transpose(0, 1)
         mixed_1HPD = F.scaled_dot_product_attention(
-            query_1HPD,
-            key_1KCD,
-            value_1KCD,
+            query_HPD[None],
+            key[row.slot, None, : row.end].transpose(1, 2),
+            value[row.slot, None, : row.end].transpose(1, 2),
             attn_mask=row.mask_PC,
             is_causal=row.mask_PC is None,
             scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[2],
+            enable_gqa=query_NHD.shape[1] != key.shape[2],
         )
         parts_NHD.append(mixed_1HPD[0].transpose(0, 1))
-    mixed_NHD = parts_NHD[0] if len(parts_NHD) == 1 else torch.cat(parts_NHD)
-    return mixed_NHD[None], None
+    return parts_NHD[0] if len(parts_NHD) == 1 else torch.cat(parts_NHD)
 
 
-def _decode(query_HBD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float | None) -> Tensor:
+def _decode(query_BHD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float | None) -> Tensor:
     """One query position for each row; returns [B, H, D]."""
-    heads, _, size = query_HBD.shape
+    _, heads, size = query_BHD.shape
     kv_heads = key.shape[2]
     if plan.gather_B is not None:
         key_BCKD = key[:, : plan.keys].index_select(0, plan.gather_B)
         value_BCKD = value[:, : plan.keys].index_select(0, plan.gather_B)
     else:
         key_BCKD, value_BCKD = key[plan.span, : plan.keys], value[plan.span, : plan.keys]
-    query_BHD = query_HBD.transpose(0, 1)
     if plan.rows_B is not None:
         spread = query_BHD.new_zeros((key_BCKD.shape[0], heads, size))
         query_BHD = spread.index_copy_(0, plan.rows_B, query_BHD)

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
 import msgspec
-from transformers import PreTrainedModel
 
 from core import telemetry
 from core.errors import Conflict, EngineUnavailable, InvalidRequest
@@ -12,7 +11,7 @@ from core.events import Sampling
 from core.ids import Version
 from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
-from serving.local.model import context_length, load_model
+from serving.local.model import Decoder, context_length, load_decoder
 from serving.local.probe import Probe
 from serving.local.sampler import check_sampling, untrainable
 from serving.local.scheduler import FirstToken, Scheduler
@@ -27,13 +26,14 @@ class LocalEngine:
     def __init__(self, settings: ServingSettings, model_dir: Path, weights: Weights, anchor: WeightsRef) -> None:
         """Raises ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be loaded."""
         self._weights = weights
-        template = load_model(model_dir, settings)
-        model, digest = build_version(template, weights.open(anchor), anchor)
-        self._models = {anchor.version: model}
+        template = load_decoder(model_dir, settings)
+        model, digest = build_version(template.model, weights.open(anchor), anchor)
+        anchor_decoder = template.alike(model)
+        self._models = {anchor.version: anchor_decoder}
         self._digests = {anchor.version: digest}
-        self._vocabulary: int = template.config.get_text_config().vocab_size
-        self._context_length = context_length(template.config, settings)
-        self._probe = Probe(model, self._context_length)
+        self._vocabulary: int = template.vocabulary
+        self._context_length = context_length(template.model.config, settings)
+        self._probe = Probe(anchor_decoder, self._context_length)
         self._scheduler = Scheduler(self._models, anchor.version, settings, self._context_length)
         telemetry.POLICY_VERSION.set(anchor.version)
 
@@ -117,8 +117,9 @@ class LocalEngine:
 
     def load(self, ref: WeightsRef) -> None:
         """On the caller's thread, beside decoding."""
-        model, digest = build_version(self._models[self.live_version], self._weights.open(ref), ref)
-        self._models[ref.version], self._digests[ref.version] = model, digest
+        live = self._models[self.live_version]
+        model, digest = build_version(live.model, self._weights.open(ref), ref)
+        self._digests[ref.version], self._models[ref.version] = digest, live.alike(model)
 
     def probe(self, version: Version) -> Mapping[str, float]:
         live = self.live_version
@@ -140,7 +141,7 @@ class LocalEngine:
             raise Conflict(f"version {version} still serves {users} requests", param="version")
         del self._models[version], self._digests[version]
 
-    def _loaded(self, version: Version) -> PreTrainedModel:
+    def _loaded(self, version: Version) -> Decoder:
         if version not in self._models:
             raise EngineUnavailable(f"version {version} is not loaded")
         return self._models[version]

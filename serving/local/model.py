@@ -1,18 +1,18 @@
-"""A Hugging Face causal LM made ready to serve from slots: attention over the slot cache, fused norms, and a check at
-load that it still computes what transformers computes."""
+"""A Hugging Face causal LM made ready to serve from slots. transformers' own modules compute, with attention over the
+slot cache; Llama-shaped decoders are computed leanly. Either way a check at load holds it against transformers."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from core.errors import ConfigError
 from core.settings import ServingSettings
 from serving.local.attention import NAME, Plan, Row, SlotCache, register_attention
+from serving.local.lean import Lean, Rotary, is_lean
 
 _CHECK_TOKENS = 12
 _CHECK_SPLIT = 7
@@ -21,20 +21,53 @@ _TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 _MOVING_ROPE = ("dynamic", "longrope")
 
 
-class FusedRMSNorm(nn.Module):
-    """The norm of transformers' `*RMSNorm` modules in one call (arXiv 1910.07467)."""
+class Decoder:
+    """One version's model, ready to compute from slots."""
 
-    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
-        super().__init__()
-        self.weight = weight
-        self.epsilon = epsilon
+    def __init__(self, model: PreTrainedModel, rotary: Rotary | None) -> None:
+        """`rotary`: given where the model is to be computed leanly."""
+        self.model = model
+        self.rotary = rotary
+        self._lean = None if rotary is None else Lean(model, rotary)
+        self._like = next(model.parameters())
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return F.rms_norm(hidden_states, self.weight.shape, self.weight, self.epsilon)
+    def alike(self, model: PreTrainedModel) -> "Decoder":
+        """Another version, computed in the same way."""
+        return Decoder(model, self.rotary)
+
+    @property
+    def vocabulary(self) -> int:
+        size: int = self.model.config.get_text_config().vocab_size
+        return size
+
+    @torch.inference_mode()
+    def forward(
+        self, cache: SlotCache, rows: Sequence[Row], tokens: Sequence[int], *, all_positions: bool = False
+    ) -> Tensor:
+        """Compute the rows' packed `tokens` in one pass, keeping keys and values in their slots.
+
+        Returns logits [R, V] of each row's last token, or [N, V] of all. Rows of one token come first.
+        """
+        like = self._like
+        plan = Plan(rows, cache.slot_tokens, like.device, like.dtype)
+        tokens_N = torch.tensor(tokens, device=like.device)
+        if self._lean is not None:
+            return self._lean(tokens_N, plan, cache, None if all_positions else plan.last_R)
+        cache.plan = plan
+        output = self.model(
+            input_ids=tokens_N[None],
+            position_ids=plan.positions_1N,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=0 if all_positions else plan.last_R,
+            plan=plan,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
 
 
-def load_model(directory: Path, settings: ServingSettings) -> PreTrainedModel:
-    """The directory's model in eval mode on the settings' device and dtype, as `forward` wants it.
+def load_decoder(directory: Path, settings: ServingSettings) -> Decoder:
+    """The directory's model on the settings' device and dtype, held against itself as transformers computes it.
     Raises ConfigError naming the setting that does not fit."""
     register_attention()
     dtype = getattr(torch, settings.dtype)
@@ -43,11 +76,9 @@ def load_model(directory: Path, settings: ServingSettings) -> PreTrainedModel:
         model: Any = AutoModelForCausalLM.from_pretrained(directory, config=config, dtype=dtype, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"serving.model: {directory} is no Hugging Face causal LM ({error})") from error
-    _refuse_unfit(config, context_length(config, settings))
-    model = model.to(settings.device).eval().requires_grad_(False)
-    _check(model)
-    checked: PreTrainedModel = model
-    return checked
+    context = context_length(config, settings)
+    _refuse_unfit(config, context)
+    return _fastest_that_is_right(model.to(settings.device).eval().requires_grad_(False), context)
 
 
 def context_length(config: Any, settings: ServingSettings) -> int:
@@ -87,62 +118,35 @@ def slot_cache(model: PreTrainedModel, slots: int, slot_tokens: int) -> SlotCach
         ) from error
 
 
-@torch.inference_mode()
-def forward(
-    model: PreTrainedModel, cache: SlotCache, rows: Sequence[Row], tokens: Sequence[int], *, all_positions: bool = False
-) -> Tensor:
-    """Compute the rows' packed `tokens` in one pass, keeping keys and values in their slots.
-
-    Returns logits [R, V] of each row's last token, or [N, V] of all. Rows of one token come first.
-    """
+def _fastest_that_is_right(model: PreTrainedModel, context: int) -> Decoder:
+    """Raises ConfigError for an architecture that the engine would compute wrongly."""
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(model.config.get_text_config().vocab_size, (_CHECK_TOKENS,), generator=draw).tolist()
     like = next(model.parameters())
-    plan = Plan(rows, cache.slot_tokens, like.device, like.dtype)
-    cache.plan = plan
-    output = model(
-        input_ids=torch.tensor(tokens, device=like.device)[None],
-        position_ids=plan.positions_1N,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=0 if all_positions else plan.last_R,
-        plan=plan,
-    )
-    logits: Tensor = output.logits[0]
-    return logits
-
-
-@torch.inference_mode()
-def _check(model: PreTrainedModel) -> None:
-    """Make the model the engine's, and hold it against itself as it was: one sequence, prefilled in two parts and
-    decoded. Raises ConfigError for an architecture that the engine would compute wrongly."""
-    device = next(model.parameters()).device
-    vocabulary = model.config.get_text_config().vocab_size
-    tokens = torch.randint(vocabulary, (_CHECK_TOKENS,), generator=torch.Generator().manual_seed(0)).tolist()
     model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-    expected_NV = model(input_ids=torch.tensor([tokens], device=device), use_cache=False).logits[0].float()
-    _fuse_norms(model)
+    with torch.inference_mode():
+        expected_NV = model(input_ids=torch.tensor([tokens], device=like.device), use_cache=False).logits[0]
     model.set_attn_implementation(NAME)
-    cache = slot_cache(model, 2, _CHECK_TOKENS)
+    base: Any = model.base_model
+    ways = [Rotary.of(base.rotary_emb, like, context), None] if is_lean(model) else [None]
+    difference = float("inf")
+    for rotary in ways:
+        decoder = Decoder(model, rotary)
+        difference = _difference(decoder, tokens, expected_NV)
+        if difference <= _TOLERANCE[model.dtype]:
+            return decoder
+    raise ConfigError(
+        f"serving.model: the engine computes {type(model).__name__} otherwise than transformers (by {difference:.2g})"
+    )
+
+
+def _difference(decoder: Decoder, tokens: list[int], expected_NV: Tensor) -> float:
+    """Largest difference, as a share of the largest logit, over a sequence prefilled in two parts and decoded."""
+    cache = slot_cache(decoder.model, 2, _CHECK_TOKENS)
     parts = [(0, _CHECK_SPLIT), (_CHECK_SPLIT, _CHECK_TOKENS - 1), (_CHECK_TOKENS - 1, _CHECK_TOKENS)]
     try:
-        got = [forward(model, cache, [Row(1, a, b)], tokens[a:b], all_positions=True).float() for a, b in parts]
+        got = [decoder.forward(cache, [Row(1, a, b)], tokens[a:b], all_positions=True) for a, b in parts]
     except TypeError as error:
-        raise ConfigError(f"serving.model: {type(model).__name__} takes no attention function ({error})") from error
-    got_NV = torch.cat(got)
+        raise ConfigError(f"serving.model: {type(decoder.model).__name__} takes no attention function") from error
     scale = expected_NV.abs().max().clamp_min(1.0)
-    worst = ((got_NV - expected_NV).abs().max() / scale).item()
-    if not worst <= _TOLERANCE[got_NV.dtype if model.dtype == torch.float32 else model.dtype]:
-        raise ConfigError(
-            f"serving.model: the engine computes {type(model).__name__} otherwise than transformers (by {worst:.2g})"
-        )
-
-
-def _fuse_norms(model: nn.Module) -> None:
-    """Put FusedRMSNorm where it gives what the module gives."""
-    for parent in list(model.modules()):
-        norm: Any  # its attributes are dynamic
-        for name, norm in list(parent.named_children()):
-            if type(norm).__name__.endswith("RMSNorm") and hasattr(norm, "variance_epsilon"):
-                fused = FusedRMSNorm(norm.weight, norm.variance_epsilon)
-                probe = torch.linspace(-3, 3, norm.weight.numel(), device=norm.weight.device, dtype=norm.weight.dtype)
-                if torch.allclose(norm(probe), fused(probe), rtol=1e-2 if probe.dtype != torch.float32 else 1e-5):
-                    setattr(parent, name, fused)
+    return float((torch.cat(got) - expected_NV).abs().max() / scale)

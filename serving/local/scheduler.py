@@ -13,8 +13,6 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from transformers import PreTrainedModel
-
 from core import telemetry
 from core.errors import EngineUnavailable
 from core.ids import Version
@@ -22,7 +20,7 @@ from core.ports import TokenChunk
 from core.settings import ServingSettings
 from serving.local import sequence
 from serving.local.attention import Row
-from serving.local.model import forward, slot_cache
+from serving.local.model import Decoder, slot_cache
 from serving.local.sampler import Samples, sample
 from serving.local.slots import SlotTable
 from serving.local.stream import Outbox, Stream, Token
@@ -36,13 +34,13 @@ class Scheduler:
     """`models` is shared with the engine, which adds versions; only this thread takes them away."""
 
     def __init__(
-        self, models: dict[Version, PreTrainedModel], live: Version, settings: ServingSettings, context_length: int
+        self, models: dict[Version, Decoder], live: Version, settings: ServingSettings, context_length: int
     ) -> None:
         self.models = models
         self.live = live
         self.on_first_token: FirstToken | None = None
         self._prefill_tokens = settings.prefill_tokens
-        self._cache = slot_cache(models[live], settings.slots, context_length)
+        self._cache = slot_cache(models[live].model, settings.slots, context_length)
         self._slots = SlotTable(settings.slots, context_length)
         self._running: list[sequence.Sequence] = []
         self._waiting: deque[sequence.Sequence] = deque()
@@ -161,11 +159,12 @@ class Scheduler:
             if each.computed_under != version:
                 telemetry.REPREFILLED_TOKENS.inc(each.computed)
                 each.computed, each.computed_under = 0, version
-        decoding = [each for each in group if each.pending == 1]
+        # In the order of their slots, so that neighbours are read in place.
+        decoding = sorted((each for each in group if each.pending == 1), key=lambda each: each.slot)
         chunks = [(each, 1) for each in decoding] + self._prefills(group)
         rows = [Row(each.slot, each.computed, each.computed + count) for each, count in chunks]
         tokens = [token for each, count in chunks for token in each.tokens[each.computed : each.computed + count]]
-        logits_RV = forward(self.models[version], self._cache, rows, tokens)
+        logits_RV = self.models[version].forward(self._cache, rows, tokens)
         telemetry.PREFILLED_TOKENS.inc(len(tokens) - len(decoding))
         for each, count in chunks:
             each.computed += count

@@ -11,7 +11,7 @@ from core import telemetry
 from core.ids import Version
 from serving.local import LocalEngine
 from serving.local.attention import Row
-from serving.local.model import forward, load_model, slot_cache
+from serving.local.model import Decoder, load_decoder, slot_cache
 from serving.local.sampler import sample
 
 LENGTHS = (1, 3, 16, 17, 40, 64, 90, 5)
@@ -128,12 +128,14 @@ def test_a_prefix_is_never_reused_across_versions(world: World, make_engine: Cal
     assert_exact(world, given)
 
 
-def test_rows_of_any_shape_in_any_slots_are_computed_alike(world: World) -> None:
+@pytest.mark.parametrize("lean", [True, False])
+def test_rows_of_any_shape_in_any_slots_are_computed_alike(world: World, lean: bool) -> None:
     """Spans with idle rows, rows gathered from afar, prompts in parts beside decoding rows."""
     from core.settings import ServingSettings
 
-    model = load_model(world.model_dir, ServingSettings())
-    cache = slot_cache(model, 40, CONTEXT)
+    loaded = load_decoder(world.model_dir, ServingSettings())
+    decoder = Decoder(loaded.model, loaded.rotary if lean else None)
+    cache = slot_cache(loaded.model, 40, CONTEXT)
     draw = random.Random(0)
     sequences = {slot: prompt(slot, 60) for slot in (0, 1, 3, 4, 17, 39)}
     computed = dict.fromkeys(sequences, 0)
@@ -145,7 +147,7 @@ def test_rows_of_any_shape_in_any_slots_are_computed_alike(world: World) -> None
         rows.sort(key=lambda row: row.end - row.start != 1)
         if not rows:
             continue
-        logits = forward(model, cache, rows, [t for row in rows for t in sequences[row.slot][row.start : row.end]])
+        logits = decoder.forward(cache, rows, [t for row in rows for t in sequences[row.slot][row.start : row.end]])
         for row, row_logits in zip(rows, logits, strict=True):
             with torch.inference_mode():
                 stock = world.models[Version(1)](torch.tensor([sequences[row.slot][: row.end]])).logits[0, -1]
