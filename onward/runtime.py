@@ -50,6 +50,7 @@ def _serve(foundation: Foundation, overrides: Mapping[str, str]) -> None:
     def readiness() -> dict[str, str]:
         states = {thread.name: thread.state for thread in threads}
         states["log"] = service.log.state
+        states["engine"] = service.engine.state
         if learner is not None:
             states["learner"] = learner.state
         return states

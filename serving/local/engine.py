@@ -53,6 +53,11 @@ class LocalEngine:
         """Requests under way end with finish_reason `abort`."""
         self._scheduler.close()
 
+    @property
+    def state(self) -> str:
+        """`ok`, or what is wrong."""
+        return "ok" if self._scheduler.is_alive else "its thread ended, see the log"
+
     # ------------------------------------------------------------------------------------------ Policy
 
     @property

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from core import telemetry
-from core.errors import EngineUnavailable
+from core.errors import EngineUnavailable, OnwardError
 from core.ids import Version
 from core.ports import TokenChunk
 from core.settings import ServingSettings
@@ -67,6 +67,10 @@ class Scheduler:
         if was_open:
             self._thread.join()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def submit(self, new: sequence.Sequence) -> None:
         with self._lock:
             if not self._open:
@@ -81,7 +85,7 @@ class Scheduler:
         def command() -> None:
             try:
                 done.set_result(action())
-            except Exception as error:  # noqa: BLE001  # it belongs to the caller
+            except (OnwardError, RuntimeError) as error:
                 done.set_exception(error)
 
         with self._lock:
@@ -107,6 +111,15 @@ class Scheduler:
     # ------------------------------------------------------------------------------- the thread
 
     def _run(self) -> None:
+        ended_well = False
+        try:
+            self._loop()
+            ended_well = True
+        finally:
+            if not ended_well:
+                self._abandon()
+
+    def _loop(self) -> None:
         while self._open:
             if not (self._running or self._waiting or self._inbox or self._commands):
                 self._wake.wait()
@@ -114,13 +127,22 @@ class Scheduler:
             self._run_commands()
             try:
                 self._step()
-            except Exception as error:
-                # Whatever a step meets belongs to its requests; the engine goes on serving others.
+            except (OnwardError, RuntimeError) as error:
+                # What torch meets in a step belongs to its requests; the engine goes on serving others.
                 logger.exception("the engine's step failed")
                 self._give_up(f"{type(error).__name__}: {error}")
             self._outbox.send()
         self._run_commands()
         self._end_all()
+
+    def _abandon(self) -> None:
+        """A defect ended the thread: nobody may wait for it."""
+        with self._lock:
+            self._open = False
+        self._running += [*self._waiting, *self._inbox]
+        self._give_up("its thread ended, see the log")
+        self._run_commands()
+        self._outbox.send()
 
     def _run_commands(self) -> None:
         while self._commands:
