@@ -26,7 +26,7 @@ from core.clock import SystemClock
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import InferenceId, Version
-from core.ports import Position
+from core.ports import Position, Renderer
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, IngestSettings
 from core.store import SqlStore, open_sqlite, turns
@@ -184,7 +184,7 @@ def writing(writer: Writer, on: threading.Event) -> Iterator[None]:
 
 
 @contextmanager
-def serve(directory: Path, **settings: Any) -> Iterator[Service]:
+def serve(directory: Path, renderer: Renderer | None = None, **settings: Any) -> Iterator[Service]:
     directory.mkdir(exist_ok=True)
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
@@ -207,7 +207,7 @@ def serve(directory: Path, **settings: Any) -> Iterator[Service]:
         store=store,
         live_state=live_state,
         policy=policy,
-        renderer=ByteRenderer(),
+        renderer=renderer or ByteRenderer(),
         spec=SPEC,
         clock=SystemClock(),
         model_name=MODEL,
