@@ -109,7 +109,7 @@ class LearnerSettings(_Stage):
     """AdamW's, for the value head."""
     ratio_cap: float = Field(default=2.0, ge=1)
     """Truncated importance sampling: the ratio's upper bound."""
-    kl_coefficient: float = Field(default=0.1, ge=0)
+    kl_coefficient: float = Field(default=0.2, ge=0)
     """Weight of the k3 estimate of the KL divergence to the anchor, in the loss."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus in the loss."""

@@ -102,7 +102,7 @@ def demo(
     seconds: float | None = None,
     seed: int = 0,
     shift: bool = False,
-    rate: float = 25.0,
+    rate: float = 20.0,
     set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
 ) -> None:
     """Start the product, let simulated IDE users work with it, and show whether it became better."""

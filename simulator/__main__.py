@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="simulator", description="Simulated IDE users against a running service.")
     parser.add_argument("--url", required=True, help="the service's address")
     parser.add_argument("--seconds", type=float, default=150.0, help="how long users arrive")
-    parser.add_argument("--rate", type=float, default=25.0, help="sessions per second, on average")
+    parser.add_argument("--rate", type=float, default=20.0, help="sessions per second, on average")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shift-at", type=float, default=None, help="second at which the team's taste changes")
     parser.add_argument("--output", type=Path, default=Path("demo"), help="where the report goes")

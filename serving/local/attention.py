@@ -10,6 +10,7 @@ queries (GQA, arXiv 2305.13245) are never expanded: decode treats a group's G qu
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from core.errors import ConfigError
 
 NAME = "onward_slots"
 _ROUND_KEYS = 16  # the keys of a decode step are rounded up, so that shapes repeat
-_GATHER_BEYOND = 2  # slots spanned per decode row beyond which copying the rows costs less than idle ones
+_ROWS_PER_RUN = 8  # neighbouring slots are read in place, by one call a run; where runs are short, copying is cheaper
 
 
 def register_attention() -> None:
@@ -70,22 +71,14 @@ class Plan:
             self._plan_decoding(decoding, slot_tokens, device, dtype)
 
     def _plan_decoding(self, rows: Sequence[Row], slot_tokens: int, device: torch.device, dtype: torch.dtype) -> None:
-        slots = [row.slot for row in rows]
-        low, high = min(slots), max(slots) + 1
         self.keys = min(-(-max(row.end for row in rows) // _ROUND_KEYS) * _ROUND_KEYS, slot_tokens)
-        self.rows_B: Tensor | None = None  # where the rows stand in the span; None: they are the span, in order
-        self.gather_B: Tensor | None = None
-        self.span = slice(low, high)
-        lengths = [row.end for row in rows]
-        if slots != list(range(low, high)):
-            if high - low > _GATHER_BEYOND * len(rows):
-                self.gather_B = torch.tensor(slots, device=device)
-            else:
-                self.rows_B = torch.tensor([slot - low for slot in slots], device=device)
-                by_slot = dict(zip(slots, lengths, strict=True))
-                lengths = [by_slot.get(slot, 1) for slot in range(low, high)]
-        hidden_BC = torch.arange(self.keys, device=device) >= torch.tensor(lengths, device=device)[:, None]
-        self.mask_B11C = _additive(hidden_BC, dtype)[:, None, None]
+        ends_B1 = torch.tensor([row.end for row in rows], device=device)[:, None]
+        self.mask_B11C = _additive(torch.arange(self.keys, device=device) >= ends_B1, dtype)[:, None, None]
+        slots = [row.slot for row in rows]
+        starts = [at for at, slot in enumerate(slots) if at == 0 or slot != slots[at - 1] + 1]
+        self.runs = [(first, last, slots[first]) for first, last in pairwise([*starts, len(rows)])]
+        is_scattered = len(starts) > max(1, len(rows) // _ROWS_PER_RUN)
+        self.gather_B = torch.tensor(slots, device=device) if is_scattered else None
 
 
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -178,22 +171,24 @@ def attend(query_NHD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: f
 
 def _decode(query_BHD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float | None) -> Tensor:
     """One query position for each row; returns [B, H, D]."""
-    _, heads, size = query_BHD.shape
-    kv_heads = key.shape[2]
+    rows, heads, size = query_BHD.shape
+    query_BKGD = query_BHD.reshape(rows, key.shape[2], -1, size)
+    key, value = key[:, : plan.keys], value[:, : plan.keys]
     if plan.gather_B is not None:
-        key_BCKD = key[:, : plan.keys].index_select(0, plan.gather_B)
-        value_BCKD = value[:, : plan.keys].index_select(0, plan.gather_B)
+        blocks = [(0, rows, key.index_select(0, plan.gather_B), value.index_select(0, plan.gather_B))]
     else:
-        key_BCKD, value_BCKD = key[plan.span, : plan.keys], value[plan.span, : plan.keys]
-    if plan.rows_B is not None:
-        spread = query_BHD.new_zeros((key_BCKD.shape[0], heads, size))
-        query_BHD = spread.index_copy_(0, plan.rows_B, query_BHD)
-    mixed_BKGD = F.scaled_dot_product_attention(
-        query_BHD.reshape(-1, kv_heads, heads // kv_heads, size),
-        key_BCKD.transpose(1, 2),
-        value_BCKD.transpose(1, 2),
-        attn_mask=plan.mask_B11C,
-        scale=scaling,
-    )
-    mixed_BHD = mixed_BKGD.reshape(-1, heads, size)
-    return mixed_BHD if plan.rows_B is None else mixed_BHD.index_select(0, plan.rows_B)
+        blocks = [
+            (first, last, key[slot : slot + last - first], value[slot : slot + last - first])
+            for first, last, slot in plan.runs
+        ]
+    mixed_BKGD = [
+        F.scaled_dot_product_attention(
+            query_BKGD[first:last],
+            key_BCKD.transpose(1, 2),
+            value_BCKD.transpose(1, 2),
+            attn_mask=plan.mask_B11C[first:last],
+            scale=scaling,
+        )
+        for first, last, key_BCKD, value_BCKD in blocks
+    ]
+    return (mixed_BKGD[0] if len(mixed_BKGD) == 1 else torch.cat(mixed_BKGD)).reshape(rows, heads, size)

@@ -8,6 +8,7 @@ import numpy as np
 from core.ids import Version
 
 _NO_VERSION = -1
+_WORTH_TOKENS = 8  # fewer save less than the older prefix that they would displace
 
 
 class SlotTable:
@@ -27,7 +28,7 @@ class SlotTable:
 
     def take(self, prompt: Sequence[int], version: Version) -> tuple[int, int]:
         """A free slot and how many of the prompt's tokens it holds already; never all of them, since the last one
-        must be computed to sample from. The longest common prefix wins, then the slot that was freed first."""
+        must be computed to sample from. The longest common prefix wins, then the slot that was freed first. Coincidences do not count."""
         free = np.flatnonzero(self._is_free_S)
         assert len(free), "take needs a free slot"
         wanted = np.asarray(prompt[:-1], dtype=np.int64)
@@ -36,6 +37,7 @@ class SlotTable:
         differs = self._tokens_ST[free, : len(wanted)] != wanted
         common = np.where(differs.any(axis=1), differs.argmax(axis=1), len(wanted)) if len(wanted) else lengths
         cached = np.minimum(common, lengths)
+        cached[cached < _WORTH_TOKENS] = 0
         best = np.lexsort((free, self._freed_at_S[free], -cached))[0]
         slot = int(free[best])
         self._is_free_S[slot] = False
