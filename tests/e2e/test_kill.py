@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from onward.proof import lineage_of, prove_exactly_once
 from service_tree import Service, simulate, wait_for
 
+from onward.proof import lineage_of, prove_exactly_once
 from onward.wiring import open_foundation
 
 MakeService = Callable[..., Service]
