@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ class Service:
     states: dict[str, str]
     rollbacks: list[tuple[int, str]]
     writing: threading.Event
-    faults: list[str] = field(default_factory=list)
+    http: httpx.Client
 
     def client(self, **options: Any) -> openai.OpenAI:
         options = {"api_key": "any", "max_retries": 0, **options}
@@ -112,18 +112,18 @@ class Service:
     def chat(self, *messages: Any, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
         said = [{"role": "user", "content": m} if isinstance(m, str) else m for m in messages or ("hi",)]
         body = {"model": MODEL, "messages": said, **fields}
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=WAIT_S)
+        return self.http.post("/v1/chat/completions", json=body, headers=headers)
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.post(self.url + path, json=body, headers=named, timeout=WAIT_S)
+        return self.http.post(path, json=body, headers=named)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.get(self.url + path, headers=named, timeout=WAIT_S)
+        return self.http.get(path, headers=named)
 
     def delete(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.delete(self.url + path, headers=headers, timeout=WAIT_S)
+        return self.http.delete(path, headers=headers)
 
     def turn(self, inference_id: str) -> Completion:
         """As the writer put it into the store."""
@@ -151,6 +151,7 @@ class Service:
 def running(app: Any) -> Iterator[str]:
     """Under uvicorn in a thread, as in production; the URL."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
     config = uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="critical")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
@@ -218,8 +219,12 @@ def serve(directory: Path, renderer: Renderer | None = None, **settings: Any) ->
     on.set()
     app = create_app(services)
     try:
-        with writing(Writer(real_log, real_store, ingest, SystemClock()), on), running(app) as url:
-            yield Service(url, services, policy, log, store, live_state, states, rollbacks, on)
+        with (
+            writing(Writer(real_log, real_store, ingest, SystemClock()), on),
+            running(app) as url,
+            httpx.Client(base_url=url, timeout=WAIT_S, verify=False) as http,  # plain HTTP: spare the TLS set-up
+        ):
+            yield Service(url, services, policy, log, store, live_state, states, rollbacks, on, http)
     finally:
         real_log.close()
         real_store.close()

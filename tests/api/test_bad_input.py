@@ -37,7 +37,7 @@ def refused(answer: httpx.Response, status: int, param: str | None) -> dict[str,
 )
 def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
     body = body.replace(b"user", b"evidence") if "feedback" in path else body
-    error = refused(httpx.post(quick_service.url + path, content=body), 400, None)
+    error = refused(quick_service.http.post(path, content=body), 400, None)
     assert error["code"] in ("malformed_json", "invalid_field")
 
 
@@ -251,12 +251,12 @@ CHAT_FIELDS = {
 }
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.fixed_dictionaries({}, optional=CHAT_FIELDS))
 @example(body={"messages": [{"role": "user", "content": "hi"}], "stream": True})
 def test_no_chat_body_is_a_5xx(quick_service: Service, body: dict[str, Any]) -> None:
     content = json.dumps({"model": MODEL, **body})  # NaN and infinities as Python spells them
-    answer = httpx.post(quick_service.url + CHAT, content=content, timeout=10)
+    answer = quick_service.http.post(CHAT, content=content)
     assert answer.status_code in (200, 400), (content, answer.text)
     if answer.status_code == 400:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
@@ -267,4 +267,4 @@ def test_no_chat_body_is_a_5xx(quick_service: Service, body: dict[str, Any]) -> 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.binary(max_size=60))
 def test_no_bytes_are_a_5xx(quick_service: Service, body: bytes) -> None:
-    assert httpx.post(quick_service.url + CHAT, content=body).status_code == 400
+    assert quick_service.http.post(CHAT, content=body).status_code == 400

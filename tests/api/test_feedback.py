@@ -5,7 +5,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 from api_harness import Service, wait_for
 from byte_renderer import END, call_ids
@@ -119,7 +118,7 @@ def test_a_value_of_the_wrong_type_names_the_field(service: Service, metric: str
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999", "-1e400"])
 def test_no_number_is_infinite(service: Service, value: str) -> None:
     body = f'{{"inference_id": "{UNKNOWN}", "metric_name": "rating", "value": {value}}}'
-    answer = httpx.post(f"{service.url}/v1/feedback", content=body)
+    answer = service.http.post("/v1/feedback", content=body)
     assert answer.status_code == 400
 
 
