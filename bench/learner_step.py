@@ -35,7 +35,7 @@ MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = LearnerSettings(max_divergence=1e9, min_ess=0.0)  # both train on every turn
 TURNS = 64
-ROUNDS = 15
+ROUNDS = 31
 GOAL = 1.05
 AGREEMENT = 1e-4  # relative
 
