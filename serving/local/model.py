@@ -91,10 +91,11 @@ def context_length(config: Any, settings: ServingSettings) -> int:
 
 def _refuse_unfit(config: Any, context: int) -> None:
     text = config.get_text_config()
-    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    window = getattr(text, "sliding_window", None)
+    unnamed = "full_attention" if window is None else "sliding_attention"
+    kinds = set(getattr(text, "layer_types", None) or [unnamed])
     if kinds - {"full_attention", "sliding_attention"}:
         raise ConfigError(f"serving.model: layers of type {', '.join(sorted(kinds))} have no place in the slot cache")
-    window = getattr(text, "sliding_window", None)
     if window is not None and "sliding_attention" in kinds and window < context:
         raise ConfigError(f"serving.context_length: {context} is more than the model's attention window of {window}")
     rope = getattr(text, "rope_parameters", None) or {}

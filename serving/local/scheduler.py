@@ -87,6 +87,9 @@ class Scheduler:
                 done.set_result(action())
             except (OnwardError, RuntimeError) as error:
                 done.set_exception(error)
+            except BaseException as error:
+                done.set_exception(error)  # the caller must not wait for a thread that ends
+                raise
 
         with self._lock:
             is_running = self._open

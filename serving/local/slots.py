@@ -28,7 +28,8 @@ class SlotTable:
 
     def take(self, prompt: Sequence[int], version: Version) -> tuple[int, int]:
         """A free slot and how many of the prompt's tokens it holds already; never all of them, since the last one
-        must be computed to sample from. The longest common prefix wins, then the slot that was freed first. Coincidences do not count."""
+        must be computed to sample from. The longest common prefix wins, unless it is short enough to be a
+        coincidence; then the slot that was freed first."""
         free = np.flatnonzero(self._is_free_S)
         assert len(free), "take needs a free slot"
         wanted = np.asarray(prompt[:-1], dtype=np.int64)

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from core.errors import EngineUnavailable
 from core.events import FinishReason
@@ -61,23 +63,43 @@ class Stream:
 
 
 class Outbox:
-    """What one step made, handed to each event loop in a single call."""
+    """What a step made, handed to each event loop in a single call; a loop that has not come round to the last one
+    yet is not called again, and finds both together."""
 
     def __init__(self) -> None:
-        self._items: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Item]]] = {}
+        self._boxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Box] = WeakKeyDictionary()
+        self._filled: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Item]]] = {}
 
     def add(self, stream: Stream, item: Item) -> None:
-        self._items.setdefault(stream.loop, []).append((stream, item))
+        self._filled.setdefault(stream.loop, []).append((stream, item))
 
     def send(self) -> None:
-        pending, self._items = self._items, {}
-        for loop, items in pending.items():
-            try:
-                loop.call_soon_threadsafe(_deliver, items)
-            except RuntimeError:  # the loop is closed: nobody is left to read
-                logger.warning("%d tokens found their event loop closed", len(items))
+        filled, self._filled = self._filled, {}
+        for loop, items in filled.items():
+            box = self._boxes.setdefault(loop, _Box())
+            if box.put(items):
+                try:
+                    loop.call_soon_threadsafe(box.deliver)
+                except RuntimeError:  # the loop is closed: nobody is left to read
+                    logger.warning("%d tokens found their event loop closed", len(items))
 
 
-def _deliver(items: list[tuple[Stream, Item]]) -> None:
-    for stream, item in items:
-        stream.put(item)
+class _Box:
+    """Between the engine's thread, which puts, and one event loop, which delivers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._items: list[tuple[Stream, Item]] = []
+
+    def put(self, items: list[tuple[Stream, Item]]) -> bool:
+        """Whether the box was empty, so that the loop must be called."""
+        with self._lock:
+            was_empty = not self._items
+            self._items += items
+        return was_empty
+
+    def deliver(self) -> None:
+        with self._lock:
+            items, self._items = self._items, []
+        for stream, item in items:
+            stream.put(item)

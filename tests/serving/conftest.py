@@ -30,3 +30,12 @@ def make_engine(world: World) -> Iterator[Callable[..., LocalEngine]]:
     yield make
     for engine in engines:
         engine.close()
+
+
+@pytest.fixture(scope="session")
+def engine(world: World) -> Iterator[LocalEngine]:
+    """For tests that leave it as it was."""
+    engine = LocalEngine(ServingSettings(), world.model_dir, world.weights, world.anchor)
+    engine.start()
+    yield engine
+    engine.close()

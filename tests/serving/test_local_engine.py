@@ -18,8 +18,7 @@ from serving.local import LocalEngine
 MakeEngine = Callable[..., LocalEngine]
 
 
-def test_a_stop_token_ends_and_belongs_to_the_answer(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine()
+def test_a_stop_token_ends_and_belongs_to_the_answer(engine: LocalEngine) -> None:
     (free,) = answers(engine, request(prompt(1, 8), max_tokens=20, temperature=0.0))
     stop = free.token_ids[5]
     (stopped,) = answers(engine, request(prompt(1, 8), max_tokens=20, temperature=0.0, stop=(stop,)))
@@ -27,10 +26,10 @@ def test_a_stop_token_ends_and_belongs_to_the_answer(world: World, make_engine: 
     assert stopped.finish_reason == "stop"
 
 
-def test_top_logprobs_are_the_likeliest(world: World, make_engine: MakeEngine) -> None:
+def test_top_logprobs_are_the_likeliest(world: World, engine: LocalEngine) -> None:
     asked = request(prompt(1, 8), max_tokens=4, seed=1, top_logprobs=3)
     plain = request(prompt(2, 8), max_tokens=4, seed=1)
-    given, without = answers(make_engine(), asked, plain)
+    given, without = answers(engine, asked, plain)
     tops = [top for chunk in given.chunks for top in chunk.top_logprobs]
     assert not any(chunk.top_logprobs for chunk in without.chunks)
     for at, top in enumerate(tops):
@@ -53,20 +52,17 @@ def test_top_logprobs_are_the_likeliest(world: World, make_engine: MakeEngine) -
         ({"logit_bias": {3: 1.0}}, "logit_bias"),
     ],
 )
-def test_what_narrows_the_distribution_is_untrainable(
-    make_engine: MakeEngine, fields: dict[str, Any], reason: str
-) -> None:
-    engine = make_engine(slots=2)
+def test_what_narrows_the_distribution_is_untrainable(engine: LocalEngine, fields: dict[str, Any], reason: str) -> None:
     assert engine.untrainable(request([1], **fields).sampling) == (reason,)
     assert engine.untrainable(request([1], temperature=0.3, seed=4).sampling) == ()
 
 
 @pytest.mark.parametrize("fields", [{"top_p": 0.3}, {"top_k": 4}, {"min_p": 0.3}])
 def test_truncated_samples_stay_inside_and_report_the_models_own_logprobs(
-    world: World, make_engine: MakeEngine, fields: dict[str, Any]
+    world: World, engine: LocalEngine, fields: dict[str, Any]
 ) -> None:
     asked = [request(prompt(n, 10), max_tokens=20, temperature=0.8, seed=n, **fields) for n in range(8)]
-    for given in answers(make_engine(), *asked):
+    for given in answers(engine, *asked):
         tokens = [*given.request.prompt_token_ids, *given.token_ids]
         scored = world.score(1, tokens, 0.8)[9:]
         assert (scored - torch.tensor(given.logprobs)).abs().max() <= 1e-4
@@ -83,8 +79,7 @@ def test_truncated_samples_stay_inside_and_report_the_models_own_logprobs(
                 assert ordered[rank] >= 0.3 * ordered[0] - 1e-6
 
 
-def test_biases_and_penalties_move_the_choice(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+def test_biases_and_penalties_move_the_choice(engine: LocalEngine) -> None:
     biased, plain, penalised = answers(
         engine,
         request(prompt(1, 8), max_tokens=5, logit_bias={77: 100.0}),
@@ -218,9 +213,9 @@ def test_a_cancelled_reader_aborts_even_while_it_waits_for_a_slot(make_engine: M
         (request([1], logit_bias={VOCABULARY: 1.0}), "logit_bias"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(make_engine: MakeEngine, asked: Any, param: str) -> None:
+def test_what_cannot_be_done_is_refused_by_name(engine: LocalEngine, asked: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        answers(make_engine(slots=1), asked)
+        answers(engine, asked)
     assert refused.value.param == param
 
 
@@ -308,20 +303,52 @@ def test_the_probe_tells_distance_and_entropy(world: World, make_engine: MakeEng
     assert make_engine(slots=2).probe(Version(1)) == same, "a fixed seed"
 
 
-def test_an_engine_that_fails_tells_its_requests_and_goes_on(
+def test_a_step_that_fails_tells_its_requests_and_the_engine_goes_on(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(slots=2)
 
     def fail(*_args: Any) -> None:
-        raise MemoryError("no more")
+        raise RuntimeError("no more memory")
 
     with monkeypatch.context() as patch:
         patch.setattr("serving.local.scheduler.sample", fail)
-        with pytest.raises(EngineUnavailable, match="MemoryError: no more"):
+        with pytest.raises(EngineUnavailable, match="RuntimeError: no more memory"):
             answers(engine, *[request(prompt(1, 5), max_tokens=3)] * 3)
     (given,) = answers(engine, request(prompt(1, 5), max_tokens=3))
     assert len(given.token_ids) == 3
+    assert engine.state == "ok"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_defect_ends_the_engine_and_leaves_nobody_waiting(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(slots=1)
+
+    def fail(*_args: Any) -> None:
+        raise TypeError("a defect")
+
+    async def run() -> list[Any]:
+        asked = [answer(engine, request(prompt(n, 5), max_tokens=3)) for n in range(3)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("serving.local.scheduler.sample", fail)
+        assert all(isinstance(result, EngineUnavailable) for result in asyncio.run(run()))
+    with pytest.raises(EngineUnavailable):
+        answers(engine, request([1], max_tokens=1))
+    engine._scheduler._thread.join()
+    assert engine.state != "ok"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_defect_in_a_command_reaches_its_caller(make_engine: MakeEngine) -> None:
+    def fail() -> None:
+        raise KeyError("a defect")
+
+    with pytest.raises(KeyError):
+        make_engine(slots=1)._scheduler.between_steps(fail)
 
 
 def test_close_ends_requests_with_abort(make_engine: MakeEngine) -> None:

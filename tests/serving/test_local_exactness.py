@@ -62,8 +62,7 @@ def test_a_seed_means_the_same_tokens_alone_and_in_a_batch(make_engine: Callable
     assert len({tuple(given.token_ids) for given in rest}) == len(rest)
 
 
-def test_no_seed_draws_one(make_engine: Callable[..., LocalEngine]) -> None:
-    engine = make_engine()
+def test_no_seed_draws_one(engine: LocalEngine) -> None:
     first, second = answers(engine, *[request(prompt(1, 20), max_tokens=20)] * 2)
     assert first.token_ids != second.token_ids
 
