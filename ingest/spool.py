@@ -195,7 +195,8 @@ class SpoolingLog:
             segment = read_segment(path)
             self._append_segment(segment)
             self._files.remove(segment)
-            self._note(None)
+            if segment.payloads:  # an empty one, left by a write that failed, says nothing of the log
+                self._note(None)
             self._release(segment.payloads)  # last: direct appends may follow from here on
 
     def _append_segment(self, segment: Segment) -> None:

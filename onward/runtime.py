@@ -75,6 +75,7 @@ def _serve(foundation: Foundation, overrides: Mapping[str, str]) -> None:
 def _serve_http(foundation: Foundation, app: object) -> None:
     settings = foundation.settings.api
     listener = socket.create_server((settings.host, settings.port), backlog=_BACKLOG)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves sockets it is handed without it
     url = f"http://{settings.host}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]  # uvicorn's ASGI type is narrower than FastAPI's

@@ -107,6 +107,7 @@ class Service:
 
 def build_service(foundation: Foundation) -> Service:
     """Everything but the HTTP application. Loads the model; nothing runs yet."""
+    _check(foundation)
     from ingest.writer import Writer
     from onward.observer import PolicyObserver
     from scoring.stage import Scorer
@@ -114,8 +115,6 @@ def build_service(foundation: Foundation) -> Service:
     from serving.releases import ReleaseController, ensure_anchor
 
     settings = foundation.settings
-    if not foundation.model.is_dir():
-        raise ConfigError(f"serving.model: {foundation.model} is no directory")
     log = SpoolingLog(foundation.log, foundation.layout.spool, settings.ingest.spool_bytes)
     store, clock, weights = foundation.store, foundation.clock, foundation.weights
     anchor = ensure_anchor(store, log, weights, foundation.model, settings.serving.model_name, clock)
@@ -129,6 +128,15 @@ def build_service(foundation: Foundation) -> Service:
         "observer": PolicyObserver(log),
     }
     return Service(foundation=foundation, log=log, engine=engine, releases=releases, stages=stages)
+
+
+def _check(foundation: Foundation) -> None:
+    """What can be refused before anything heavy is loaded."""
+    from api.identity import KeyRing
+
+    KeyRing(foundation.settings.api)
+    if not foundation.model.is_dir():
+        raise ConfigError(f"serving.model: {foundation.model} is no directory")
 
 
 def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":

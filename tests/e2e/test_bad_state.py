@@ -1,0 +1,136 @@
+"""A full disk, a log from a newer build, damaged files: said clearly, survived, and nothing acknowledged is lost."""
+
+import json
+import subprocess
+import sys
+import urllib.error
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from service_tree import Service, wait_for
+
+from core.events import Topic
+from core.ports import TopicPartition
+from ingest.codec import SCHEMA_VERSION
+from ingest.sqlite_schema import connect
+from onward.wiring import open_foundation
+
+MakeService = Callable[..., Service]
+
+
+def answer_of(error: urllib.error.HTTPError) -> tuple[int, Any]:
+    return error.code, json.load(error)
+
+
+def accept(service: Service, inference_id: str) -> Any:
+    return service.post("/v1/feedback", {"inference_id": inference_id, "metric_name": "accepted", "value": True})
+
+
+def test_a_full_disk(make_service: MakeService) -> None:
+    """Turns are served and say that they were not logged; feedback is refused; all of it ends with the shortage."""
+    service = make_service(learner__enabled="false").start()
+    before = service.chat("[web] write total(xs): sum of xs")["onward"]
+    process = psutil.Process(service.pid)
+    unlimited = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (1, unlimited[1]))
+
+    during = service.chat("[web] write total(xs): sum of xs")["onward"]
+    assert during["logged"] is False
+    assert during["trainable"] is False
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        accept(service, before["inference_id"])
+    status, body = answer_of(refused.value)
+    assert (status, set(body["error"])) == (503, {"message", "type", "param", "code"})
+    with pytest.raises(urllib.error.HTTPError) as unready:
+        service.get("/readyz")
+    assert unready.value.code == 503
+
+    process.rlimit(psutil.RLIMIT_FSIZE, unlimited)
+    wait_for(lambda: service.chat("hello")["onward"]["logged"], 30, "the log's return")
+    feedback_id = accept(service, before["inference_id"])["feedback_id"]
+    wait_for(lambda: service.get("/v1/rewards")["data"], 30, "the reward")
+    assert service.get(f"/v1/feedback/{feedback_id}")["value"] is True
+    turns = service.get(f"/v1/sessions/{before['session_id']}")["turns"]
+    assert [turn["inference_id"] for turn in turns] == [before["inference_id"]]
+
+
+def test_a_log_of_a_newer_build(make_service: MakeService) -> None:
+    """The readers stop before the record and say which; chat goes on."""
+    service = make_service(learner__enabled="false").start()
+    service.chat("[web] write total(xs): sum of xs")
+    service.stop()
+    foundation = open_foundation(service.directory)
+    end = foundation.log.end(TopicPartition(Topic.TURNS, 0))
+    foundation.close()
+    insert_newer(service, end)
+
+    service.start(ready=False)
+    assert service.chat("[web] write total(xs): sum of xs")["onward"]["logged"] is True
+    status, body = wait_for(lambda: unready_with(service, "schema"), 30, "the readers' complaint")
+    assert status == 503
+    assert "onward.turns" in json.dumps(body)
+
+
+def unready_with(service: Service, word: str) -> Any:
+    try:
+        service.get("/readyz")
+    except urllib.error.HTTPError as error:
+        status, body = answer_of(error)
+        return (status, body) if word in json.dumps(body) else None
+    return None
+
+
+def insert_newer(service: Service, offset: int) -> None:
+    """A record as a later build would write it: the same envelope, a higher version."""
+    connection = connect(service.directory / "log.db", 5.0)
+    (raw,) = connection.execute("SELECT raw FROM records WHERE topic = ? LIMIT 1", (Topic.TURNS,)).fetchone()
+    newer = raw.replace(bytes([SCHEMA_VERSION]), bytes([SCHEMA_VERSION + 1]), 1)
+    assert newer != raw
+    connection.execute(
+        "INSERT INTO records SELECT MAX(sequence) + 1, ?, 0, ?, MAX(appended_at), ? FROM records",
+        (Topic.TURNS, offset, newer),
+    )
+    connection.close()
+
+
+def test_a_damaged_checkpoint(make_service: MakeService) -> None:
+    """The learner names the file and goes on from the checkpoint before; versions continue."""
+    service = make_service(learner__batch_turns=4, learner__min_turns=2, learner__max_wait_s=0.2).start()
+    teach(service, until=4)
+    service.stop()
+    newest = sorted((service.directory / "learner").glob("checkpoint-*"))[-1]
+    state = newest / "state.pt"
+    state.write_bytes(state.read_bytes()[:-100])
+
+    service.start()
+    before = newest_version(service)
+    teach(service, until=before + 1)
+    assert str(state) in service.log_text()
+
+
+def newest_version(service: Service) -> int:
+    return max(policy["version"] for policy in service.get("/v1/policies")["data"])
+
+
+def teach(service: Service, until: int) -> None:
+    while newest_version(service) < until:
+        for number in range(4):
+            spoken = service.chat(f"[web] write total_{number}(xs): sum of xs", max_tokens=16)
+            accept(service, spoken["onward"]["inference_id"])
+
+
+def test_settings_and_directories_that_cannot_be(make_service: MakeService) -> None:
+    """A wrong setting is named; a directory in use is refused; both before anything is touched."""
+    service = make_service(learner__enabled="false").start()
+    for arguments, word in (
+        ([str(service.directory)], "another service runs on this directory"),
+        ([str(service.directory) + "-2", "--set", "api.prot=1"], "api.prot"),
+        ([str(service.directory) + "-2", "--set", "serving.model=/nowhere"], "serving.model"),
+        ([str(service.directory) + "-2", "--host", "0.0.0.0"], "key"),
+    ):
+        command = [sys.executable, "-m", "onward", "run", *arguments, "--port", "0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 2, done.stderr
+        assert word in done.stderr
