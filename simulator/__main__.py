@@ -28,8 +28,8 @@ async def simulate(traffic: Traffic, output: Path) -> bool:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
-        report = await make_report(driver, service, curves)
-    write(report, curves, output)
+        report = await make_report(driver, service)
+    write(report, curves.settled(driver.truth), output)
     print(summary(report, output), flush=True)
     return succeeded(report)
 

@@ -1,22 +1,35 @@
 """Quality over time, as rows and as a picture."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from simulator.truth import Truth
 
 
 @dataclass(frozen=True)
 class Point:
-    second: float
-    quality: float | None  # true
-    accepted: float | None  # reported
-    version: int | None
-    feedback_to_served_p50_s: float | None
+    """What was seen at one moment; None where nothing is known."""
+
+    second: float = 0.0
+    quality: float | None = None  # true
+    accepted: float | None = None  # reported
+    version: int | None = None
+    feedback_to_served_p50_s: float | None = None
 
 
 @dataclass
 class Curves:
     points: list[Point] = field(default_factory=list)
+
+    def settled(self, truth: Truth) -> "Curves":
+        """With the shares as they turned out: at the moment itself the latest sessions had not ended yet."""
+        return Curves(
+            [
+                replace(point, quality=truth.quality_at(point.second), accepted=truth.accepted_share(point.second))
+                for point in self.points
+            ]
+        )
 
     def as_json(self) -> dict[str, list[Any]]:
         names = Point.__dataclass_fields__

@@ -15,7 +15,7 @@ from simulator.truth import Lived, Truth
 from simulator.users import Report, reports_of
 
 MAX_SESSIONS = 256
-_FEEDBACK_TRIES = 3
+_PAUSES_S = (0.0, 0.1, 0.5)  # before each try to give feedback
 
 
 @dataclass(frozen=True)
@@ -73,21 +73,22 @@ class Driver:
 
     async def _live(self, at_s: float, rng: random.Random) -> None:
         taste = self.taste_at(at_s)
-        task = sample_task(rng, "fix" if rng.random() < 0.5 else "write")
+        session = Session(sample_task(rng, "fix" if rng.random() < 0.5 else "write"))
         try:
-            session = await self._ide.work(task, taste, rng)
-            reports = reports_of(session, taste, rng)
-            self.truth.lived.append(Lived(at_s, session, reports[0].metric_name if reports else None))
-            for report in reports:
-                await asyncio.sleep(report.delay_s)
-                await self._tell(session, report)
-            if task.kind == "fix" and session.session_id is not None:
-                await self._ide.post(f"/v1/sessions/{session.session_id}/end", {})
+            await self._ide.work(session, taste, rng)
         except RequestFailed as failure:
             self.truth.failures.append(str(failure))
+        reports = reports_of(session, taste, rng)
+        self.truth.lived.append(Lived(at_s, session, reports[0].metric_name if reports else None))
+        for report in reports:
+            await asyncio.sleep(report.delay_s)
+            await self._tell(session, report)
+        if session.session_id is not None and not session.closed and session.ending != "failed":
+            await self._end(session.session_id)
 
     async def _tell(self, session: Session, report: Report) -> None:
-        """With an id of the user's own, so that a retry is the same word and not a second one."""
+        """With an id of the user's own, so that a retry is the same word and not a second one. Each try that fails
+        is a failed request."""
         assert session.session_id is not None
         about = (
             {"session_id": session.session_id}
@@ -96,11 +97,20 @@ class Driver:
         )
         feedback_id = str(uuid.uuid4())
         body = {"feedback_id": feedback_id, "metric_name": report.metric_name, "value": report.value, **about}
-        for attempt in range(1, _FEEDBACK_TRIES + 1):
+        for pause_s in _PAUSES_S:
+            await asyncio.sleep(pause_s)
             try:
                 await self._ide.post("/v1/feedback", body)
-                break
-            except RequestFailed:
-                if attempt == _FEEDBACK_TRIES:
-                    raise
-        self.truth.outcome_ids[feedback_id] = session.session_id
+                self.truth.outcome_ids[feedback_id] = session.session_id
+                return
+            except RequestFailed as failure:
+                self.truth.failures.append(str(failure))
+                if failure.status is not None and failure.status < 500:
+                    return  # refused: the same again would be refused again
+
+    async def _end(self, session_id: str) -> None:
+        """Say that a session is over whose last turn could not know that it was."""
+        try:
+            await self._ide.post(f"/v1/sessions/{session_id}/end", {})
+        except RequestFailed as failure:
+            self.truth.failures.append(str(failure))

@@ -4,18 +4,19 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulator.curves import Curves, draw
 from simulator.drive import Driver
-from simulator.service import ServiceView
-from simulator.truth import WINDOW_S, Truth
+from simulator.service import UNREACHABLE, ServiceView
+from simulator.truth import WINDOW_S, Truth, rates
 
 RISE = 0.20
 RECOVERED_SHARE = 0.9
-_SETTLE_S = 30.0
+SETTLE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -26,29 +27,38 @@ class Losses:
     outcomes: int
 
 
-async def find_losses(truth: Truth, service: ServiceView) -> Losses:
+async def find_losses(truth: Truth, service: ServiceView, settle_s: float = SETTLE_S) -> Losses:
     """Waits, within a bound, for the service to take in what it was told last."""
-    spoken = [i for lived in truth.lived for i in lived.session.inference_ids]
-    sessions = {lived.session.session_id for lived in truth.lived if lived.session.session_id is not None}
-    deadline = time.monotonic() + _SETTLE_S
+    acknowledged = truth.acknowledged()
+    found: dict[str, Counter[str]] = {}
+    unsettled = list(acknowledged)
+    deadline = time.monotonic() + settle_s
     while True:
-        turns = await service.count_turns(sessions)
-        outcomes = await service.known_outcomes(truth.outcome_ids)
-        losses = Losses(count_losses(spoken, turns), len(truth.outcome_ids.keys() - outcomes))
-        if losses == Losses(0, 0) or time.monotonic() > deadline:
-            return losses
+        found |= await service.records(unsettled)
+        unsettled = [session_id for session_id in unsettled if _wrong(acknowledged[session_id], found.get(session_id))]
+        if not unsettled or time.monotonic() > deadline:
+            break
         await asyncio.sleep(0.5)
+    wrong = [record for session_id in unsettled for record in _wrong(acknowledged[session_id], found.get(session_id))]
+    outcomes = sum(record in truth.outcome_ids for record in wrong)
+    return Losses(len(wrong) - outcomes, outcomes)
 
 
-def count_losses(acknowledged: list[str], found: Counter[str]) -> int:
-    """A turn that is there twice is as wrong as one that is missing."""
-    return sum(found[inference_id] != 1 for inference_id in acknowledged)
+def _wrong(acknowledged: Sequence[str], found: Counter[str] | None) -> list[str]:
+    """A record that is there twice is as wrong as one that is missing."""
+    return [record for record in acknowledged if found is None or found[record] != 1]
 
 
-async def make_report(driver: Driver, service: ServiceView, curves: Curves) -> dict[str, Any]:
+async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
+    """Figures that nobody could give are None."""
     truth, traffic = driver.truth, driver.traffic
     losses = await find_losses(truth, service)
-    metrics, policies = await service.metrics(), await service.policies()
+    metrics: dict[str, float] = {}
+    policies: list[dict[str, Any]] = []
+    try:
+        metrics, policies = await service.metrics(), await service.policies()
+    except UNREACHABLE as error:
+        truth.failures.append(f"the service does not tell of itself: {error!r}")
     latencies = sorted(s for lived in truth.lived for s in lived.session.latencies_s)
     end_s = traffic.seconds
     rewarded = metrics.get('onward_rewards_total{kind="first"}', 0.0)
@@ -64,16 +74,19 @@ async def make_report(driver: Driver, service: ServiceView, curves: Curves) -> d
         "feedback_to_served_p50_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.5"}'),
         "feedback_to_served_p99_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.99"}'),
         "versions": len(policies),
-        "swaps": int(metrics.get("onward_swaps_total", 0)),
+        "swaps": int(metrics["onward_swaps_total"]) if metrics else None,
         "sessions": len(truth.lived),
         "turns": sum(len(lived.session.inference_ids) for lived in truth.lived),
         "turn_p50_s": latencies[len(latencies) // 2] if latencies else None,
         "turn_p99_s": latencies[int(len(latencies) * 0.99)] if latencies else None,
         "failed_requests": len(truth.failures),
         "turned_away": truth.turned_away,
+        "endings": dict(Counter(lived.session.ending for lived in truth.lived)),
+        "rates_start": rates(truth.untaught()),
+        "rates_end": rates(truth.before(end_s)),
         "lost_turns": losses.turns,
         "lost_outcomes": losses.outcomes,
-        "share_learned_from": sum(policy["turns"] for policy in policies) / rewarded if rewarded else 0.0,
+        "share_learned_from": sum(policy["turns"] for policy in policies) / rewarded if rewarded else None,
         "failures": truth.failures[:10],
     }
     if traffic.shift_at_s is not None:
@@ -121,11 +134,11 @@ def summary(report: dict[str, Any], output: Path) -> str:
         f"reported accepted     {percent(report['reported_accept_end'])} at the end",
         f"feedback to served    p50 {seconds(report['feedback_to_served_p50_s'])}, "
         f"p99 {seconds(report['feedback_to_served_p99_s'])}",
-        f"policy versions       {report['versions']}, {report['swaps']} swaps",
+        f"policy versions       {report['versions']}, {report['swaps'] or 0} swaps",
         f"sessions, turns       {report['sessions']}, {report['turns']}; "
         f"{percent(report['share_learned_from'])} of the rewarded turns trained the model",
         f"failed, lost          {report['failed_requests']} requests; "
-        f"{report['lost_turns']} turns, {report['lost_outcomes']} outcomes",
+        f"{report['lost_turns']} turns, {report['lost_outcomes']} outcomes; {report['turned_away']} users turned away",
         f"written               {output / 'report.json'}, {output / 'curves.png'}",
     ]
     if "quality_before_shift" in report:

@@ -1,6 +1,7 @@
 """What the service says of itself, through its public API."""
 
 import asyncio
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +11,10 @@ import aiohttp
 import msgspec
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? ([0-9.eE+-]+|NaN|\+Inf)$")
-_CHECKERS = 32
+_CHECKERS = 16
+_TIMEOUT = aiohttp.ClientTimeout(total=30)
+
+UNREACHABLE = (aiohttp.ClientError, TimeoutError)  # what methods raise when the service does not answer
 
 
 class ServiceView:
@@ -20,7 +24,8 @@ class ServiceView:
 
     async def metrics(self) -> dict[str, float]:
         """Samples by name and labels, as /metrics writes them."""
-        async with self._http.get(self._base_url + "/metrics") as response:
+        async with self._http.get(self._base_url + "/metrics", timeout=_TIMEOUT) as response:
+            response.raise_for_status()
             lines = (await response.text()).splitlines()
         samples = {}
         for line in lines:
@@ -30,7 +35,8 @@ class ServiceView:
         return samples
 
     async def get(self, path: str) -> Any:
-        async with self._http.get(self._base_url + path) as response:
+        """None for what the service does not know."""
+        async with self._http.get(self._base_url + path, timeout=_TIMEOUT) as response:
             if response.status == 404:
                 return None
             response.raise_for_status()
@@ -39,34 +45,24 @@ class ServiceView:
     async def policies(self) -> list[dict[str, Any]]:
         return list((await self.get("/v1/policies?limit=1000"))["data"])
 
-    async def count_turns(self, session_ids: Iterable[str]) -> Counter[str]:
-        """How often each inference stands in its session."""
-        counts: Counter[str] = Counter()
+    async def records(self, session_ids: Iterable[str]) -> dict[str, Counter[str]]:
+        """By session: how often each of its turns and outcomes stands in it; without those that cannot be read."""
+        found: dict[str, Counter[str]] = {}
+        waiting = list(session_ids)
 
-        async def one(session_id: str) -> None:
-            session = await self.get(f"/v1/sessions/{session_id}")
-            counts.update(turn["inference_id"] for turn in (session or {}).get("turns", ()))
+        async def check() -> None:
+            while waiting:
+                session_id = waiting.pop()
+                with contextlib.suppress(*UNREACHABLE):
+                    found[session_id] = _records(await self.get(f"/v1/sessions/{session_id}"))
 
-        await _all(one, session_ids)
-        return counts
-
-    async def known_outcomes(self, feedback_ids: Iterable[str]) -> set[str]:
-        known: set[str] = set()
-
-        async def one(feedback_id: str) -> None:
-            if await self.get(f"/v1/feedback/{feedback_id}") is not None:
-                known.add(feedback_id)
-
-        await _all(one, feedback_ids)
-        return known
+        await asyncio.gather(*(check() for _ in range(_CHECKERS)))
+        return found
 
 
-async def _all(work: Any, items: Iterable[str]) -> None:
-    """A few at a time."""
-    queue = list(items)
-
-    async def worker() -> None:
-        while queue:
-            await work(queue.pop())
-
-    await asyncio.gather(*(worker() for _ in range(_CHECKERS)))
+def _records(session: dict[str, Any] | None) -> Counter[str]:
+    if session is None:
+        return Counter()
+    turns = session["turns"]
+    outcomes = session["outcomes"] + [outcome for turn in turns for outcome in turn["outcomes"]]
+    return Counter([*(turn["inference_id"] for turn in turns), *(outcome["outcome_id"] for outcome in outcomes)])

@@ -7,6 +7,7 @@ from simulator.ide import Session
 
 WINDOW_S = 20.0
 MIN_SESSIONS = 200
+FIGURES = ("syntax_ok", "tests_pass", "in_taste", "good")
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Lived:
 
 @dataclass
 class Truth:
-    """Everything, in order of completion."""
+    """Everything, in order of completion. A failure is a request that the service refused or did not answer."""
 
     lived: list[Lived] = field(default_factory=list)
     outcome_ids: dict[str, str] = field(default_factory=dict)  # acknowledged: feedback id to session id
@@ -33,30 +34,54 @@ class Truth:
 
     @property
     def judged(self) -> list[Lived]:
-        """Sessions that came to an end: a user who hung up leaves nothing to judge."""
-        return [lived for lived in self.lived if lived.session.quality is not None]
+        """Sessions that came to an end, a failure too, which is as bad as bad code. A user who hung up leaves nothing
+        to judge."""
+        return [lived for lived in self.lived if lived.session.ending != "hung_up"]
+
+    def before(self, moment_s: float) -> list[Lived]:
+        """Those started in the 20 s before, [moment - 20, moment)."""
+        return [lived for lived in self.judged if moment_s - WINDOW_S <= lived.started_s < moment_s]
+
+    def untaught(self) -> list[Lived]:
+        """The first 200 sessions (or fewer) that the first version answered alone: nothing was learned."""
+        first = min((version for lived in self.judged for version in lived.session.versions), default=None)
+        chosen = [lived for lived in self.judged if set(lived.session.versions) == {first}]
+        return sorted(chosen, key=lambda lived: lived.started_s)[:MIN_SESSIONS]
 
     def quality_at(self, moment_s: float) -> float | None:
-        """Share truly good among the sessions started in the 20 s before; None with fewer than 200 of them."""
-        chosen = [lived for lived in self.judged if moment_s - WINDOW_S <= lived.started_s < moment_s]
-        return share(chosen, "good") if len(chosen) >= MIN_SESSIONS else None
+        """Share truly good among those started in the 20 s before; None with fewer than 200 of them."""
+        chosen = self.before(moment_s)
+        return quality(chosen) if len(chosen) >= MIN_SESSIONS else None
 
     def quality_start(self) -> float | None:
-        """The same of the first 200 sessions (or fewer) that the first version answered alone: nothing was learned."""
-        first = min((version for lived in self.judged for version in lived.session.versions), default=None)
-        untaught = [lived for lived in self.judged if set(lived.session.versions) == {first}]
-        chosen = sorted(untaught, key=lambda lived: lived.started_s)[:MIN_SESSIONS]
-        return share(chosen, "good") if chosen else None
+        return quality(self.untaught())
 
     def accepted_share(self, moment_s: float) -> float | None:
         """Share reported as accepted among those reported at all, of the sessions started in the 20 s before."""
-        chosen = [
-            lived
+        reported = [lived.reported for lived in self.before(moment_s) if lived.reported is not None]
+        return sum(name == "accepted" for name in reported) / len(reported) if reported else None
+
+    def acknowledged(self) -> dict[str, list[str]]:
+        """By session: the ids of the turns and outcomes that the service said it had taken."""
+        ids = {
+            lived.session.session_id: list(lived.session.inference_ids)
             for lived in self.lived
-            if lived.reported is not None and moment_s - WINDOW_S <= lived.started_s < moment_s
-        ]
-        return sum(lived.reported == "accepted" for lived in chosen) / len(chosen) if chosen else None
+            if lived.session.session_id is not None
+        }
+        for outcome_id, session_id in self.outcome_ids.items():
+            ids[session_id].append(outcome_id)
+        return ids
 
 
-def share(lived: Sequence[Lived], figure: str) -> float:
-    return sum(bool(getattr(one, figure)) for one in lived) / len(lived)
+def quality(lived: Sequence[Lived]) -> float | None:
+    return sum(one.good for one in lived) / len(lived) if lived else None
+
+
+def rates(lived: Sequence[Lived]) -> dict[str, dict[str, float]]:
+    """By kind of session: shares whose code parses, whose tests pass, that are in taste, and that are good."""
+    shares = {}
+    for kind in ("write", "fix"):
+        judged = [one.session.quality for one in lived if one.session.task.kind == kind and one.session.quality]
+        if judged:
+            shares[kind] = {figure: sum(getattr(q, figure) for q in judged) / len(judged) for figure in FIGURES}
+    return shares

@@ -21,8 +21,8 @@ class Report:
 
 
 def reports_of(session: Session, taste: Taste, rng: random.Random) -> list[Report]:
-    """[] for users who say nothing."""
-    if session.ending == "hung_up" or rng.random() < SILENT_SHARE:
+    """[] for users who say nothing: some who saw the end, and all who did not."""
+    if session.quality is None or rng.random() < SILENT_SHARE:
         return []
     name, value = _write(session, taste, rng) if session.task.kind == "write" else _fix(session, rng)
     return [Report(name, value, rng.expovariate(1 / MEAN_DELAY_S))]

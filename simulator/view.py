@@ -5,7 +5,6 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-import aiohttp
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from simulator.curves import Curves, Point
 from simulator.drive import Driver
-from simulator.service import ServiceView
+from simulator.service import UNREACHABLE, ServiceView
 
 _EVERY_S = 1.0
 _LINE_EVERY_S = 5.0
@@ -56,7 +55,7 @@ class View:
             await asyncio.sleep(_EVERY_S)
 
     async def _sample(self) -> None:
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # the view shows; the driver counts failures
+        with contextlib.suppress(*UNREACHABLE):  # the view shows; the driver counts failures
             self._metrics = await self._service.metrics()
         moment = self._driver.elapsed_s
         truth = self._driver.truth
@@ -76,18 +75,19 @@ class View:
 
     def _figures(self) -> list[tuple[str, str]]:
         truth, traffic, moment = self._driver.truth, self._driver.traffic, self._driver.elapsed_s
-        point = self._curves.points[-1] if self._curves.points else None
+        point = self._curves.points[-1] if self._curves.points else Point()
         turns = sum(len(lived.session.inference_ids) for lived in truth.lived)
         return [
             ("time", f"{moment:.0f} of {traffic.seconds:.0f} s"),
-            ("true quality", _percent(point and point.quality)),
-            ("reported accepted", _percent(point and point.accepted)),
-            ("version", str(point.version if point and point.version is not None else "-")),
+            ("true quality", _percent(point.quality)),
+            ("reported accepted", _percent(point.accepted)),
+            ("version", "-" if point.version is None else str(point.version)),
             ("sessions", f"{len(truth.lived)} ({len(truth.lived) / max(moment, 1):.1f}/s)"),
             ("turns", str(turns)),
             ("feedback to served", f"p50 {_seconds(self._latency('0.5'))}, p99 {_seconds(self._latency('0.99'))}"),
             ("swaps", f"{self._metrics.get('onward_swaps_total', 0):.0f}"),
             ("failed", str(len(truth.failures))),
+            ("turned away", str(truth.turned_away)),
         ]
 
     def _page(self) -> Panel:
