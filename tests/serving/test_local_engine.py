@@ -167,6 +167,18 @@ def test_loaded_tells_the_digest_of_what_is_loaded(world: World, make_engine: Ma
     assert engine.loaded() == {1: world.anchor.digest, 206: ref.digest}
 
 
+def test_what_is_loaded_outlives_its_file(world: World, make_engine: MakeEngine) -> None:
+    engine = make_engine(slots=1)
+    engine.load(world.publish(207))
+    (shard,) = (world.directory / "blobs" / "weights" / "00000207").glob("*.safetensors")
+    with shard.open("r+b") as file:
+        file.seek(100_000)
+        file.write(bytes(range(256)) * 3000)
+    (given,) = answers(engine, request(prompt(1, 10), max_tokens=10, seed=1, version=207))
+    scored = world.score(207, [*prompt(1, 10), *given.token_ids])[9:]
+    assert (scored - torch.tensor(given.logprobs)).abs().max() <= 1e-4
+
+
 def test_abort_frees_the_slot_at_once(make_engine: MakeEngine) -> None:
     engine = make_engine(slots=1)
 
@@ -190,6 +202,7 @@ def test_a_cancelled_reader_aborts_even_while_it_waits_for_a_slot(make_engine: M
         await until(lambda: telemetry.WAITING_REQUESTS._value.get() == 1)
         second.cancel()
         await until(lambda: telemetry.WAITING_REQUESTS._value.get() == 0)
+        assert not first.done(), "it did not have to wait for the slot"
         first.cancel()
         await until(lambda: telemetry.RUNNING_REQUESTS._value.get() == 0)
 
@@ -347,8 +360,10 @@ def test_a_defect_in_a_command_reaches_its_caller(make_engine: MakeEngine) -> No
     def fail() -> None:
         raise KeyError("a defect")
 
+    scheduler = make_engine(slots=1)._scheduler
     with pytest.raises(KeyError):
-        make_engine(slots=1)._scheduler.between_steps(fail)
+        scheduler.between_steps(fail)
+    scheduler._thread.join()
 
 
 def test_close_ends_requests_with_abort(make_engine: MakeEngine) -> None:

@@ -8,7 +8,9 @@ import torch
 from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, prompt, request, until
 
 from core import telemetry
+from core.events import Sampling
 from core.ids import Version
+from core.settings import ServingSettings
 from serving.local import LocalEngine
 from serving.local.attention import Row
 from serving.local.model import Decoder, load_decoder, slot_cache
@@ -130,8 +132,6 @@ def test_a_prefix_is_never_reused_across_versions(world: World, make_engine: Cal
 @pytest.mark.parametrize("lean", [True, False])
 def test_rows_of_any_shape_in_any_slots_are_computed_alike(world: World, lean: bool) -> None:
     """Spans with idle rows, rows gathered from afar, prompts in parts beside decoding rows."""
-    from core.settings import ServingSettings
-
     loaded = load_decoder(world.model_dir, ServingSettings())
     decoder = Decoder(loaded.model, loaded.rotary if lean else None)
     cache = slot_cache(loaded.model, 40, CONTEXT)
@@ -168,8 +168,6 @@ def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
 
 
 def test_samples_follow_the_probabilities() -> None:
-    from core.events import Sampling
-
     logits = torch.tensor([[0.3, -1.0, 2.0, 0.0, -3.0, 1.1]]).expand(500, -1)
     rows = [_Asking(Sampling(temperature=0.7), seed) for seed in range(500)]
     counts = torch.zeros(6)
@@ -181,15 +179,14 @@ def test_samples_follow_the_probabilities() -> None:
     assert chi_square(counts, logits[0].softmax(-1)) > 1000, "the test can tell another temperature"
 
 
-def test_impossible_tokens_are_never_sampled() -> None:
-    from core.events import Sampling
-
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 5), (1.0 - 2.0**-53, 9)])
+def test_impossible_tokens_are_never_sampled(uniform: float, token: int) -> None:
     class Extreme(random.Random):
         def random(self) -> float:
-            return 1.0 - 2.0**-53
+            return uniform
 
     row = _Asking(Sampling(), 0)
     row.rng = Extreme()
     logits = torch.full((1, VOCABULARY), float("-inf"))
     logits[0, 5], logits[0, 9] = 0.0, 1.0
-    assert sample(logits, [row]).token_ids == [9]
+    assert sample(logits, [row]).token_ids == [token]
