@@ -378,6 +378,7 @@ def kill_at_work(learners: "subprocess.Popen[str]", world: World, manifests: int
     learners.stdin.flush()
     pid = int(learners.stdout.readline())
     while len(world.blobs.list("manifests/")) < target:
+        os.kill(pid, 0)  # fails when it is gone
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     assert int(learners.stdout.readline()) == signal.SIGKILL, "it was to be killed at work"
