@@ -87,9 +87,9 @@ class Scheduler:
                 done.set_result(action())
             except (OnwardError, RuntimeError) as error:
                 done.set_exception(error)
-            except BaseException as error:
-                done.set_exception(error)  # the caller must not wait for a thread that ends
-                raise
+            finally:
+                if not done.done():  # a defect, which ends the thread: the caller must not wait for it
+                    done.set_exception(EngineUnavailable("the engine's thread ended, see the log"))
 
         with self._lock:
             is_running = self._open

@@ -361,7 +361,7 @@ def test_a_defect_in_a_command_reaches_its_caller(make_engine: MakeEngine) -> No
         raise KeyError("a defect")
 
     scheduler = make_engine(slots=1)._scheduler
-    with pytest.raises(KeyError):
+    with pytest.raises(EngineUnavailable, match="thread ended"):
         scheduler.between_steps(fail)
     scheduler._thread.join()
 
