@@ -27,7 +27,7 @@ class Losses:
     outcomes: int
 
 
-async def find_losses(truth: Truth, service: ServiceView, settle_s: float = SETTLE_S) -> Losses:
+async def find_losses(truth: Truth, service: ServiceView, settle_s: float) -> Losses:
     """Waits, within a bound, for the service to take in what it was told last."""
     acknowledged = truth.acknowledged()
     found: dict[str, Counter[str]] = {}
@@ -52,7 +52,7 @@ def _wrong(acknowledged: Sequence[str], found: Counter[str] | None) -> list[str]
 async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
     """Figures that nobody could give are None."""
     truth, traffic = driver.truth, driver.traffic
-    losses = await find_losses(truth, service)
+    losses = await find_losses(truth, service, SETTLE_S)
     metrics: dict[str, float] = {}
     policies: list[dict[str, Any]] = []
     try:

@@ -72,7 +72,8 @@ class Script:
     finish_reason: str = ""
     broken_stream: bool = False
     tokens: int = 40
-    gate: threading.Event | None = None  # answers wait for it
+    stalls: bool = False  # no turn is ever answered
+    forgets: bool = False  # the first turn
 
 
 @dataclass
@@ -86,6 +87,8 @@ class ScriptedService:
     chats: list[tuple[dict[str, Any], dict[str, str]]] = field(default_factory=list)  # body and headers
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     hung_up: int = 0
+    repeated: set[str] = field(default_factory=set)  # outcomes that are there twice
+    after: dict[int, Callable[[], None]] = field(default_factory=dict)  # what happens at the nth look at a session
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._faults])
@@ -114,8 +117,8 @@ class ScriptedService:
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.chats.append((body, {name.lower(): value for name, value in request.headers.items()}))
-        if self.script.gate is not None:
-            await asyncio.to_thread(self.script.gate.wait)
+        if self.script.stalls:
+            await asyncio.Event().wait()
         message = self.script.answer(body["messages"])
         session_id = request.headers.get("x-session-id") or str(uuid.uuid4())
         inference_id = str(uuid.uuid4())
@@ -128,7 +131,8 @@ class ScriptedService:
             choice = {"index": 0, "message": message, "finish_reason": finish}
             usage = {"total_tokens": self.script.tokens * len(body["messages"])}
             response = web.json_response({"choices": [choice], "usage": usage, "onward": onward})
-        self.sessions[session_id].append(inference_id)
+        if not (self.script.forgets and len(self.chats) == 1):
+            self.sessions[session_id].append(inference_id)
         self.session_of[inference_id] = session_id
         return response
 
@@ -163,6 +167,7 @@ class ScriptedService:
 
     async def _session(self, request: web.Request) -> web.Response:
         session_id = request.match_info["id"]
+        self.after.pop(self.counts["sessions"], lambda: None)()
         if session_id not in self.sessions:
             return web.json_response({"error": {"message": "unknown"}}, status=404)
         turns = [
@@ -171,7 +176,8 @@ class ScriptedService:
         return web.json_response({"turns": turns, "outcomes": self._about("session_id", session_id)})
 
     def _about(self, kind: str, subject: str) -> list[dict[str, Any]]:
-        return [{"outcome_id": key} for key, body in self.outcomes.items() if body.get(kind) == subject]
+        about = [{"outcome_id": key} for key, body in self.outcomes.items() if body.get(kind) == subject]
+        return about + [outcome for outcome in about if outcome["outcome_id"] in self.repeated]
 
     async def _policies(self, _request: web.Request) -> web.Response:
         return web.json_response({"live": 2, "data": [{"version": 2, "turns": 30}, {"version": 1, "turns": 0}]})
