@@ -27,6 +27,13 @@ class Backlog:
         self.pending[reward.inference_id] = reward
         return True
 
+    def resume(self, applied: dict[InferenceId, Applied]) -> None:
+        """Go on from another version: what it has learned from waits no longer."""
+        self.applied = applied
+        waiting, self.pending = self.pending, {}
+        for reward in waiting.values():
+            self.add(reward)
+
     def trim(self, most: int) -> list[Reward]:
         """Let the oldest go beyond `most`; returns them."""
         excess = max(0, len(self.pending) - most)

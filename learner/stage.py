@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from core import telemetry
+from core.errors import CheckpointError
 from core.events import Completion, PolicyVersion, Release, Reward, Topic
 from core.ids import InferenceId, Version
 from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights, WeightsRef
@@ -15,6 +16,7 @@ from learner import manifest
 from learner.backlog import Backlog, refusal
 from learner.checkpoint import Checkpoint, Checkpoints, Meta
 from learner.lineage import Lineage
+from learner.provenance import ancestry, applied_on
 from learner.publish import publish
 from learner.scored import Applied, ScoredTurn
 from learner.state import make_optimizer, make_state
@@ -211,7 +213,7 @@ class Learner:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore(self._state)
-        self._backlog.applied = dict(checkpoint.meta.applied)
+        self._backlog.resume(dict(checkpoint.meta.applied))
         self._lineage.versions = list(checkpoint.meta.lineage)
 
     def _follow_releases(self) -> None:
@@ -219,7 +221,11 @@ class Learner:
         version = self._lineage.must_resume_from()
         if version is None:
             return
-        checkpoint = self._checkpoints.of(version)
+        try:
+            checkpoint = self._checkpoints.of(version)
+        except CheckpointError as error:
+            logger.error("%s; going on from the published weights", error)
+            checkpoint = None
         if checkpoint is not None:
             self._restore(checkpoint)
             self._lineage.resumed_from(version, list(checkpoint.meta.lineage[:-1]))
@@ -228,18 +234,14 @@ class Learner:
         logger.info("resumed from version %d", version)
 
     def _resume_from_weights(self, version: Version) -> None:
-        """The optimizer was let go, or the version is another learner's: start it afresh."""
+        """The optimizer was let go, or the version is another learner's: start it afresh. What the lineage has learned
+        from is read from its manifests."""
         with self._store.read() as connection:
-            ancestors: list[Version] = []
             policy = policies.get_policy(connection, version)
-            assert policy is not None, f"version {version} was released and is not in the store"
-            parent = policy.parent
-            while parent is not None:
-                ancestors.insert(0, parent)
-                before = policies.get_policy(connection, parent)
-                parent = None if before is None else before.parent
+        assert policy is not None, f"version {version} was released and is not in the store"
         ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
         self._state.policy.load(list(self._weights.open(ref)))
         self._state.optimizer = make_optimizer(self._state.policy, self._settings)
-        self._backlog.applied = {k: a for k, a in self._backlog.applied.items() if a.version in {*ancestors, version}}
-        self._lineage.resumed_from(version, ancestors)
+        lineage = ancestry(self._store, version)
+        self._backlog.resume(applied_on(lineage, self._blobs))
+        self._lineage.resumed_from(version, lineage[:-1])

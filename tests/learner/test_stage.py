@@ -206,3 +206,20 @@ def test_it_resumes_from_weights_whose_checkpoint_was_let_go(make_world: MakeWor
     newest = manifests(world)[-1]
     assert (newest.version, newest.parent) == (6, 2)
     learner.close()
+
+
+def test_a_damaged_checkpoint_of_what_serves_costs_the_optimizer_alone(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    world.tell(*logged_past(16))
+    settle(learner)
+    world.release(3)
+    settle(learner)
+    learner.close()
+    state = world.directory / "learner" / "checkpoint-00000003" / "state.pt"
+    state.write_bytes(state.read_bytes()[:-10])
+    learner = world.learner()
+    world.tell(*logged_past(8, seed=4))
+    settle(learner)
+    assert (manifests(world)[-1].version, manifests(world)[-1].parent) == (4, 3)
+    learner.close()
