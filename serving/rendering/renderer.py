@@ -71,7 +71,11 @@ def load_renderer(directory: Path) -> ModelRenderer:
     config = _read_json(directory / "tokenizer_config.json")
     vocabulary = Vocabulary(directory / "tokenizer.json")
     tokens = {name: text for name in ("bos_token", "eos_token", "pad_token") if (text := _token(config.get(name)))}
-    template = ChatTemplate(read_template(directory, config), tokens, vocabulary)
+    source = read_template(directory, config)
+    try:
+        template = ChatTemplate(source, tokens, vocabulary)
+    except ConfigError as error:
+        raise ConfigError(f"{directory}: {error}") from error
     renderer = ModelRenderer(vocabulary, template, _stop_ids(directory, tokens, vocabulary))
     renderer.tokenizer_digest = _digest((directory / "tokenizer.json").read_bytes(), template.source)
     _check_continues(renderer, directory)

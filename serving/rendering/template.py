@@ -46,7 +46,7 @@ class ChatTemplate:
                 add_generation_prompt=prompt,
                 **self._tokens,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
             raise InvalidRequest(f"the model's chat template refuses this: {error}", param="messages") from error
 
     def plain(self, text: str) -> str:
@@ -72,11 +72,12 @@ class ChatTemplate:
     def _guard_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The assistant's own marks of thinking and calling stay visible to the template; its control tokens do not."""
         pattern = self._specials if message["role"] == "assistant" else self._controls
-        guarded: dict[str, Any] = self._guard(message, pattern)
+        read = dict(message)  # first as the template sees it: what joins or unescapes to a control token is guarded too
         if isinstance(message.get("content"), list):
-            guarded["content"] = "".join(part["text"] for part in guarded["content"])
-        if calls := guarded.get("tool_calls"):
-            guarded["tool_calls"] = [_with_object(call) for call in calls]
+            read["content"] = "".join(part["text"] for part in message["content"])
+        if calls := message.get("tool_calls"):
+            read["tool_calls"] = [_with_object(call) for call in calls]
+        guarded: dict[str, Any] = self._guard(read, pattern)
         return guarded
 
     def _guard(self, value: Any, pattern: re.Pattern[str]) -> Any:
@@ -84,7 +85,7 @@ class ChatTemplate:
             case str():
                 return pattern.sub(lambda found: f"\ue000{self._mark}:{self._ids[found[0]]}\ue001", value)
             case Mapping():
-                return {key: self._guard(part, pattern) for key, part in value.items()}
+                return {self._guard(key, pattern): self._guard(part, pattern) for key, part in value.items()}
             case list() | tuple():
                 return [self._guard(part, pattern) for part in value]
         return value
@@ -95,12 +96,12 @@ def _any_of(contents: Any) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
-def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Templates expect a call's arguments as an object; OpenAI's clients send them as text."""
     function = call["function"]
     try:
         arguments = json.loads(function["arguments"])
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return call
     return {
         **call,
@@ -116,8 +117,15 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _tojson(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """With the options that transformers gives templates; jinja's own would escape HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise(message: str) -> NoReturn:

@@ -4,8 +4,7 @@
     {"name": "read_file", "arguments": {"path": "a.py"}}
     </tool_call>
 
-Text that never becomes a whole, valid call is content, with its marks. White space that only separates calls is not
-content.
+Text that never becomes a whole, valid call is content, with its marks. White space that follows a call is not content.
 """
 
 import codecs
@@ -30,6 +29,7 @@ class StreamParser:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._calls = 0
+        self._after_call = False  # nothing but white space since the last one
 
     def feed(self, token_ids: Sequence[int]) -> OutputDelta:
         data = b"".join(self._vocabulary.token_bytes(i) for i in token_ids if i not in self._stop_ids)
@@ -57,7 +57,7 @@ class StreamParser:
         """Content up to and including the next call; (content, None) when there is no whole one yet."""
         content = ""
         while True:
-            if self._calls:
+            if self._after_call:
                 self._held = self._held.lstrip()
             start = self._held.find(_OPEN)
             if start < 0:
@@ -67,8 +67,9 @@ class StreamParser:
             if end < 0:
                 return content + (self._release(0) if last else ""), None
             call = self._parse(self._held[len(_OPEN) : end])
-            taken, self._held = self._held[: end + len(_CLOSE)], self._held[end + len(_CLOSE) :]
+            taken = self._release(len(self._held) - end - len(_CLOSE))
             if call is not None:
+                self._after_call = True
                 return content, call
             content += taken
 
@@ -76,18 +77,20 @@ class StreamParser:
         """All held text but the last `keep` characters."""
         cut = len(self._held) - keep
         text, self._held = self._held[:cut], self._held[cut:]
+        self._after_call = self._after_call and not text
         return text
 
     def _parse(self, text: str) -> ToolCall | None:
         try:
             call = json.loads(text)
             name, arguments = call["name"], call["arguments"]
-        except (ValueError, KeyError, TypeError):
-            return None
-        if not isinstance(name, str) or not isinstance(arguments, dict):
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                return None
+            written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+            (name + written).encode()  # half a surrogate pair is no character
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
         index, self._calls = self._calls, self._calls + 1
-        written = json.dumps(arguments, ensure_ascii=False)
         return ToolCall(id=f"call_{secrets.token_hex(12)}", name=name, arguments=written, index=index)
 
 

@@ -26,14 +26,19 @@ class Vocabulary:
             text = path.read_text(encoding="utf-8")
             self._tokenizer = Tokenizer.from_str(text)
             decoder = (json.loads(text).get("decoder") or {}).get("type")
-        except (OSError, ValueError) as error:
+        except Exception as error:  # tokenizers raises nothing narrower
             raise ConfigError(f"{path}: {error}") from error
         if decoder != "ByteLevel":
             raise ConfigError(f"{path}: a byte-level tokenizer is needed, its decoder is {decoder}")
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = {token_id: str(token.content) for token_id, token in added.items() if token.special}
         self.added = {token_id: str(token.content) for token_id, token in added.items()}
-        self._bytes = self._all_bytes()
+        try:
+            self._bytes = self._all_bytes()
+        except KeyError as error:
+            raise ConfigError(
+                f"{path}: a byte-level tokenizer is needed, a token holds the character {error}"
+            ) from error
         self.encode = lru_cache(_CACHED_TEXTS)(self._encode)
 
     def _encode(self, text: str) -> tuple[int, ...]:
