@@ -24,12 +24,12 @@ class Vocabulary:
         """Raises ConfigError naming the file when it is no byte-level tokenizer."""
         try:
             text = path.read_text(encoding="utf-8")
-            self._tokenizer = Tokenizer.from_str(text)
             decoder = (json.loads(text).get("decoder") or {}).get("type")
-        except Exception as error:  # tokenizers raises nothing narrower
+        except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: {error}") from error
         if decoder != "ByteLevel":
             raise ConfigError(f"{path}: a byte-level tokenizer is needed, its decoder is {decoder}")
+        self._tokenizer = Tokenizer.from_str(text)
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = {token_id: str(token.content) for token_id, token in added.items() if token.special}
         self.added = {token_id: str(token.content) for token_id, token in added.items()}

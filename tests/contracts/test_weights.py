@@ -1,0 +1,278 @@
+"""What published weights promise, run over each blob store."""
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from core.blobs import FsspecBlobs
+from core.errors import WeightsError
+from core.ids import Version
+from core.ports import WeightsRef
+from core.weights_digest import digest_of_shards
+from serving.weights import BlobWeights
+
+ONE, TWO = Version(1), Version(2)
+FOLDER = "weights/00000001"
+SHARD, MANIFEST = f"{FOLDER}/one.safetensors", f"{FOLDER}/manifest.json"
+TENSORS = {"a": np.arange(64, dtype=np.float32), "b": np.ones((2, 3), dtype=np.float16)}
+STORES: dict[str, Callable[[Path], FsspecBlobs]] = {
+    "directory": lambda path: FsspecBlobs(path / "blobs"),
+    "memory": lambda path: FsspecBlobs(f"memory://{uuid.uuid4().hex}", cache=path / "cache"),
+}
+
+
+@pytest.fixture(params=STORES)
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> FsspecBlobs:
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    return written(tmp_path / "shards", TENSORS)
+
+
+def written(directory: Path, tensors: dict[str, np.ndarray]) -> list[Path]:
+    """Two shards, the second of one tensor."""
+    directory.mkdir()
+    one, two = directory / "one.safetensors", directory / "two.safetensors"
+    save_file({"a": tensors["a"]}, one)
+    save_file({"b": tensors["b"]}, two)
+    return [one, two]
+
+
+def test_what_is_published_is_opened(blobs: FsspecBlobs, shards: list[Path]) -> None:
+    ref = BlobWeights(blobs).publish(TWO, shards, ONE)
+    assert ref == WeightsRef(
+        version=TWO, digest=digest_of_shards(shards), path="weights/00000002/manifest.json", parent=ONE
+    )
+    weights = BlobWeights(blobs)  # as another process would
+    opened = weights.open(ref)
+    assert [path.read_bytes() for path in opened] == [path.read_bytes() for path in shards]
+    assert [path.name for path in opened] == [path.name for path in shards]
+    assert weights.open(ref) == opened
+    assert weights.chain(ref) == [ref]
+
+
+def test_again_with_the_same_content_is_the_same(blobs: FsspecBlobs, shards: list[Path], tmp_path: Path) -> None:
+    """Also when its tensors lie in other files, since the digest is of the tensors: nothing is written twice."""
+    weights = BlobWeights(blobs)
+    ref = weights.publish(ONE, shards, None)
+    files = blobs.list("")
+    whole = tmp_path / "whole.safetensors"
+    save_file(TENSORS, whole)
+    assert weights.publish(ONE, shards, None) == ref
+    assert weights.publish(ONE, [whole], None) == ref
+    assert blobs.list("") == files
+    assert len(BlobWeights(blobs).open(ref)) == 2
+
+
+def test_again_with_other_content_is_refused(blobs: FsspecBlobs, shards: list[Path], tmp_path: Path) -> None:
+    weights = BlobWeights(blobs)
+    ref = weights.publish(ONE, shards, None)
+    other = written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1})
+    with pytest.raises(WeightsError, match=f"{MANIFEST}: version 1 is published with digest"):
+        weights.publish(ONE, other, None)
+    assert load_file(BlobWeights(blobs).open(ref)[0])["a"].tolist() == TENSORS["a"].tolist()
+
+
+def test_versions_do_not_touch_each_other(blobs: FsspecBlobs, shards: list[Path], tmp_path: Path) -> None:
+    weights = BlobWeights(blobs)
+    one = weights.publish(ONE, shards, None)
+    two = weights.publish(TWO, written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1}), ONE)
+    assert one.digest != two.digest
+    assert [load_file(weights.open(ref)[0])["a"][0] for ref in (one, two)] == [0, 1]
+
+
+def test_a_reference_to_other_content_opens_nothing(blobs: FsspecBlobs, shards: list[Path], tmp_path: Path) -> None:
+    weights = BlobWeights(blobs)
+    one = weights.publish(ONE, shards, None)
+    two = weights.publish(TWO, written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1}), ONE)
+    with pytest.raises(WeightsError, match=two.path):
+        weights.open(WeightsRef(version=TWO, digest=one.digest, path=two.path))
+
+
+# ------------------------------------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize("path", [SHARD, f"{FOLDER}/two.safetensors", MANIFEST])
+def test_a_missing_file_is_named(blobs: FsspecBlobs, shards: list[Path], path: str) -> None:
+    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    blobs.delete(path)
+    with pytest.raises(WeightsError, match=f"{path}: missing"):
+        BlobWeights(blobs).open(ref)
+
+
+@pytest.mark.parametrize("path", [SHARD, MANIFEST])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+def test_a_truncated_file_is_named(blobs: FsspecBlobs, shards: list[Path], path: str, share: float) -> None:
+    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    content = blobs.get(path)
+    blobs.put(path, content[: int(len(content) * share)])
+    with pytest.raises(WeightsError, match=path):
+        BlobWeights(blobs).open(ref)
+
+
+def test_any_flipped_bit_of_a_shard_is_found(blobs: FsspecBlobs, shards: list[Path]) -> None:
+    """In the header, in the tensors, and in the padding that no digest covers."""
+    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    content = blobs.get(SHARD)
+    for place in range(0, len(content), 7):
+        blobs.put(SHARD, _flipped(content, place, place % 8))
+        with pytest.raises(WeightsError, match=f"{SHARD}: corrupt"):
+            BlobWeights(blobs).open(ref)
+    blobs.put(SHARD, content)
+    assert BlobWeights(blobs).open(ref)
+
+
+@settings(max_examples=200, deadline=None)
+@given(place=st.integers(0, 2000), bit=st.integers(0, 7))
+def test_a_flipped_bit_of_the_manifest_is_found_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
+) -> None:
+    directory = tmp_path_factory.getbasetemp() / "flips"
+    directory.mkdir(exist_ok=True)
+    shards = [directory / "shards" / f"{name}.safetensors" for name in ("one", "two")]
+    if not (directory / "shards").exists():
+        written(directory / "shards", TENSORS)
+    blobs = FsspecBlobs(f"memory://{uuid.uuid4().hex}", cache=directory / "cache")
+    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    content = blobs.get(MANIFEST)
+    blobs.put(MANIFEST, _flipped(content, place % len(content), bit))
+    said = ""
+    try:
+        opened = BlobWeights(blobs).open(ref)
+    except WeightsError as error:
+        said = str(error)
+    assert FOLDER in said or digest_of_shards(opened) == ref.digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shards": None},
+        {"shards": [{}]},
+        {"shards": [{"name": "../../up", "bytes": 1, "checksum": ""}]},
+        {"shards": [{"name": "", "bytes": 1, "checksum": ""}]},
+        {"shards": "one.safetensors"},
+        {"shards": []},
+        {"digest": None},
+    ],
+)
+def test_a_manifest_that_makes_no_sense_is_named(
+    blobs: FsspecBlobs, shards: list[Path], change: dict[str, object]
+) -> None:
+    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    blobs.put(MANIFEST, json.dumps(json.loads(blobs.get(MANIFEST)) | change).encode())
+    with pytest.raises(WeightsError, match=FOLDER):
+        BlobWeights(blobs).open(ref)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"7", b"{}", b"\xff", b""])
+def test_a_manifest_that_is_none_is_named(blobs: FsspecBlobs, shards: list[Path], content: bytes) -> None:
+    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    blobs.put(MANIFEST, content)
+    for use in (lambda: BlobWeights(blobs).open(ref), lambda: BlobWeights(blobs).publish(ONE, shards, None)):
+        with pytest.raises(WeightsError, match=MANIFEST):
+            use()
+
+
+# ------------------------------------------------------------------------------------------------ all or nothing
+
+
+class CutOff(Exception):
+    """The process ended here."""
+
+
+class CutBlobs(FsspecBlobs):
+    """Ends the process before its put number `lives`."""
+
+    lives = 0
+
+    def put(self, path: str, data: bytes) -> None:
+        self._live()
+        super().put(path, data)
+
+    def put_file(self, path: str, source: Path) -> None:
+        self._live()
+        super().put_file(path, source)
+
+    def _live(self) -> None:
+        self.lives -= 1
+        if self.lives < 0:
+            raise CutOff
+
+
+@pytest.mark.parametrize("lives", [0, 1, 2])
+def test_a_publication_that_was_cut_off_is_no_version(tmp_path: Path, shards: list[Path], lives: int) -> None:
+    """A reader finds nothing, and the next attempt, with whatever content, is the version."""
+    cut = CutBlobs(tmp_path / "blobs")
+    cut.lives = lives
+    with pytest.raises(CutOff):
+        BlobWeights(cut).publish(ONE, shards, None)
+    blobs = FsspecBlobs(tmp_path / "blobs")
+    ref = WeightsRef(version=ONE, digest=digest_of_shards(shards), path=MANIFEST)
+    with pytest.raises(WeightsError, match=f"{MANIFEST}: missing"):
+        BlobWeights(blobs).open(ref)
+    other = written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1})
+    again = BlobWeights(blobs).publish(ONE, other, None)
+    assert load_file(BlobWeights(blobs).open(again)[0])["a"][0] == 1
+
+
+@pytest.mark.parametrize("broken", ["missing", "truncated"])
+def test_a_shard_that_cannot_be_read_is_not_published(blobs: FsspecBlobs, shards: list[Path], broken: str) -> None:
+    if broken == "missing":
+        shards[1].unlink()
+    else:
+        shards[1].write_bytes(shards[1].read_bytes()[:-1])
+    with pytest.raises(WeightsError, match=r"two\.safetensors"):
+        BlobWeights(blobs).publish(ONE, shards, None)
+    assert blobs.list("") == []
+
+
+# ------------------------------------------------------------------------------------------------ letting go
+
+
+def test_what_is_discarded_is_gone_and_the_others_are_not(blobs: FsspecBlobs, shards: list[Path]) -> None:
+    weights = BlobWeights(blobs)
+    refs = [weights.publish(Version(number), shards, None) for number in (1, 2, 10_000_000, 100_000_000)]
+    weights.open(refs[2])
+    weights.discard(refs[2].version)
+    weights.discard(refs[2].version)
+    for reader in (weights, BlobWeights(blobs)):
+        with pytest.raises(WeightsError, match=f"{refs[2].path}: missing"):
+            reader.open(refs[2])
+        for ref in (refs[0], refs[1], refs[3]):
+            assert digest_of_shards(list(reader.open(ref))) == ref.digest
+
+
+def test_a_discard_that_was_cut_off_leaves_no_version(tmp_path: Path, shards: list[Path]) -> None:
+    """The manifest goes first."""
+
+    class OneDelete(FsspecBlobs):
+        deleted = 0
+
+        def delete(self, path: str) -> None:
+            if self.deleted:
+                raise CutOff
+            self.deleted += 1
+            super().delete(path)
+
+    blobs = OneDelete(tmp_path / "blobs")
+    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    with pytest.raises(CutOff):
+        BlobWeights(blobs).discard(ONE)
+    with pytest.raises(WeightsError, match=f"{MANIFEST}: missing"):
+        BlobWeights(blobs).open(ref)
+    BlobWeights(FsspecBlobs(tmp_path / "blobs")).discard(ONE)
+    assert blobs.list("") == []
+
+
+def _flipped(content: bytes, place: int, bit: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
