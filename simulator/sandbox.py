@@ -12,7 +12,7 @@ _WORKER = Path(__file__).with_name("sandbox_worker.py")
 
 @dataclass(frozen=True)
 class TestResult:
-    """`error` names what the code raised, or `killed` when it went over a limit."""
+    """`error` names what the code raised, or `killed` when it went over a limit or left by itself."""
 
     __test__ = False  # pytest: not a test class
 
