@@ -81,4 +81,6 @@ def refusal(turn: Completion) -> str | None:
         return "untrainable"
     if not turn.token_ids:
         return "empty"
+    if len(turn.logprobs) != len(turn.token_ids):
+        return "incomplete_capture"
     return None

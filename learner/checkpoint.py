@@ -4,7 +4,8 @@ last good one.
     checkpoint-00000012/
         model.safetensors   the policy's weights, as published
         state.pt            optimizer, baseline, random state
-        meta.msgpack        version, parent, lineage, offsets, backlog, what is to be published; digests of the others
+        meta.msgpack        version, parent, lineage, offsets, backlog, what is to be published, digests of the others;
+                            behind its own digest
 """
 
 import os
@@ -26,6 +27,7 @@ from learner.state import LearnerState
 
 FORMAT = 1
 _PREFIX = "checkpoint-"
+_DIGEST_BYTES = 32
 _WEIGHTS, _STATE, _META, _MANIFEST = "model.safetensors", "state.pt", "meta.msgpack", "manifest.msgpack.zst"
 
 
@@ -87,7 +89,8 @@ class Checkpoints:
         (partial / _MANIFEST).write_bytes(manifest)
         digests = {name: _digest(partial / name) for name in (_WEIGHTS, _STATE, _MANIFEST)}
         meta = msgspec.structs.replace(meta, digests=digests)
-        (partial / _META).write_bytes(msgspec.msgpack.encode(meta))
+        data = msgspec.msgpack.encode(meta)
+        (partial / _META).write_bytes(blake3(data).digest() + data)
         for path in [*partial.iterdir(), partial]:
             _sync(path)
         partial.rename(final)
@@ -124,7 +127,11 @@ class Checkpoints:
     def _read(self, path: Path) -> Checkpoint:
         """Raises CheckpointError naming the file."""
         try:
-            meta = msgspec.msgpack.decode((path / _META).read_bytes(), type=Meta)
+            content = (path / _META).read_bytes()
+            digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if blake3(data).digest() != digest:
+                raise CheckpointError(f"{path / _META}: corrupt (its digest is not the recorded one)")
+            meta = msgspec.msgpack.decode(data, type=Meta)
         except (OSError, msgspec.DecodeError) as error:
             raise CheckpointError(f"{path / _META}: {error}") from error
         if meta.format != FORMAT:

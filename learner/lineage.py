@@ -33,8 +33,8 @@ class Lineage:
 
     def must_resume_from(self) -> Version | None:
         """The live version, when the newest one may not be built upon; else None."""
-        if self.live is None:
-            return None
+        if self.live is None or self.live in self.refused:
+            return None  # what serves instead is about to be said
         if self.live not in self.versions or self.refused & set(self.versions):
             return self.live
         return None
@@ -44,7 +44,7 @@ class Lineage:
         self.refused -= set(self.versions)
 
     def may_train(self, max_lead: int) -> bool:
-        if self.live is None or self.live not in self.versions:
+        if self.live is None or self.live in self.refused or self.live not in self.versions:
             return False
         return len(self.versions) - 1 - self.versions.index(self.live) < max_lead
 

@@ -1,7 +1,7 @@
 """Manifests: which turns and revisions made a version, so that training can be checked and lived again."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 import zstandard
@@ -9,6 +9,8 @@ import zstandard
 from core.events import Completion, Reward
 from core.ids import InferenceId, Version
 from learner.scored import Applied, ScoredTurn, TurnRecord
+
+_AGES_S = {"1m": 60.0, "1h": 3600.0, "1d": 86400.0}
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +23,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     settings: str  # the learner's settings, as JSON
     turns: tuple[TurnRecord, ...]
     rewards: tuple[Reward, ...]
+    ages_s: tuple[float, ...]  # from each turn to the outcome that decided its reward
     applied: dict[InferenceId, Applied]  # of the corrections among the turns
     drops: dict[str, tuple[InferenceId, ...]] = {}
 
@@ -68,7 +71,19 @@ def prove_exactly_once(lineage: Iterable[Manifest]) -> int:
     return trained
 
 
-def count_drops(records: Sequence[TurnRecord]) -> dict[str, float]:
-    """`dropped_REASON`: how many turns of an update trained the baseline alone."""
-    counts = Counter(f"dropped_{record.dropped}" for record in records if record.dropped is not None)
-    return {name: float(count) for name, count in counts.items()}
+def counts(manifest: Manifest) -> dict[str, float]:
+    """For the version's metrics: `dropped_REASON`, turns that trained the baseline alone or nothing at all, and
+    `reward_mass_AGE`, the absolute advantage that trained weights by the age of its outcome."""
+    figures: Counter[str] = Counter()
+    for why, ids in manifest.drops.items():
+        figures[f"dropped_{why}"] += len(ids)
+    for record, age_s in zip(manifest.turns, manifest.ages_s, strict=True):
+        if record.dropped is not None:
+            figures[f"dropped_{record.dropped}"] += 1
+        else:
+            figures[f"reward_mass_{_age(age_s)}"] += abs(record.credit)  # type: ignore[assignment]
+    return {name: float(figure) for name, figure in figures.items()}
+
+
+def _age(seconds: float) -> str:
+    return next((name for name, limit_s in _AGES_S.items() if seconds <= limit_s), "older")

@@ -20,8 +20,3 @@ def publish(checkpoint: Checkpoint, store: Store, log: EventLog, weights: Weight
         policies.put_policy(connection, policy)
     log.append_blocking(Topic.POLICIES, [policy])
     return policy
-
-
-def is_published(checkpoint: Checkpoint, store: Store) -> bool:
-    with store.read() as connection:
-        return policies.get_policy(connection, checkpoint.version) is not None

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from core import telemetry
 from core.errors import CheckpointError
 from core.events import Completion, PolicyVersion, Release, Reward, Topic
 from core.ids import InferenceId, Version
@@ -23,6 +22,7 @@ from learner.state import make_optimizer, make_state
 from learner.update import UpdateResult, update
 
 _POLL_RECORDS = 512
+_TURN_WAIT_S = 60.0  # the writer is behind by seconds at most
 logger = logging.getLogger(__name__)
 
 
@@ -48,13 +48,13 @@ class Learner:
         self._backlog = Backlog()
         self._lineage = Lineage()
         self._drops: dict[str, list[InferenceId]] = {}
+        self._lacking = False  # the store has not all turns of the next batch yet
         self._offsets = {source: log.earliest(source) for source in self._consumer.assignment()}
         self._resume()
 
     def step(self, timeout_s: float) -> int:
         """The loop: admit what was rewarded, follow what was released, train when a batch is due, publish."""
-        waiting = self._backlog.is_ready(self._settings, self._clock.now())
-        records = self._consumer.poll(_POLL_RECORDS, 0.0 if waiting else timeout_s)
+        records = self._consumer.poll(_POLL_RECORDS, 0.0 if self._can_train() else timeout_s)
         for record in records:
             self._take(record)
         self._follow_releases()
@@ -78,6 +78,10 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------ admission
 
+    def _can_train(self) -> bool:
+        ready = self._backlog.is_ready(self._settings, self._clock.now())
+        return ready and not self._lacking and self._lineage.may_train(self._settings.max_lead)
+
     def _take(self, record: Record) -> None:
         self._offsets[record.source] = record.offset + 1
         match record.event:
@@ -94,11 +98,20 @@ class Learner:
             chosen = self._backlog.choose(self._settings.batch_turns)
             with self._store.read() as connection:
                 found = turns.get_turns(connection, [reward.inference_id for reward in chosen])
-            if len(found) < len(chosen):
+            self._lacking = len(found) < len(chosen)
+            if self._lacking and not self._give_up([r for r in chosen if r.inference_id not in found]):
                 return []
-            if not self._refuse(chosen, found):
+            if not self._lacking and not self._refuse(chosen, found):
                 return [self._backlog.scored(reward, found[reward.inference_id]) for reward in chosen]
         return []
+
+    def _give_up(self, missing: Sequence[Reward]) -> bool:
+        """The writer may be behind, for a while; whether there were rewards whose turns never came."""
+        lost = [r for r in missing if (self._clock.now() - r.decided_at).total_seconds() > _TURN_WAIT_S]
+        self._backlog.remove(lost)
+        for reward in lost:
+            self._drop(reward.inference_id, "turn_missing")
+        return bool(lost)
 
     def _refuse(self, chosen: Sequence[Reward], found: dict[InferenceId, Completion]) -> bool:
         """Take out what never trains; whether there was any."""
@@ -111,7 +124,6 @@ class Learner:
 
     def _drop(self, inference_id: InferenceId, why: str) -> None:
         self._drops.setdefault(why, []).append(inference_id)
-        telemetry.DROPPED_TURNS.labels(reason=why).inc()
 
     # ------------------------------------------------------------------------------------------ versions
 
@@ -123,21 +135,21 @@ class Learner:
             version = policies.allocate_version(connection, self._clock.now())
         applied = {scored.inference_id: scored.applied for scored in batch if scored.applied}
         self._enter(batch, result, version)
-        data = manifest.encode(
-            manifest.Manifest(
-                version=version,
-                parent=parent,
-                seed=self._settings.seed,
-                settings=self._settings.model_dump_json(),
-                turns=result.records,
-                rewards=tuple(scored.reward for scored in batch),
-                applied=applied,
-                drops={why: tuple(ids) for why, ids in self._drops.items()},
-            )
+        made = manifest.Manifest(
+            version=version,
+            parent=parent,
+            seed=self._settings.seed,
+            settings=self._settings.model_dump_json(),
+            turns=result.records,
+            rewards=tuple(scored.reward for scored in batch),
+            ages_s=tuple(_age_s(scored) for scored in batch),
+            applied=applied,
+            drops={why: tuple(ids) for why, ids in self._drops.items()},
         )
         self._drops = {}
         self._lineage.extend(version)
-        return self._checkpoints.write(self._state, self._meta(self._draft(version, parent, batch, result)), data)
+        meta = self._meta(self._draft(made, batch, result))
+        return self._checkpoints.write(self._state, meta, manifest.encode(made))
 
     def _enter(self, batch: Sequence[ScoredTurn], result: UpdateResult, version: Version) -> None:
         for scored, record in zip(batch, result.records, strict=True):
@@ -154,21 +166,18 @@ class Learner:
         newest = max(scored.reward.decided_at for scored in batch)
         self._backlog.forget_before(newest - timedelta(seconds=max(limits)))
 
-    def _draft(
-        self, version: Version, parent: Version, batch: Sequence[ScoredTurn], result: UpdateResult
-    ) -> PolicyVersion:
+    def _draft(self, made: manifest.Manifest, batch: Sequence[ScoredTurn], result: UpdateResult) -> PolicyVersion:
         trained = [s for s, record in zip(batch, result.records, strict=True) if record.dropped is None]
         return PolicyVersion(
-            version=version,
+            version=made.version,
             policy=batch[0].turn.policy,
             digest="",
-            parent=parent,
+            parent=made.parent,
             manifest=None,
             log_offsets={str(source): offset for source, offset in self._offsets.items()},
             turns=len(trained),
             updates=1,
-            metrics=result.metrics
-            | {f"dropped_{k}": float(v) for k, v in manifest.count_drops(result.records).items()},
+            metrics=result.metrics | manifest.counts(made),
             outcome_arrivals=tuple(s.reward.last_outcome_at for s in trained if s.reward.last_outcome_at),
             weights="",
             created_at=self._clock.now(),
@@ -245,3 +254,8 @@ class Learner:
         lineage = ancestry(self._store, version)
         self._backlog.resume(applied_on(lineage, self._blobs))
         self._lineage.resumed_from(version, lineage[:-1])
+
+
+def _age_s(scored: ScoredTurn) -> float:
+    reward = scored.reward
+    return ((reward.last_outcome_at or reward.decided_at) - scored.turn.received_at).total_seconds()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from core.events import Completion
 from learner.scored import ScoredTurn
 from learner.sequences import TrainingSequence
 
@@ -46,12 +47,13 @@ def _to_tensors(group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], 
     for row, sequence in enumerate(group):
         ids_BT[row, : len(sequence.token_ids)] = torch.tensor(sequence.token_ids)
         for span in sequence.spans:
-            turn, count = batch[span.turn].turn, span.end - span.start
-            rows += [row] * count
-            places += range(span.start - 1, span.end - 1)
-            behaviour += turn.logprobs
-            temperature += [turn.logprob_space.temperature] * count
-            turns += [span.turn] * count
+            turn = batch[span.turn].turn
+            sampled = _sampled(turn)
+            rows += [row] * len(sampled)
+            places += [span.start - 1 + index for index in sampled]
+            behaviour += [turn.logprobs[index] for index in sampled]
+            temperature += [turn.logprob_space.temperature] * len(sampled)
+            turns += [span.turn] * len(sampled)
     rows_N, places_N = torch.tensor(rows), torch.tensor(places)
     return MicroBatch(
         ids_BT=ids_BT.to(device),
@@ -62,3 +64,11 @@ def _to_tensors(group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], 
         temperature_N=torch.tensor(temperature, dtype=torch.float32, device=device),
         turns_N=torch.tensor(turns, device=device),
     )
+
+
+def _sampled(turn: Completion) -> list[int]:
+    """The output tokens that the model chose: forced ones were put into its mouth."""
+    forced = {
+        index for segment in turn.segments if segment.kind == "forced" for index in range(segment.start, segment.end)
+    }
+    return [index for index in range(len(turn.token_ids)) if index not in forced]

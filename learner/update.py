@@ -48,7 +48,8 @@ def update(state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSe
         loss, fit = _forward(state, part, ledger, settings, tally)
         (loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)).backward()
     tally.add(gradient_norm=torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.gradient_clip))
-    state.optimizer.step()
+    if ledger.any_kept:  # else its momentum alone would move the weights
+        state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.advantages.end()
     return UpdateResult(ledger.records(), _metrics(tally, num_tokens, len(parts), rewards_M, ledger))
@@ -159,6 +160,10 @@ class _Ledger:
             divergence=divergence,
             dropped=dropped,
         )
+
+    @property
+    def any_kept(self) -> bool:
+        return any(record.dropped is None for record in self._records.values())
 
     def records(self) -> tuple[TurnRecord, ...]:
         return tuple(self._records[turn] for turn in range(len(self.batch)))

@@ -3,9 +3,11 @@ policy version, from which the service's metrics are set."""
 
 from core import telemetry
 from core.events import PolicyVersion, Topic
+from core.ids import Version
 from core.ports import EventLog
 
 _MAX_RECORDS = 64
+_DROPPED, _MASS = "dropped_", "reward_mass_"
 
 
 class PolicyObserver:
@@ -13,13 +15,15 @@ class PolicyObserver:
 
     def __init__(self, log: EventLog) -> None:
         self._consumer = log.consumer("observer", [Topic.POLICIES])
+        self._seen: set[Version] = set()  # a restarted learner says its newest version again
         for source in self._consumer.assignment():
             self._consumer.seek(source, log.earliest(source))
 
     def step(self, timeout_s: float) -> int:
         records = self._consumer.poll(_MAX_RECORDS, timeout_s)
         for record in records:
-            if isinstance(record.event, PolicyVersion):
+            if isinstance(record.event, PolicyVersion) and record.event.version not in self._seen:
+                self._seen.add(record.event.version)
                 observe(record.event)
         return len(records)
 
@@ -31,4 +35,9 @@ def observe(policy: PolicyVersion) -> None:
     telemetry.UPDATES.inc(policy.updates)
     telemetry.LEARNED_TURNS.labels(kind="first").inc(policy.turns)
     for figure, value in policy.metrics.items():
-        telemetry.LEARNER.labels(figure=figure).set(value)
+        if figure.startswith(_DROPPED):
+            telemetry.DROPPED_TURNS.labels(reason=figure.removeprefix(_DROPPED)).inc(value)
+        elif figure.startswith(_MASS):
+            telemetry.REWARD_MASS_AGE.labels(age=figure.removeprefix(_MASS)).inc(value)
+        else:
+            telemetry.LEARNER.labels(figure=figure).set(value)
