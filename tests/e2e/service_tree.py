@@ -29,6 +29,24 @@ def wait_for(condition: Condition, timeout_s: float = 30, what: str = "the condi
     pytest.fail(f"{what} did not come true within {timeout_s} s")
 
 
+class Refused(Exception):
+    """An answer that is an error: its status and its body."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(f"{status}: {body}")
+        self.status = status
+        self.body = body
+
+
+def _open(request: urllib.request.Request | str) -> bytes:
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return bytes(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Refused(error.code, json.load(error)) from None
+
+
 class Service:
     """`onward run` on a directory."""
 
@@ -60,7 +78,7 @@ class Service:
             return False
         try:
             return bool(self.get("/readyz"))
-        except urllib.error.HTTPError:
+        except Refused:
             return False
 
     @property
@@ -83,20 +101,19 @@ class Service:
         return self._log.read_text()
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=30) as response:
-            return json.load(response)
+        """Raises Refused."""
+        return json.loads(_open(self.url + path))
 
     def text(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=30) as response:
-            return str(response.read().decode())
+        return _open(self.url + path).decode()
 
     def post(self, path: str, body: dict[str, Any], **headers: str) -> Any:
+        """Raises Refused."""
         names = {name.replace("_", "-"): value for name, value in headers.items()}
-        request = urllib.request.Request(
-            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json", **names}
+        data = json.dumps(body).encode()
+        return json.loads(
+            _open(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **names}))
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return json.load(response)
 
     def chat(self, text: str, **fields: Any) -> Any:
         return self.post("/v1/chat/completions", {"model": "onward-tiny", "messages": [user(text)], **fields})

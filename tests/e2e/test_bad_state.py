@@ -3,13 +3,12 @@
 import json
 import subprocess
 import sys
-import urllib.error
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 import pytest
-from service_tree import Service, wait_for
+from service_tree import Refused, Service, wait_for
 
 from core.events import Topic
 from core.ports import TopicPartition
@@ -18,10 +17,6 @@ from ingest.sqlite_schema import connect
 from onward.wiring import open_foundation
 
 MakeService = Callable[..., Service]
-
-
-def answer_of(error: urllib.error.HTTPError) -> tuple[int, Any]:
-    return error.code, json.load(error)
 
 
 def accept(service: Service, inference_id: str) -> Any:
@@ -39,13 +34,13 @@ def test_a_full_disk(make_service: MakeService) -> None:
     during = service.chat("[web] write total(xs): sum of xs")["onward"]
     assert during["logged"] is False
     assert during["trainable"] is False
-    with pytest.raises(urllib.error.HTTPError) as refused:
+    with pytest.raises(Refused) as refused:
         accept(service, before["inference_id"])
-    status, body = answer_of(refused.value)
-    assert (status, set(body["error"])) == (503, {"message", "type", "param", "code"})
-    with pytest.raises(urllib.error.HTTPError) as unready:
+    assert refused.value.status == 503
+    assert set(refused.value.body["error"]) == {"message", "type", "param", "code"}
+    with pytest.raises(Refused) as unready:
         service.get("/readyz")
-    assert unready.value.code == 503
+    assert unready.value.status == 503
 
     process.rlimit(psutil.RLIMIT_FSIZE, unlimited)
     wait_for(lambda: service.chat("hello")["onward"]["logged"], 30, "the log's return")
@@ -68,17 +63,16 @@ def test_a_log_of_a_newer_build(make_service: MakeService) -> None:
 
     service.start(ready=False)
     assert service.chat("[web] write total(xs): sum of xs")["onward"]["logged"] is True
-    status, body = wait_for(lambda: unready_with(service, "schema"), 30, "the readers' complaint")
-    assert status == 503
-    assert "onward.turns" in json.dumps(body)
+    assert "onward.turns" in wait_for(lambda: complaint(service, "schema"), 30, "the readers' complaint")
 
 
-def unready_with(service: Service, word: str) -> Any:
+def complaint(service: Service, word: str) -> str | None:
+    """What /readyz says, once it speaks of `word`."""
     try:
         service.get("/readyz")
-    except urllib.error.HTTPError as error:
-        status, body = answer_of(error)
-        return (status, body) if word in json.dumps(body) else None
+    except Refused as refused:
+        said = json.dumps(refused.body)
+        return said if refused.status == 503 and word in said else None
     return None
 
 

@@ -1,15 +1,15 @@
 """SIGKILL in mid-traffic: nothing acknowledged is missing, nothing trained twice, versions continue."""
 
+import http.client
 import json
 import os
 import signal
 import threading
-import urllib.error
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from service_tree import Service, simulate, wait_for
+from service_tree import Refused, Service, simulate, wait_for
 
 from onward.proof import lineage_of, prove_exactly_once
 from onward.wiring import open_foundation
@@ -46,7 +46,7 @@ class Traffic:
                     },
                 )
                 self.outcomes.append(said["feedback_id"])
-            except (urllib.error.URLError, ConnectionError, FileNotFoundError, TimeoutError):
+            except (Refused, OSError, http.client.HTTPException):
                 return  # the service was killed: what follows was never acknowledged
 
     def stop(self) -> None:
