@@ -17,8 +17,8 @@ def ensure_anchor(
 ) -> WeightsRef:
     """The anchor's weights; made and released as version 1 when the store knows no version yet.
 
-    Every step may be repeated: a start that was cut short is completed by the next. Raises WeightsError naming the
-    model's directory when it holds no safetensors.
+    Every step may be repeated: a start that was cut short is completed by the next. The log is told before the store,
+    which says what is still to be done. Raises WeightsError naming the model's directory when it holds no safetensors.
     """
     now = (clock or SystemClock()).now()
     with store.begin() as connection:
@@ -32,9 +32,9 @@ def ensure_anchor(
         live = policies.live_version(connection, CLUSTER)
     if live is None:
         release = Release(version=version, cluster=CLUSTER, state="live", why="the given model", by="start", at=now)
+        log.append_blocking(Topic.RELEASES, [release])
         with store.begin() as connection:
             policies.put_release(connection, release)
-        log.append_blocking(Topic.RELEASES, [release])
     return WeightsRef(version=known.version, digest=known.digest, path=known.weights)
 
 
@@ -54,7 +54,7 @@ def _publish(
         weights=ref.path,
         created_at=(clock or SystemClock()).now(),
     )
+    log.append_blocking(Topic.POLICIES, [policy])
     with store.begin() as connection:
         policies.put_policy(connection, policy)
-    log.append_blocking(Topic.POLICIES, [policy])
     return policy

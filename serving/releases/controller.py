@@ -8,8 +8,8 @@
         └──rolled back──► rolled_back          an earlier version is live again
 
 A version is first switched to and then said to be live, in the store and then in the log. A crash in between leaves the
-engine's memory behind and nothing else: the next start serves the store's live version, and a candidate that is still
-one is tried again.
+engine's memory or the log behind: the next start serves the store's live version, says so in the log, and tries a
+candidate that is still one again.
 """
 
 import logging
@@ -108,7 +108,8 @@ class ReleaseController:
         """The newest waits, the one that waited is superseded."""
         with self._store.read() as connection:
             states = policies.states_of_lineage(connection, policy.version)
-        if states[0][1] != "candidate":
+        waits = self._candidate is not None and self._candidate.version == policy.version
+        if waits or states[0][1] != "candidate":
             return  # seen before
         undone = next((version for version, state in states[1:] if state == "rolled_back"), None)
         if undone is not None:
@@ -167,7 +168,7 @@ class ReleaseController:
                 self._engine.unload(version)
 
     def _restore(self) -> Version:
-        """Serve what the store says is live."""
+        """Serve what the store says is live, and tell those who follow the log: it may not have heard the last."""
         with self._store.read() as connection:
             live = policies.live_version(connection, CLUSTER)
             assert live is not None, "ensure_anchor released the first version"
@@ -177,6 +178,7 @@ class ReleaseController:
         self._load(policy)
         self._live = live
         self._engine.switch(live)
+        self._log.append_blocking(Topic.RELEASES, [self._event(live, "live", "serves since the start", "start")])
         for candidate in waiting:
             self._consider(candidate)
         return live

@@ -21,7 +21,7 @@ from serving.weights import BlobWeights
 ONE, TWO = Version(1), Version(2)
 FOLDER = "weights/00000001"
 SHARD, MANIFEST = f"{FOLDER}/one.safetensors", f"{FOLDER}/manifest.json"
-TENSORS = {"a": np.arange(64, dtype=np.float32), "b": np.ones((2, 3), dtype=np.float16)}
+TENSORS: dict[str, np.ndarray] = {"a": np.arange(64, dtype=np.float32), "b": np.ones((2, 3), dtype=np.float16)}
 STORES: dict[str, Callable[[Path], FsspecBlobs]] = {
     "directory": lambda path: FsspecBlobs(path / "blobs"),
     "memory": lambda path: FsspecBlobs(f"memory://{uuid.uuid4().hex}", cache=path / "cache"),

@@ -240,7 +240,10 @@ def test_a_canonical_answer_continues_as_the_whole_conversation_renders(
 
 def test_a_canonical_answer_with_calls_continues_so_too(qwen: ModelRenderer) -> None:
     for made, between in ((renderer, ""), (qwen, "\n")):
-        calls = [("read_file", {"path": "a.py"}), ("edit_file", {"line": 3, "text": '"é"\n'})]
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("read_file", {"path": "a.py"}),
+            ("edit_file", {"line": 3, "text": '"é"\n'}),
+        ]
         chat = [said("user", "fix f")]
         written = [
             f"<tool_call>\n{json.dumps({'name': n, 'arguments': a}, ensure_ascii=False)}\n</tool_call>"
@@ -406,7 +409,8 @@ def test_content_and_calls_are_the_same_however_tokens_arrive(
     pieces: list[Any], unfinished: str, cuts: list[int]
 ) -> None:
     """Everything written is content or a call; only white space that follows a call is let go."""
-    written, content, calls, after_call = "", "", [], False
+    written, content, after_call = "", "", False
+    calls: list[tuple[int, str, str]] = []
     for kind, piece in [*pieces, ("malformed", None)] if unfinished else pieces:
         if kind == "call":
             body = json.dumps({"name": piece[0], "arguments": piece[1]}, ensure_ascii=False)
