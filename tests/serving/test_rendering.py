@@ -404,11 +404,17 @@ PIECES = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(pieces=PIECES, unfinished=st.sampled_from(["", "<tool_call>", '<tool_call>\n{"name": "a"', "<tool"]), cuts=CUTS)
+@given(
+    pieces=PIECES,
+    unfinished=st.sampled_from(["", "<tool_call>", '<tool_call>\n{"name": "a"', "<tool"]),
+    cuts=CUTS,
+    spelled=st.booleans(),
+)
 def test_content_and_calls_are_the_same_however_tokens_arrive(
-    pieces: list[Any], unfinished: str, cuts: list[int]
+    pieces: list[Any], unfinished: str, cuts: list[int], spelled: bool
 ) -> None:
-    """Everything written is content or a call; only white space that follows a call is let go."""
+    """Everything written is content or a call, its marks one token or spelled out; only white space that follows a call
+    is let go."""
     written, content, after_call = "", "", False
     calls: list[tuple[int, str, str]] = []
     for kind, piece in [*pieces, ("malformed", None)] if unfinished else pieces:
@@ -426,7 +432,8 @@ def test_content_and_calls_are_the_same_however_tokens_arrive(
         seen = text.lstrip() if after_call else text
         content += seen
         after_call = after_call and not seen
-    whole, found, deltas = parsed(encoded(written), cuts, tools=True)
+    answer = renderer.render_text(written, None) if spelled else encoded(written)
+    whole, found, deltas = parsed(answer, cuts, tools=True)
     assert (whole, found) == (content, calls)
     assert not any("\ufffd" in delta.content for delta in deltas), "no half characters"
 
