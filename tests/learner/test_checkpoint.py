@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from blake3 import blake3
 from logged_world import MODEL, START, World, logged_past, settle
 
 import learner.checkpoint
@@ -31,6 +32,7 @@ from learner.state import LearnerState, make_state
 from learner.update import update
 
 MakeWorld = Callable[[str], World]
+DIGEST_BYTES = 32  # before the meta data stands its digest
 FILES = ("model.safetensors", "state.pt", "manifest.msgpack.zst", "meta.msgpack")
 
 
@@ -122,8 +124,9 @@ def test_a_missing_file_is_named(checkpoints: Checkpoints, tmp_path: Path, name:
 
 def test_another_format_is_refused(checkpoints: Checkpoints, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-00000003" / "meta.msgpack"
-    meta = msgspec.msgpack.decode(path.read_bytes(), type=Meta)
-    path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(meta, format=FORMAT + 1)))
+    meta = msgspec.msgpack.decode(path.read_bytes()[DIGEST_BYTES:], type=Meta)
+    data = msgspec.msgpack.encode(msgspec.structs.replace(meta, format=FORMAT + 1))
+    path.write_bytes(blake3(data).digest() + data)
     with pytest.raises(CheckpointError, match=f"meta.msgpack: format {FORMAT + 1}"):
         checkpoints.of(Version(3))
 
