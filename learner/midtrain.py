@@ -6,6 +6,7 @@ interrupted and resumed ends in the same bits.
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -163,7 +164,7 @@ def _restore(path: Path, model: Any, optimizer: torch.optim.Optimizer, options: 
         return 0
     try:
         state = torch.load(path, weights_only=True)
-    except (RuntimeError, EOFError, ValueError) as error:
+    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     if state["options"] != asdict(options):
         raise ConfigError(f"{path}: made with other options: {json.dumps(state['options'])}")
