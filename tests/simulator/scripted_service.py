@@ -71,6 +71,9 @@ class Script:
     drop: Callable[[str, int], bool] = lambda _path, _nth: False  # whether the nth request to a path is cut off
     finish_reason: str = ""
     broken_stream: bool = False
+    early_end: bool = False  # streams end well-formed before the answer is whole
+    cut: bool = False  # streams end with the connection, after the first piece
+    patient: bool = False  # streams go on when the user has gone, and not before
     tokens: int = 40
     stalls: bool = False  # no turn is ever answered
     forgets: bool = False  # the first turn
@@ -143,6 +146,14 @@ class ScriptedService:
             for delta in _deltas(message):
                 await _send(response, {"choices": [{"delta": delta, "finish_reason": None}]})
                 await asyncio.sleep(0)
+                if self.script.cut and len(delta) == 1:
+                    assert request.transport is not None
+                    request.transport.abort()
+                    return response
+                if self.script.patient and len(delta) == 1:
+                    await _gone(request)
+            if self.script.early_end:
+                return response
             if self.script.broken_stream:
                 await _send(response, {"error": {"message": "scripted"}})
                 return response
@@ -210,6 +221,14 @@ def _deltas(message: Message) -> Iterator[dict[str, Any]]:
 
 async def _send(response: web.StreamResponse, chunk: dict[str, Any]) -> None:
     await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+
+
+async def _gone(request: web.Request) -> None:
+    """Until the other side has closed the connection."""
+    for _ in range(1000):
+        if request.transport is None or request.transport.is_closing():
+            return
+        await asyncio.sleep(0.01)
 
 
 @contextmanager

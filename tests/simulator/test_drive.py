@@ -136,3 +136,34 @@ def test_users_are_the_same_for_the_same_seed(service: ScriptedService, patient_
     service.script.answer = lambda messages: bungler(messages) if slip.random() < 0.5 else expert(messages)
     assert users_of(1) == first
     assert users_of(2) != first
+
+
+@pytest.mark.parametrize("how", ["early_end", "cut", "broken_stream"])
+def test_streams_that_break_are_counted(
+    service: ScriptedService, patient_users: None, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Each is one failure, of the session that streamed, and of no other."""
+    setattr(service.script, how, True)
+    monkeypatch.setattr(ide, "_STREAM_SHARE", 0.5)
+    truth = live(service, seconds=0.3)
+    streamed = sum(body.get("stream", False) for body, _ in service.chats)
+    failed = sum(lived.session.ending == "failed" for lived in truth.lived)
+    assert len(truth.failures) == failed == streamed > 3
+    assert all(failure.startswith("stream: ") for failure in truth.failures)
+
+
+def test_a_retry_carries_the_same_word(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: dict[str, list[Any]] = {}
+    real = ide.Ide.post
+
+    async def noting(self: ide.Ide, path: str, body: dict[str, Any], *rest: Any) -> Any:
+        if path == "/v1/feedback":
+            said.setdefault(body["feedback_id"], []).append(body)
+        return await real(self, path, body, *rest)
+
+    monkeypatch.setattr(ide.Ide, "post", noting)
+    service.script.drop = lambda route, nth: route == "feedback" and nth <= 3
+    truth = live(service, seconds=0.3)
+    assert sum(len(tries) for tries in said.values()) == len(service.outcomes) + 3 == service.counts["feedback"]
+    assert all(one == tries[0] for tries in said.values() for one in tries)
+    assert len(truth.failures) == 3

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -208,6 +210,39 @@ def test_a_cut_connection_fails_the_session(service: ScriptedService, luck: floa
 def test_an_error_within_a_stream_fails_the_session(service: ScriptedService) -> None:
     service.script.broken_stream = True
     assert work(service, "write", STREAMED, fails=True).inference_ids == []
+
+
+@pytest.mark.parametrize("kind", ["write", "fix"])
+@pytest.mark.parametrize("answer", [expert, bungler, lambda _messages: call("ask", question="which?")])
+def test_streamed_and_whole_answers_give_the_same_session(
+    service: ScriptedService, kind: Kind, answer: Callable[[list[Message]], Message]
+) -> None:
+    service.script.answer = answer
+    whole, streamed = work(service, kind, WHOLE), work(service, kind, STREAMED)
+    for name in ("task", "ending", "closed", "code", "quality", "versions"):
+        assert getattr(whole, name) == getattr(streamed, name), name
+    assert len(whole.inference_ids) == len(streamed.inference_ids) == len(streamed.latencies_s)
+    asked = [[said | {"content": said["content"] or ""} for said in body["messages"]] for body, _ in service.chats]
+    middle = len(asked) // 2
+    assert asked[:middle] == asked[middle:], "but for null and empty content, which are the same to a service"
+
+
+@pytest.mark.parametrize("how", ["early_end", "cut"])
+def test_a_stream_that_ends_early_fails_the_session(service: ScriptedService, how: str) -> None:
+    setattr(service.script, how, True)
+    session = work(service, "write", STREAMED, fails=True)
+    assert (session.ending, session.inference_ids, session.quality) == ("failed", [], None)
+    assert service.counts["status"] == 0
+
+
+def test_hanging_up_closes_the_connection(service: ScriptedService) -> None:
+    """The service sees the user go, in the midst of its answer."""
+    service.script.patient = True
+    assert work(service, "write", HANGS_UP).ending == "hung_up"
+    deadline_s = time.monotonic() + 5
+    while not service.hung_up and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert service.hung_up == 1
 
 
 def test_the_script_is_an_expert_on_every_task() -> None:

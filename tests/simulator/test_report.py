@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +17,13 @@ from simulator import __main__ as program
 from simulator import report, users
 from simulator.curves import Curves, Point, draw
 from simulator.ide import Session
-from simulator.report import Losses, find_losses, succeeded
+from simulator.report import Losses, find_losses, succeeded, summary, write
 from simulator.service import ServiceView
 from simulator.tasks import sample_task
 from simulator.truth import Lived, Truth
 from simulator.view import sparkline
 
+ROOT = Path(__file__).resolve().parents[2]
 ISSUE_KEYS = {
     "seed", "quality_start", "quality_at_90_s", "quality_at_150_s", "quality_end", "reported_accept_end",
     "feedback_to_served_p50_s", "feedback_to_served_p99_s", "versions", "turns", "failed_requests", "lost_turns",
@@ -131,6 +133,85 @@ PASSING = {"lost_turns": 0, "lost_outcomes": 0, "failed_requests": 0, "quality_s
 )
 def test_success_is_nothing_lost_and_a_rise_of_a_fifth(change: dict[str, Any], expected: bool) -> None:
     assert succeeded(PASSING | change) is expected
+
+
+def test_a_rise_of_a_fifth_is_enough_from_wherever_it_starts() -> None:
+    """Of every pair of shares of 200 sessions: as exact as counting them."""
+    for start in range(201):
+        for end in range(201):
+            figures = {"quality_start": start / 200, "quality_end": end / 200}
+            assert succeeded(PASSING | figures) is (end - start >= 40), (start, end)
+
+
+FIGURES = PASSING | {
+    "seed": 4,
+    "reported_accept_end": 0.61,
+    "feedback_to_served_p50_s": 3.44,
+    "feedback_to_served_p99_s": None,
+    "versions": 12,
+    "swaps": 11,
+    "sessions": 3000,
+    "turns": 7000,
+    "share_learned_from": 0.987,
+    "turned_away": 2,
+}
+
+
+def test_the_summary_tells_the_figures() -> None:
+    text = summary(FIGURES, Path("demo"))
+    for part in (
+        "30% at the start, 50% at the end",
+        "61% at the end",
+        "p50 3.4 s, p99 -",
+        "12, 11 swaps",
+        "3000, 7000; 99% of the rewarded turns",
+        "0 requests; 0 turns, 0 outcomes; 2 users turned away",
+        "demo/report.json, demo/curves.png",
+    ):
+        assert part in text
+    assert text.endswith("The model learned from its users.")
+    assert "taste shift" not in text
+
+
+def test_the_summary_tells_what_nobody_could_tell_and_what_was_lost() -> None:
+    nothing = dict.fromkeys(("quality_start", "quality_end", "reported_accept_end", "swaps", "share_learned_from"))
+    text = summary(FIGURES | nothing | {"lost_turns": 3, "lost_outcomes": 1, "failed_requests": 5}, Path("demo"))
+    assert "- at the start, - at the end" in text
+    assert "5 requests; 3 turns, 1 outcomes" in text
+    assert text.endswith("The run did not meet its bar.")
+
+
+def test_the_summary_tells_of_a_shift() -> None:
+    text = summary(FIGURES | {"quality_before_shift": 0.8, "recovered_after_s": 58.0}, Path("demo"))
+    assert "80% before; nine tenths of it again after 58.0 s" in text
+
+
+def test_what_is_written_is_the_report_with_its_curves(tmp_path: Path) -> None:
+    curves = Curves([Point(1.0, 0.5, None, 2, 3.5), Point(2.0)])
+    write(FIGURES, curves, tmp_path / "new" / "folder")
+    written = json.loads((tmp_path / "new" / "folder" / "report.json").read_text())
+    assert written.pop("curves") == {
+        "second": [1.0, 2.0],
+        "quality": [0.5, None],
+        "accepted": [None, None],
+        "version": [2, None],
+        "feedback_to_served_p50_s": [3.5, None],
+    }
+    assert written == FIGURES
+    assert (tmp_path / "new" / "folder" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_program_ends_with_1_when_something_failed(service: ScriptedService, tmp_path: Path) -> None:
+    """As a process of its own, as users start it."""
+    service.script.status = lambda route: 503 if route == "chat" else 200
+    arguments = ["--url", service.url, "--seconds", "0.2", "--rate", "40", "--output", str(tmp_path)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "simulator", *arguments], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert "The run did not meet its bar." in ended.stdout
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["failed_requests"] == written["sessions"] == service.counts["chat"] > 0
 
 
 def run_program(service: ScriptedService, output: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:

@@ -8,7 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator.sandbox import Sandbox, TestResult
 
@@ -152,3 +155,52 @@ def test_the_same_code_is_run_once() -> None:
             await sandbox.close()
 
     assert asyncio.run(work()) == 4
+
+
+SPITEFUL = (
+    "while True: pass",
+    "data = bytearray(1 << 30)",
+    "open('/tmp/written', 'w').write('x')",
+    "import socket\nsocket.socket()",
+    "import os\nos.fork()",
+    "import os\nos._exit(3)",
+    "raise ValueError",
+    "def add(",
+    "import sys\nsys.stdin.close()",
+)
+
+
+def test_one_worker_survives_all_of_it_and_none_is_left_after_closing() -> None:
+    me = psutil.Process()
+
+    async def work() -> None:
+        sandbox = Sandbox()
+        before = set(me.children(recursive=True))
+        try:
+            await sandbox.run(ADD, (("add(1, 2)", "3"),))
+            (worker,) = set(me.children(recursive=True)) - before
+            for number, code in enumerate(SPITEFUL):
+                started_s = time.monotonic()
+                await sandbox.run(code, (("add(1, 2)", "3"),))
+                assert time.monotonic() - started_s < 2.0, code
+                assert (await sandbox.run(ADD, ((f"add({number}, 2)", str(number + 2)),))).all_passed, code
+            assert set(me.children(recursive=True)) - before == {worker}
+            assert worker.children() == []
+        finally:
+            await sandbox.close()
+        assert not worker.is_running()
+        assert set(me.children(recursive=True)) <= before
+        await sandbox.close()  # once more does no harm
+
+    asyncio.run(work())
+
+
+def test_a_sandbox_that_never_ran_closes() -> None:
+    asyncio.run(Sandbox().close())
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.lists(st.text(max_size=80), min_size=20, max_size=20))
+def test_whatever_a_model_writes_the_next_code_runs(codes: list[str]) -> None:
+    *_, last = run(*codes, ADD)
+    assert last.all_passed

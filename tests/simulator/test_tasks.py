@@ -3,14 +3,18 @@
 import asyncio
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator import corpus as corpus_module
+from simulator.corpus import write_corpus
 from simulator.sandbox import Sandbox, TestResult
 from simulator.tasks import Kind, Task, sample_task, split_of
 from simulator.taste import SHIFTED, Quality, Taste, judge_fix, judge_write, wanted
 from simulator.templates import TEMPLATES
+from simulator.tiny import CONVERSATIONS, SEED
 
 ENOUGH = 2000
 
@@ -38,6 +42,23 @@ def test_there_are_enough_distinct_tasks_and_none_is_in_the_corpus(kind: Kind) -
     assert len(served) >= ENOUGH
     assert not served & corpus
     assert {split_of(f"{kind}|{request}") for request in served} == {"served"}
+
+
+def test_no_task_of_the_whole_corpus_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task that the shipped model was midtrained on, infilled ones too."""
+    drawn: set[tuple[Kind, str]] = set()
+
+    def noting(rng: random.Random, kind: Kind, split: Any = "served") -> Task:
+        task = sample_task(rng, kind, split)
+        drawn.add((kind, task.request))
+        return task
+
+    monkeypatch.setattr(corpus_module, "sample_task", noting)
+    write_corpus(tmp_path, CONVERSATIONS, SEED)
+    assert len(drawn) > 2 * ENOUGH
+    assert {split_of(f"{kind}|{request}") for kind, request in drawn} == {"corpus"}
+    served = {(task.kind, task.request) for kind in ("write", "fix") for task in draw(kind, 6000)}
+    assert not served & drawn
 
 
 def test_tasks_have_an_identity_and_a_seed() -> None:
