@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from core.events import Event, FinishReason, Sampling, ToolCall, Topic
+from core.fleet import Assignment
 from core.ids import InferenceId, Namespace, SessionId, Version
 
 # --------------------------------------------------------------------------------------------- the log
@@ -219,6 +220,15 @@ class Policy(Protocol):
     def context_length(self) -> int: ...
 
 
+class Traffic(Protocol):
+    """Which version a user is served by: the arms of the running experiment."""
+
+    def assign(self, unit: str) -> Assignment:
+        """The same unit (a user's hash, or the session where there is no user) has the same arm while an experiment
+        runs. Never blocks."""
+        ...
+
+
 class OutputDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What newly decoded tokens mean to the client."""
 
@@ -303,10 +313,29 @@ class Weights(Protocol):
 
 
 class Engine(Protocol):
-    """The host of one engine, as the release controller sees it. Blocks: keep off the event loop."""
+    """The host of one engine: verifies versions, and makes the engine serve one. Blocks: keep off the event loop."""
+
+    @property
+    def name(self) -> str:
+        """Of the replica, as stamped on the turns it served."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Where the engine answers; "" within this process."""
+        ...
+
+    def serving(self) -> Version | None:
+        """What unpinned requests are served by, confirmed; None while the engine is away, hangs, was started again,
+        or serves what nobody confirmed."""
+        ...
+
+    def pinnable(self) -> frozenset[Version]:
+        """Versions that requests may ask for by number now."""
+        ...
 
     def loaded(self) -> Mapping[Version, str]:
-        """Versions in the engine's memory, with the digest of what is loaded."""
+        """Versions verified on this host and ready to be switched to, with the digest of what is held."""
         ...
 
     def load(self, ref: WeightsRef) -> None:
@@ -318,10 +347,14 @@ class Engine(Protocol):
         ...
 
     def switch(self, version: Version) -> None:
-        """Serve `version` from the next token on; running requests continue under it. Drops nobody."""
+        """Serve `version` from the next token on; running requests continue under it. Drops nobody. Returns when what
+        serves is confirmed. Raises WeightsError when the version cannot serve: the engine then serves the last good
+        one again, or `serving` is None. Raises EngineUnavailable when the engine is away."""
         ...
 
-    def unload(self, version: Version) -> None: ...
+    def unload(self, version: Version) -> None:
+        """Raises Conflict while it serves or a request is pinned to it."""
+        ...
 
 
 class Blobs(Protocol):

@@ -160,6 +160,68 @@ releases = Table(
     Index("releases_by_cluster", "cluster", "state"),
 )
 
+# Who may decide: the holder's epoch fences out those who lost the lease without noticing.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("holder", String, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("cluster", String, nullable=False),
+    Column("heartbeat_at", BigInteger, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+)
+
+replica_targets = Table(
+    "replica_targets",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("cluster", String, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+)
+
+experiments = Table(
+    "experiments",
+    metadata,
+    Column("experiment_id", String, primary_key=True),
+    Column("cluster", String, nullable=False),
+    Column("canary", BigInteger, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("record", LargeBinary, nullable=False),
+    Index("experiments_by_cluster", "cluster", "ended_at"),
+)
+
+orders = Table(
+    "orders",
+    metadata,
+    Column("order_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("cluster", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("done_at", BigInteger),
+    Column("error_code", String),
+    Column("error", Text),
+    Index("orders_open", "cluster", "done_at"),
+    sqlite_autoincrement=True,
+)
+
+switches = Table(
+    "switches",
+    metadata,
+    Column("cluster", String, primary_key=True),
+    Column("record", LargeBinary, nullable=False),
+)
+
 dead_letters = Table(
     "dead_letters",
     metadata,

@@ -1,0 +1,90 @@
+"""What a fleet of engines says of itself, and what is wanted of it. Kept in the store, one row per replica.
+
+release controller ──ReplicaTarget──► host (`onward serve`, or the embedded engine's own)
+host ──ReplicaStatus──► release controller, and the router in every API replica
+release controller ──Experiment──► the router, which assigns users to arms
+"""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from core.events import Arm
+from core.ids import Version
+
+Lane = Literal["live", "canary", "holdback"]
+ReplicaState = Literal["starting", "ready", "swapping", "draining", "failed"]
+OrderKind = Literal["promote", "rollback", "hold", "unhold", "pin", "unpin"]
+
+
+class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica shall serve. Written by the release controller, read by the replica's host and by the routers."""
+
+    name: str
+    lane: Lane
+    serve: Version
+    hold: tuple[Version, ...]  # to be verified on the host and kept ready; `serve` is among them
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a replica is. Written by its host; who finds the heartbeat old takes it for gone."""
+
+    name: str
+    cluster: str
+    url: str  # of the engine; "" for the engine within the service's process
+    state: ReplicaState
+    detail: str = ""
+    serving: Version | None  # confirmed by the probe; None: takes no traffic
+    pinnable: tuple[Version, ...] = ()  # requests may ask for these by number
+    figures: dict[Version, dict[str, float]] = {}  # of the versions that are verified on the host: `Engine.probe`
+    refused: dict[Version, str] = {}  # what could not be verified, or not be switched to, and why
+    heartbeat_at: datetime
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """One canary: a share of users, re-salted, on one version against another."""
+
+    experiment_id: str
+    cluster: str
+    canary: Version
+    control: Version
+    share: float
+    salt: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    verdict: Literal["promote", "rollback", "stopped"] | None = None
+    why: str = ""
+    figures: dict[str, float] = {}
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """The arm that a user was given, before it is known whether an engine can serve it."""
+
+    arm: Arm = "live"
+    version: Version | None = None  # None: whatever is live, following swaps
+    experiment_id: str | None = None
+    propensity: float = 1.0
+
+
+LIVE = Assignment()
+
+
+class Switches(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator's standing words: a pinned version serves and nothing else is released; a held one is neither
+    promoted, superseded nor released by itself."""
+
+    pinned: Version | None = None
+    held: tuple[Version, ...] = ()
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator's word to the release controller, and what came of it."""
+
+    order_id: int
+    kind: OrderKind
+    version: Version
+    why: str
+    done_at: datetime | None = None
+    error_code: str | None = None
+    error: str | None = None
