@@ -25,6 +25,7 @@ class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
     lane: Lane
     serve: Version
     hold: tuple[Version, ...]  # to be verified on the host and kept ready; `serve` is among them
+    avoid: tuple[Version, ...] = ()  # rolled back: an engine that still serves one of these takes no new requests
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     serving: Version | None  # confirmed by the probe; None: takes no traffic
     pinnable: tuple[Version, ...] = ()  # requests may ask for these by number
+    holds_many: bool = False  # every version it holds is pinnable
     figures: dict[Version, dict[str, float]] = {}  # of the versions that are verified on the host: `Engine.probe`
     refused: dict[Version, str] = {}  # what could not be verified, or not be switched to, and why
     heartbeat_at: datetime
@@ -85,6 +87,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     kind: OrderKind
     version: Version
     why: str
+    by: Literal["operator", "guard"] = "operator"
     done_at: datetime | None = None
     error_code: str | None = None
     error: str | None = None

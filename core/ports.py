@@ -325,6 +325,11 @@ class Engine(Protocol):
         """Where the engine answers; "" within this process."""
         ...
 
+    @property
+    def holds_many(self) -> bool:
+        """Whether requests may be pinned to every loaded version; else only to the one that serves."""
+        ...
+
     def serving(self) -> Version | None:
         """What unpinned requests are served by, confirmed; None while the engine is away, hangs, was started again,
         or serves what nobody confirmed."""

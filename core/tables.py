@@ -207,6 +207,7 @@ orders = Table(
     Column("kind", String, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("why", Text, nullable=False),
+    Column("by", String, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("done_at", BigInteger),
     Column("error_code", String),

@@ -56,6 +56,8 @@ REWARD_MASS_AGE = _counter("reward_mass", "Reward mass (absolute advantage) trai
 # serving
 POLICY_VERSION = _gauge("policy_version", "The version that serves")
 SWAPS = _counter("swaps", "Versions that went live")
+ROLLBACKS = _counter("rollbacks", "Versions taken back, by whom", "by")
+CANARY = _gauge("canary", "Figures of the running canary's test", "figure")
 GATE_REFUSALS = _counter("gate_refusals", "Versions that a gate refused")
 REPREFILLED_TOKENS = _counter("reprefilled_tokens", "Tokens computed again because of a swap")
 PREFILLED_TOKENS = _counter("prefilled_tokens", "Prompt tokens computed")

@@ -45,7 +45,7 @@ def run(
 @app.command(show=False)
 def learn(directory: Directory) -> None:
     """The learner's process; `run` starts it."""
-    from onward.runtime import run_learner
+    from onward.stages import run_learner
 
     run_learner(directory)
 

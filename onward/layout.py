@@ -46,6 +46,14 @@ class Layout:
         """The pid of the learner that has loaded everything and takes rewards."""
         return self.root / "learner.pid"
 
+    def host(self, name: str) -> Path:
+        """What the host of one engine keeps: verified versions, its engine's log."""
+        return self.root / "hosts" / name
+
+    def host_ready(self, name: str) -> Path:
+        """The pid of the host whose engine serves what it shall."""
+        return self.root / "hosts" / f"{name}.pid"
+
     @property
     def cache(self) -> Path:
         return self.root / "cache"

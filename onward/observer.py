@@ -5,6 +5,7 @@ from core import telemetry
 from core.events import PolicyVersion, Topic
 from core.ids import Version
 from core.ports import EventLog
+from serving.releases import LoopTimer
 
 _MAX_RECORDS = 64
 _DROPPED, _MASS = "dropped_", "reward_mass_"
@@ -13,7 +14,8 @@ _DROPPED, _MASS = "dropped_", "reward_mass_"
 class PolicyObserver:
     """A stage: reads onward.policies from the beginning, so that counters survive a restart."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, timer: LoopTimer) -> None:
+        self._timer = timer
         self._consumer = log.consumer("observer", [Topic.POLICIES])
         self._seen: set[Version] = set()  # a restarted learner says its newest version again
         for source in self._consumer.assignment():
@@ -25,6 +27,8 @@ class PolicyObserver:
             if isinstance(record.event, PolicyVersion) and record.event.version not in self._seen:
                 self._seen.add(record.event.version)
                 observe(record.event)
+                self._timer.published(record.event)
+        self._timer.publish_quantiles()
         return len(records)
 
     def close(self) -> None:

@@ -6,20 +6,18 @@ import gc
 import json
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
 
 from core.errors import ConfigError
 from onward.layout import Layout
-from onward.supervisor import LearnerProcess, StageThread
-from onward.wiring import Foundation, build_app, build_learner, build_service, open_foundation
+from onward.supervisor import ChildProcess, StageThread
+from onward.wiring import Foundation, Service, build_app, build_service, open_foundation
 
 _GC_THRESHOLDS = (50_000, 20, 1000)  # measured: p99 of a request 19 to 7 ms
 _SWITCH_INTERVAL_S = 0.001  # the engine's thread and the event loop share the interpreter
@@ -45,31 +43,44 @@ def _serve(foundation: Foundation, overrides: Mapping[str, str]) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     service = build_service(foundation)
     threads = [StageThread(name, stage) for name, stage in service.stages.items()]
-    learner = LearnerProcess(foundation.layout, overrides) if foundation.settings.learner.enabled else None
+    children = _children(foundation, overrides)
+    parts: list[StageThread | ChildProcess] = [*threads, *children]
 
     def readiness() -> dict[str, str]:
-        states = {thread.name: thread.state for thread in threads}
+        states = {part.name: part.state for part in parts}
         states["log"] = service.log.state
         states["engine"] = service.engine.state
-        if learner is not None:
-            states["learner"] = learner.state
+        if states["host"] == "ok":
+            states["host"] = service.host.state
         return states
 
     app = build_app(service, readiness)
     service.engine.start()
-    for thread in threads:
-        thread.start()
-    if learner is not None:
-        learner.start()
+    _bring_up(service)
+    for part in parts:
+        part.start()
     try:
         _serve_http(foundation, app)
     finally:
-        if learner is not None:
-            learner.stop()
+        for child in children:
+            child.stop()
         for thread in threads:
             thread.stop()
         service.engine.close()
         service.log.close()
+
+
+def _children(foundation: Foundation, overrides: Mapping[str, str]) -> list[ChildProcess]:
+    layout, children = foundation.layout, []
+    if foundation.settings.learner.enabled:
+        children.append(ChildProcess("learner", ["learn", str(layout.root)], layout.learner_ready, overrides))
+    return children
+
+
+def _bring_up(service: Service) -> None:
+    """The engine serves what is live before anybody may ask it."""
+    while service.host.step(0.1) or service.host.state.startswith("starting"):
+        pass
 
 
 def _serve_http(foundation: Foundation, app: object) -> None:
@@ -117,26 +128,3 @@ def _exclusive(layout: Layout) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"{layout.root}: another service runs on this directory") from error
         yield
-
-
-def run_learner(directory: Path) -> None:
-    """The learner's process: until SIGTERM, or until the service that started it is gone."""
-    parent = os.getppid()
-    stopping = False
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal stopping
-        stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    foundation = open_foundation(directory)
-    learner = build_learner(foundation)
-    foundation.layout.learner_ready.write_text(str(os.getpid()))
-    try:
-        while not stopping and os.getppid() == parent:
-            learner.step(0.1)
-    finally:
-        foundation.layout.learner_ready.unlink(missing_ok=True)
-        learner.close()
-        foundation.close()

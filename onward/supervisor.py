@@ -1,4 +1,4 @@
-"""Keeps the threads of the service and its learner process going, and knows how they are."""
+"""Keeps the threads and child processes of the service going, and knows how they are."""
 
 import ctypes
 import logging
@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from core.errors import OnwardError
-from onward.layout import Layout
 from onward.wiring import Stage
 
 _STEP_S = 0.1
@@ -50,16 +50,18 @@ class StageThread(threading.Thread):
         return "ok" if self.is_alive() else "stopped by an unexpected error, see the log"
 
 
-class LearnerProcess:
-    """The learner as a child process, started again when it dies."""
+class ChildProcess:
+    """A stage as a process of its own, started again when it dies, and dead when the service is."""
 
-    def __init__(self, layout: Layout, environment: Mapping[str, str]) -> None:
-        self._ready = layout.learner_ready
-        self._command = [sys.executable, "-m", "onward", "learn", str(layout.root)]
+    def __init__(self, name: str, arguments: Sequence[str], ready: Path, environment: Mapping[str, str]) -> None:
+        """`ready`: where the child writes its pid once it does its work."""
+        self.name = name
+        self._ready = ready
+        self._command = [sys.executable, "-m", "onward", *arguments]
         self._environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._supervise, name="learner-supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name=f"{name}-supervisor", daemon=True)
         self.restarts = 0
 
     def start(self) -> None:
@@ -72,7 +74,7 @@ class LearnerProcess:
             code = self._process.wait()
             if not self._stopping.is_set():
                 self.restarts += 1
-                logger.warning("the learner ended with %s; starting it again", code)
+                logger.warning("%s ended with %s; starting it again", self.name, code)
                 self._stopping.wait(_RESTART_S)
 
     def stop(self) -> None:
@@ -87,7 +89,7 @@ class LearnerProcess:
 
     @property
     def state(self) -> str:
-        """`ok` once it takes rewards."""
+        """`ok` once it does its work."""
         if self._process is None or self._process.poll() is not None:
             return "not running"
         try:
@@ -97,6 +99,6 @@ class LearnerProcess:
 
 
 def _die_with_parent() -> None:
-    """A learner without its service must not go on writing (Linux; elsewhere it notices its parent's change)."""
+    """A stage without its service must not go on writing (Linux; elsewhere it notices its parent's change)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -4,18 +4,23 @@ Heavy imports (torch) happen inside the functions that need them, so that `onwar
 light.
 """
 
+import os
+import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from core.blobs import FsspecBlobs
 from core.clock import SystemClock
-from core.errors import ConfigError
-from core.ports import Renderer
+from core.errors import ConfigError, InvalidRequest
+from core.ids import Version
+from core.ports import EventLog, Renderer
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import Settings, load_settings
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore, fleet, open_sqlite
 from ingest.spool import SpoolingLog
 from ingest.sqlite_log import SqliteEventLog
 from onward.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
@@ -25,8 +30,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from learner.stage import Learner
+    from serving.host import EngineHost
     from serving.local import LocalEngine
-    from serving.releases import ReleaseController
+    from serving.releases import LoopTimer, ReleaseController
 
 
 class Stage(Protocol):
@@ -66,8 +72,6 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
 
     `overrides` are settings as environment variables would say them, and win over everything else.
     """
-    import os
-
     layout = Layout(root.resolve())
     layout.ensure()
     settings = load_settings(layout.settings, {**os.environ, **(overrides or {})})
@@ -101,7 +105,7 @@ class Service:
     foundation: Foundation
     log: SpoolingLog
     engine: "LocalEngine"
-    releases: "ReleaseController"
+    host: "EngineHost"
     stages: Mapping[str, Stage]
 
 
@@ -111,23 +115,54 @@ def build_service(foundation: Foundation) -> Service:
     from ingest.writer import Writer
     from onward.observer import PolicyObserver
     from scoring.stage import Scorer
-    from serving.local import LocalEngine
-    from serving.releases import ReleaseController, ensure_anchor
+    from serving.releases import LoopTimer
 
     settings = foundation.settings
     log = SpoolingLog(foundation.log, foundation.layout.spool, settings.ingest.spool_bytes)
-    store, clock, weights = foundation.store, foundation.clock, foundation.weights
+    timer = LoopTimer()
+    stages: dict[str, Stage] = {
+        "writer": Writer(log, foundation.store, settings.ingest, foundation.clock),
+        "scorer": Scorer(log, foundation.store, foundation.spec, settings.scoring, foundation.clock),
+        "observer": PolicyObserver(log, timer),
+    }
+    engine, host = build_local_engine(foundation, log, timer)
+    stages["host"] = host
+    if settings.release.controller:
+        stages["releases"] = releases = build_releases(foundation, log, engine.vocabulary_size, host.wake)
+        host.on_change = releases.wake
+    return Service(foundation=foundation, log=log, engine=engine, host=host, stages=stages)
+
+
+def build_local_engine(foundation: Foundation, log: EventLog, timer: "LoopTimer") -> tuple["LocalEngine", "EngineHost"]:
+    """The engine within this process and its host."""
+    from serving.host import EngineHost
+    from serving.local import LocalEngine
+    from serving.releases import CLUSTER, ensure_anchor
+
+    settings, store, clock, weights = foundation.settings, foundation.store, foundation.clock, foundation.weights
     anchor = ensure_anchor(store, log, weights, foundation.model, settings.serving.model_name, clock)
     engine = LocalEngine(settings.serving, foundation.model, weights, anchor)
-    releases = ReleaseController(log, store, engine, weights, settings.serving, engine.vocabulary_size, clock)
-    engine.on_first_token = releases.timer.first_token
-    stages: dict[str, Stage] = {
-        "writer": Writer(log, store, settings.ingest, clock),
-        "scorer": Scorer(log, store, foundation.spec, settings.scoring, clock),
-        "releases": releases,
-        "observer": PolicyObserver(log),
-    }
-    return Service(foundation=foundation, log=log, engine=engine, releases=releases, stages=stages)
+    engine.on_first_token = timer.first_token
+    return engine, EngineHost(engine, store, CLUSTER, clock)
+
+
+def build_releases(
+    foundation: Foundation, log: EventLog, vocabulary: int, on_change: Callable[[], None] | None
+) -> "ReleaseController":
+    from serving.releases import ReleaseController
+
+    settings = foundation.settings
+    return ReleaseController(
+        log,
+        foundation.store,
+        foundation.weights,
+        settings.serving,
+        settings.release,
+        vocabulary,
+        foundation.clock,
+        holder=f"{socket.gethostname()}:{os.getpid()}",
+        on_change=on_change,
+    )
 
 
 def _check(foundation: Foundation) -> None:
@@ -159,9 +194,22 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             clock=foundation.clock,
             model_name=foundation.settings.serving.model_name,
             readiness=readiness,
-            rollback=lambda version, why: service.releases.rollback(version, why, "operator"),
+            rollback=partial(_roll_back, foundation),
         )
     )
+
+
+def _roll_back(foundation: Foundation, version: Version, why: str) -> None:
+    with foundation.store.begin() as connection:
+        order_id = fleet.give_order(connection, "local", "rollback", version, why, foundation.clock.now())
+    while True:
+        with foundation.store.read() as connection:
+            order = fleet.get_order(connection, order_id)
+        if order is not None and order.done_at is not None:
+            break
+        time.sleep(0.02)
+    if order.error:
+        raise InvalidRequest(order.error, param="version")
 
 
 def build_learner(foundation: Foundation) -> "Learner":

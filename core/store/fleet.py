@@ -1,6 +1,7 @@
 """Replicas and what is wanted of them, experiments, and an operator's orders."""
 
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection, Table, delete, insert, select, update
@@ -107,9 +108,17 @@ def put_switches(connection: Connection, cluster: str, switches: Switches) -> No
         connection.execute(insert(table).values(cluster=cluster, **values))
 
 
-def give_order(connection: Connection, cluster: str, kind: OrderKind, version: Version, why: str, now: datetime) -> int:
+def give_order(
+    connection: Connection,
+    cluster: str,
+    kind: OrderKind,
+    version: Version,
+    why: str,
+    now: datetime,
+    by: Literal["operator", "guard"] = "operator",
+) -> int:
     """Its number, under which `get_order` tells what came of it."""
-    values = {"cluster": cluster, "kind": kind, "version": version, "why": why, "created_at": to_micros(now)}
+    values = {"cluster": cluster, "kind": kind, "version": version, "why": why, "by": by, "created_at": to_micros(now)}
     result = connection.execute(insert(tables.orders).values(values))
     assert result.inserted_primary_key is not None
     return int(result.inserted_primary_key[0])
@@ -145,6 +154,7 @@ def _order(row: object) -> Order:
         kind=values["kind"],
         version=Version(values["version"]),
         why=values["why"],
+        by=values["by"],
         done_at=None if values["done_at"] is None else from_micros(values["done_at"]),
         error_code=values["error_code"],
         error=values["error"],

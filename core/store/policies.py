@@ -55,6 +55,11 @@ def list_versions(connection: Connection) -> list[Version]:
     return [Version(row.version) for row in connection.execute(select(table.c.version).order_by(table.c.version))]
 
 
+def first_version(connection: Connection) -> Version:
+    """The anchor's."""
+    return Version(connection.execute(select(func.min(tables.policies.c.version))).scalar_one())
+
+
 def list_candidates(connection: Connection) -> list[PolicyVersion]:
     """Published and not yet decided on, the oldest first."""
     table = tables.policies
@@ -108,6 +113,37 @@ def live_version(connection: Connection, cluster: str) -> Version | None:
         select(table.c.version)
         .where(table.c.cluster == cluster, table.c.state == "live")
         .order_by(table.c.sequence.desc())
+        .limit(1)
+    ).scalar()
+    return None if found is None else Version(found)
+
+
+def get_state(connection: Connection, version: Version) -> str | None:
+    """Its ReleaseState, `allocated` while it is only a number, None for an unknown one."""
+    table = tables.policies
+    return connection.execute(select(table.c.state).where(table.c.version == version)).scalar()
+
+
+def versions_in_state(connection: Connection, state: str) -> list[PolicyVersion]:
+    """The oldest first."""
+    table = tables.policies
+    rows = connection.execute(select(table.c.record).where(table.c.state == state).order_by(table.c.version))
+    return [_decode(row.record) for row in rows]
+
+
+def last_sequence(connection: Connection) -> int:
+    """Of the newest release; 0 when there is none."""
+    return connection.execute(select(func.max(tables.releases.c.sequence))).scalar() or 0
+
+
+def last_in_state(connection: Connection, cluster: str, state: str) -> Version | None:
+    """Of the versions that are now in `state`, the one whose last release is the newest."""
+    releases, versions = tables.releases, tables.policies
+    found = connection.execute(
+        select(releases.c.version)
+        .join(versions, versions.c.version == releases.c.version)
+        .where(releases.c.cluster == cluster, versions.c.state == state)
+        .order_by(releases.c.sequence.desc())
         .limit(1)
     ).scalar()
     return None if found is None else Version(found)

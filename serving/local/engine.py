@@ -117,6 +117,24 @@ class LocalEngine:
 
     # ------------------------------------------------------------------------------------------ Engine
 
+    @property
+    def name(self) -> str:
+        return "local"
+
+    @property
+    def url(self) -> str:
+        return ""
+
+    @property
+    def holds_many(self) -> bool:
+        return True
+
+    def serving(self) -> Version | None:
+        return self.live_version if self._scheduler.is_alive else None
+
+    def pinnable(self) -> frozenset[Version]:
+        return frozenset(self._models)
+
     def loaded(self) -> Mapping[Version, str]:
         return dict(self._digests)
 

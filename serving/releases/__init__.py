@@ -2,5 +2,6 @@
 
 from serving.releases.anchor import CLUSTER, ensure_anchor
 from serving.releases.controller import ReleaseController
+from serving.releases.timing import LoopTimer
 
-__all__ = ["CLUSTER", "ReleaseController", "ensure_anchor"]
+__all__ = ["CLUSTER", "LoopTimer", "ReleaseController", "ensure_anchor"]

@@ -1,189 +1,253 @@
-"""The release controller: the one place that decides which version serves.
+"""The release controller: the one place that decides which version serves whom.
 
     candidate ──newer one waits──► superseded
-        │ load, verify, probe
+        │ verified on a host, sanity gate
         ├──refused──► rejected
-        ▼
-      live ──the next one is live──► retired
-        └──rolled back──► rolled_back          an earlier version is live again
+        ├──where a canary can run──► canary ──worse, or a guard──► rolled_back
+        ▼                              │ not worse
+      live ◄───────────────────────────┘
+        │
+        ├──the next one is live──► retired
+        └──operator, guard──► rolled_back          an earlier version is live again
 
-A version is first switched to and then said to be live, in the store and then in the log. A crash in between leaves the
-engine's memory or the log behind: the next start serves the store's live version, says so in the log, and tries a
-candidate that is still one again.
+It decides on the store alone, and its words are targets in the store, which the engines' hosts follow: so it may end at
+any point, and the next one goes on. A version is said to be live when engines serve it, and not before.
 """
 
 import logging
-import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+
+from sqlalchemy import Connection
 
 from core import telemetry
-from core.errors import Conflict, GateRefused, InvalidRequest, NotFound, WeightsError
-from core.events import PolicyVersion, Release, ReleaseState, Topic
+from core.errors import Conflict, Fenced, GateRefused, StoreUnavailable
+from core.events import PolicyVersion, Release, ReleaseState
+from core.fleet import ReplicaTarget
 from core.ids import Version
-from core.ports import Clock, Engine, EventLog, Store, Weights, WeightsRef
-from core.settings import ServingSettings
-from core.store import policies
+from core.ports import Clock, EventLog, Store, Weights
+from core.settings import ReleaseSettings, ServingSettings
+from core.store import fleet, policies
 from serving.releases.anchor import CLUSTER
+from serving.releases.canary import Canary
+from serving.releases.chain import Chain
 from serving.releases.gate import check
-from serving.releases.timing import LoopTimer
+from serving.releases.orders import Obedience
+from serving.releases.targets import Intent, can_split, plan
+from serving.releases.view import ReleaseView, look
 
-_POLL_RECORDS = 64
 logger = logging.getLogger(__name__)
 
 
 class ReleaseController:
-    """`step` and `rollback` may be called from different threads."""
+    """A stage. One thread calls `step` and `close`; `wake` is for any."""
 
     def __init__(
         self,
         log: EventLog,
         store: Store,
-        engine: Engine,
         weights: Weights,
-        settings: ServingSettings,
+        serving: ServingSettings,
+        settings: ReleaseSettings,
         vocabulary: int,
         clock: Clock,
+        holder: str,
+        on_change: Callable[[], None] | None = None,
     ) -> None:
-        self._log, self._store, self._engine, self._weights = log, store, engine, weights
-        self._settings, self._vocabulary, self._clock = settings, vocabulary, clock
-        self._lock = threading.Lock()
-        self._consumer = log.consumer("releases", [Topic.POLICIES])
-        self._candidate: PolicyVersion | None = None
-        self._previous: Version | None = None
-        self._swapped_at = float("-inf")
-        self.timer = LoopTimer()
-        self._live = self._restore()
-
-    @property
-    def live(self) -> Version:
-        return self._live
+        """`holder` names this process in the lease; `on_change` is called when targets have changed."""
+        self._store, self._weights, self._clock = store, weights, clock
+        self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
+        self._on_change = on_change
+        self._chain = Chain(store, log, CLUSTER, clock, holder, settings.lease_s)
+        self._orders = Obedience(store, serving, settings, vocabulary, clock)
+        self._canary = Canary(log, store, settings, clock)
+        self._discarded: set[Version] = set()
+        self._current: Version | None = None  # the candidate under way
+        self._swapped_at_s = float("-inf")
 
     def step(self, timeout_s: float) -> int:
-        """Take what was published; release the newest candidate when a swap is due."""
-        wait_s = timeout_s if self._candidate is None else min(timeout_s, max(0.0, self._due_in_s()))
-        records = self._consumer.poll(_POLL_RECORDS, wait_s)
-        with self._lock:
-            for record in records:
-                if isinstance(record.event, PolicyVersion):
-                    self._consider(record.event)
-            if self._candidate is not None and self._due_in_s() <= 0:
-                candidate, self._candidate = self._candidate, None
-                self._release(candidate)
-            if records:
-                self._consumer.commit({record.source: record.offset + 1 for record in records})
-        self.timer.publish_quantiles()
-        return len(records)
+        """One round: look, decide, write. Returns how many steps of the chain it told."""
+        try:
+            if not self._chain.lead():
+                self._canary.rest(timeout_s)
+                return 0
+            told = self._chain.announce()
+            view = look(self._store, CLUSTER, self._clock.now(), self._serving.heartbeat_timeout_s)
+            if view is not None:
+                self._canary.listen(view, timeout_s if not told else 0.0)
+                self._decide(view)
+                told += self._chain.announce()
+            return told
+        except (Conflict, Fenced, StoreUnavailable) as error:  # nothing was written: look again
+            logger.warning("releases: %s", error)
+            self._canary.rest(timeout_s)
+            return 0
+
+    def wake(self) -> None:
+        """A host's status has changed."""
+        self._canary.wake()
 
     def close(self) -> None:
-        self._consumer.close()
+        self._canary.close()
+        self._chain.resign()
 
-    def rollback(self, version: Version, why: str, by: str) -> None:
-        """Serve `version` again, now. Raises NotFound for one that does not exist, InvalidRequest for one that never
-        served, WeightsError when its weights are gone."""
-        assert by in ("operator", "guard")
-        with self._lock:
-            with self._store.read() as connection:
-                policy = policies.get_policy(connection, version)
-                served = policies.live_history(connection, CLUSTER)
-            if policy is None:
-                raise NotFound(f"no version {version}", param="version")
-            if version not in served:
-                raise InvalidRequest(f"version {version} never served", param="version")
-            if version == self._live:
-                raise InvalidRequest(f"version {version} serves already", param="version")
-            self._load(policy)
-            left = self._live
-            undone = [v for v in served[served.index(version) + 1 :] if v != version]
-            if self._candidate is not None:
-                undone.append(self._candidate.version)
-                self._candidate = None
-            self._switch(version)
-            gone = [self._event(v, "rolled_back", why, by) for v in dict.fromkeys([*undone, left])]
-            self._say([*gone, self._event(version, "live", why, by)])
-            self._unload_others()
+    # ------------------------------------------------------------------------------------------ decisions
+
+    def _decide(self, view: ReleaseView) -> None:
+        intent = self._obey(view) or self._try_canary(view) or self._try_candidate(view)
+        if intent is not None:
+            self._aim(view, intent)
+
+    def _obey(self, view: ReleaseView) -> Intent | None:
+        """The oldest order, until it is done or refused."""
+        if not view.orders:
+            return None
+        answer = self._orders.carry_out(view)
+        if answer.steps or answer.also:
+            self._write(view, answer.steps, answer.also)
+            return None  # look again: the chain has grown
+        return answer.intent
+
+    def _try_canary(self, view: ReleaseView) -> Intent | None:
+        if view.canary is None:
+            return None
+        version = view.canary.version
+        verdict = self._canary.verdict(view)
+        if verdict is not None and verdict.action == "rollback":
+            step = self._event(version, "rolled_back", verdict.why, "guard")
+            self._write(view, [step], lambda c: self._canary.end(c, view, "rollback", verdict))
+            telemetry.ROLLBACKS.labels(by="guard").inc()
+            return None
+        if verdict is not None and verdict.action == "promote":
+            self._write(view, [], lambda c: self._canary.end(c, view, "promote", verdict))
+            return None
+        if view.experiment is None:  # promoted: the live lane turns
+            return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
+        return self._intent(view, canary=version, canary_share=view.experiment.share)
+
+    def _try_candidate(self, view: ReleaseView) -> Intent | None:
+        candidate = self._choose(view)
+        if candidate is None or view.switches.pinned is not None or self._due_in_s() > 0:
+            return self._intent(view)
+        why = view.refused_by_all(candidate.version)
+        figures = view.verified_by(candidate.version)
+        if why is None and figures is not None:
+            try:
+                check(figures, self._vocabulary, self._serving)
+            except GateRefused as error:
+                why = error.why
+        if why is not None:
+            self._reject(view, candidate.version, why)
+            return None
+        if figures is None:
+            return self._intent(view, hold=frozenset({candidate.version}))
+        if self._canary.wanted(view) and can_split(view.replicas):
+            step = self._event(candidate.version, "canary", "passed the sanity gate", "gate")
+            self._write(view, [step], lambda c: self._canary.begin(c, view, candidate.version))
+            return None
+        return self._roll_out(view, candidate.version, "passed the sanity gate")
+
+    def _roll_out(self, view: ReleaseView, version: Version, why: str) -> Intent | None:
+        """Turn the live lane; what its first replica refuses goes no further."""
+        lane = view.live_lane
+        if lane and all(r.serving == version or version in r.refused for r in lane):
+            served = [replica for replica in lane if replica.serving == version]
+            if not served:
+                self._reject(view, version, lane[0].refused[version])
+                return None
+            self._swapped_at_s = self._clock.monotonic()
+            self._current = None
+            steps = [
+                self._event(view.live, "retired", f"version {version} serves", "gate"),
+                self._event(version, "live", why, "gate"),
+            ]
+            self._write(view, steps)
+            telemetry.SWAPS.inc()
+            self._discard_old(view, version)
+            return None
+        refused = [r.refused[version] for r in lane if version in r.refused]
+        if refused and not any(replica.serving == version for replica in lane):
+            self._reject(view, version, refused[0])
+            return None
+        return self._intent(view, serve=version, one_by_one=True)
+
+    def _reject(self, view: ReleaseView, version: Version, why: str) -> None:
+        telemetry.GATE_REFUSALS.inc()
+        logger.warning("version %d is rejected: %s", version, why)
+        self._current = None
+        state: ReleaseState = "rolled_back" if view.canary is not None else "rejected"
+        self._write(view, [self._event(version, state, why, "gate")])
 
     # ------------------------------------------------------------------------------------------ candidates
 
-    def _consider(self, policy: PolicyVersion) -> None:
-        """The newest waits, the one that waited is superseded."""
-        with self._store.read() as connection:
-            states = policies.states_of_lineage(connection, policy.version)
-        waits = self._candidate is not None and self._candidate.version == policy.version
-        if waits or states[0][1] != "candidate":
-            return  # seen before
-        undone = next((version for version, state in states[1:] if state == "rolled_back"), None)
-        if undone is not None:
-            self._say([self._event(policy.version, "rejected", f"descends from rolled back version {undone}", "gate")])
-            return
-        if self._candidate is not None:
-            newer = f"version {policy.version} is newer"
-            self._say([self._event(self._candidate.version, "superseded", newer, "gate")])
-        self._candidate = policy
-        self.timer.learned(policy.outcome_arrivals)
+    def _choose(self, view: ReleaseView) -> PolicyVersion | None:
+        """The one under way, else the newest; those before it are superseded, those of a refused line rejected."""
+        steps, left = [], []
+        for candidate in view.candidates:
+            undone = self._undone_ancestor(candidate.version)
+            if undone is not None:
+                why = f"descends from version {undone[0]}, which was {undone[1].replace('_', ' ')}"
+                steps.append(self._event(candidate.version, "rejected", why, "gate"))
+            elif candidate.version not in view.switches.held:
+                left.append(candidate)
+        chosen = next((c for c in left if c.version == self._current), left[-1] if left else None)
+        for candidate in left:
+            if chosen is not None and candidate.version < chosen.version:
+                why = f"version {chosen.version} is newer"
+                steps.append(self._event(candidate.version, "superseded", why, "gate"))
+        if steps:
+            self._write(view, steps)
+            return None
+        if chosen is not None and self._due_in_s() <= 0:
+            self._current = chosen.version
+        return chosen
 
-    def _release(self, policy: PolicyVersion) -> None:
-        try:
-            self._load(policy)
-            check(self._engine.probe(policy.version), self._vocabulary, self._settings)
-        except (WeightsError, GateRefused) as error:
-            telemetry.GATE_REFUSALS.inc()
-            logger.warning("version %d is rejected: %s", policy.version, error)
-            self._say([self._event(policy.version, "rejected", str(error), "gate")])
-            self._unload_others()
-            return
-        before = self._live
-        self._switch(policy.version)
-        self._say(
-            [
-                self._event(before, "retired", f"version {policy.version} serves", "gate"),
-                self._event(policy.version, "live", "passed the sanity gate", "gate"),
-            ]
-        )
-        self._unload_others()
-        self._discard_old()
+    def _undone_ancestor(self, version: Version) -> tuple[Version, str] | None:
+        with self._store.read() as connection:
+            lineage = policies.states_of_lineage(connection, version)
+        return next(((v, state) for v, state in lineage[1:] if state in ("rolled_back", "rejected")), None)
 
     def _due_in_s(self) -> float:
-        return self._swapped_at + self._settings.min_swap_interval_s - self._clock.monotonic()
+        return self._swapped_at_s + self._serving.min_swap_interval_s - self._clock.monotonic()
 
-    # ------------------------------------------------------------------------------------------ the engine
+    # ------------------------------------------------------------------------------------------ what is written
 
-    def _load(self, policy: PolicyVersion) -> None:
-        if policy.version not in self._engine.loaded():
-            self._engine.load(_ref(policy))
-        found = self._engine.loaded()[policy.version]
-        if found != policy.digest:
-            raise WeightsError(f"version {policy.version}: loaded digest {found}, published {policy.digest}")
+    def _intent(
+        self,
+        view: ReleaseView,
+        *,
+        serve: Version | None = None,
+        hold: frozenset[Version] = frozenset(),
+        canary: Version | None = None,
+        canary_share: float = 0.0,
+        one_by_one: bool = False,
+    ) -> Intent:
+        """What was live before stays on the hosts: a rollback takes no fetching."""
+        kept = {view.live, view.previous} - {None}
+        return Intent(
+            serve=serve or view.live,
+            hold=hold | frozenset(v for v in kept if v is not None),
+            canary=canary,
+            canary_share=canary_share,
+            holdback=view.anchor if self._settings.holdback_share > 0 else None,
+            one_by_one=one_by_one,
+            avoid=view.undone,
+        )
 
-    def _switch(self, version: Version) -> None:
-        self.timer.goes_live(version)
-        self._engine.switch(version)
-        self._previous, self._live = self._live, version
-        self._swapped_at = self._clock.monotonic()
-        telemetry.SWAPS.inc()
+    def _aim(self, view: ReleaseView, intent: Intent) -> None:
+        wanted = plan(view.replicas, view.targets, intent)
+        changed = [target for name, target in wanted.items() if view.targets.get(name) != target]
+        if changed:
+            self._chain.write(view.sequence, also=lambda connection: _put_all(connection, changed))
+            if self._on_change is not None:
+                self._on_change()
 
-    def _unload_others(self) -> None:
-        """The live and the one before it stay in memory: a rollback takes no loading."""
-        for version in set(self._engine.loaded()) - {self._live, self._previous}:
-            with suppress(Conflict):  # a request is pinned to it; the next swap tries again
-                self._engine.unload(version)
-
-    def _restore(self) -> Version:
-        """Serve what the store says is live, and tell those who follow the log: it may not have heard the last."""
-        with self._store.read() as connection:
-            live = policies.live_version(connection, CLUSTER)
-            assert live is not None, "ensure_anchor released the first version"
-            policy = policies.get_policy(connection, live)
-            waiting = policies.list_candidates(connection)
-        assert policy is not None
-        self._load(policy)
-        self._live = live
-        self._engine.switch(live)
-        self._log.append_blocking(Topic.RELEASES, [self._event(live, "live", "serves since the start", "start")])
-        for candidate in waiting:
-            self._consider(candidate)
-        return live
-
-    # ------------------------------------------------------------------------------------------ what is said
+    def _write(
+        self,
+        view: ReleaseView,
+        steps: Iterable[Release],
+        also: Callable[[Connection], object] | None = None,
+    ) -> None:
+        self._chain.write(view.sequence, list(steps), also)
 
     def _event(self, version: Version, state: ReleaseState, why: str, by: str) -> Release:
         return Release(
@@ -191,26 +255,21 @@ class ReleaseController:
             cluster=CLUSTER,
             state=state,
             why=why,
-            by=by,  # type: ignore[arg-type]  # one of the literal's values, see rollback
+            by=by,  # type: ignore[arg-type]  # one of the literal's values, see the callers
             at=self._clock.now(),
         )
 
-    def _say(self, releases: list[Release]) -> None:
-        with self._store.begin() as connection:
-            for release in releases:
-                policies.put_release(connection, release)
-        self._log.append_blocking(Topic.RELEASES, releases)
-
-    def _discard_old(self) -> None:
+    def _discard_old(self, view: ReleaseView, live: Version) -> None:
         """Let weights go that nobody will serve: beyond `keep_versions`, never the anchor, the live or the previous."""
         with self._store.read() as connection:
             versions = policies.list_versions(connection)
-        keep = {versions[0], self._live, self._previous, *versions[-self._settings.keep_versions :]}
-        beyond = len(versions) - self._settings.keep_versions
-        for version in versions[max(0, beyond - 2) : max(0, beyond)]:
-            if version not in keep:
+        keep = {view.anchor, live, view.live, view.previous, *versions[-self._serving.keep_versions :]}
+        for version in versions:
+            if version not in keep and version not in self._discarded:
                 self._weights.discard(version)
+                self._discarded.add(version)
 
 
-def _ref(policy: PolicyVersion) -> WeightsRef:
-    return WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+def _put_all(connection: Connection, targets: Iterable[ReplicaTarget]) -> None:
+    for target in targets:
+        fleet.put_target(connection, CLUSTER, target)

@@ -2,42 +2,56 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterable
 from datetime import datetime
 
 import numpy as np
 
 from core import telemetry
+from core.events import PolicyVersion
 from core.ids import Version
 
 _REMEMBERED = 100_000
 
 
 class LoopTimer:
-    """Thread-safe: the controller says which outcomes a version learned from, the engine when it first spoke."""
+    """Thread-safe: the log says which outcomes a version learned from, the engine when it first spoke; in any order.
+
+    A version that never served hands its outcomes on to the first of its descendants that does.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[datetime] = []  # of versions that were never served: whoever serves next learned from them
-        self._arrivals: dict[Version, list[datetime]] = {}
+        self._arrivals: dict[Version, tuple[Version | None, tuple[datetime, ...]]] = {}  # parent, and its own outcomes
+        self._spoke: dict[Version, datetime] = {}  # before it was known what they learned
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
 
-    def learned(self, arrivals: Iterable[datetime]) -> None:
+    def published(self, policy: PolicyVersion) -> None:
         with self._lock:
-            self._waiting += arrivals
-
-    def goes_live(self, version: Version) -> None:
-        """Before the switch: the first token may come at once."""
-        with self._lock:
-            self._arrivals = {version: self._waiting}
-            self._waiting = []
+            self._arrivals.setdefault(policy.version, (policy.parent, policy.outcome_arrivals))
+            at = self._spoke.pop(policy.version, None)
+        if at is not None:
+            self.first_token(policy.version, at)
 
     def first_token(self, version: Version, at: datetime) -> None:
         with self._lock:
-            seconds = [(at - arrival).total_seconds() for arrival in self._arrivals.pop(version, ())]
+            if version not in self._arrivals:
+                self._spoke[version] = at
+                return
+            seconds = [(at - arrival).total_seconds() for arrival in self._take(version)]
             self._seconds += seconds
         for value in seconds:
             telemetry.FEEDBACK_TO_SERVED_SECONDS.observe(value)
+
+    def _take(self, version: Version) -> list[datetime]:
+        """Its own outcomes and those of its line that no version has answered yet; each is taken once."""
+        taken: list[datetime] = []
+        at: Version | None = version
+        while at in self._arrivals:
+            parent, arrivals = self._arrivals[at]
+            self._arrivals[at] = (None, ())  # what lies before it was taken, too
+            taken += arrivals
+            at = parent
+        return taken
 
     def publish_quantiles(self) -> None:
         """Off the engine's thread: it takes milliseconds once there are many."""

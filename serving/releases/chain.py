@@ -1,0 +1,106 @@
+"""The chain of releases: written by one controller at a time, step upon step, and told to the log.
+
+Three things keep two controllers from each other: the lease says who may decide; its epoch, renewed in the very
+transaction that writes, fences out a holder that lost it without noticing; and each write names the last step that its
+writer knew of (compare and swap), so that nobody decides on what is no longer so.
+
+What was written is told to the log from the store (an outbox): a crash in between delays the telling, and may repeat
+it, and loses nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from core.errors import Conflict, Fenced
+from core.events import Release, ReleaseState, Topic
+from core.ports import Clock, EventLog, Store, TopicPartition
+from core.store import leases, offsets, policies
+
+_OUTBOX = "releases-outbox"
+_PLACE = TopicPartition(Topic.RELEASES, 0)
+_PAGE = 256
+
+STEPS: dict[ReleaseState, frozenset[ReleaseState]] = {
+    "candidate": frozenset({"canary", "live", "rejected", "superseded", "rolled_back"}),
+    "canary": frozenset({"live", "rolled_back"}),
+    "live": frozenset({"retired", "rolled_back"}),
+    "retired": frozenset({"live", "rolled_back"}),
+    "superseded": frozenset({"live"}),
+    "rolled_back": frozenset({"live"}),
+    "rejected": frozenset(),
+}
+"""What may follow what. An operator may make live again what was superseded or rolled back, never what was rejected."""
+
+
+class Chain:
+    """Not thread-safe: one thread of one controller."""
+
+    def __init__(self, store: Store, log: EventLog, cluster: str, clock: Clock, holder: str, ttl_s: float) -> None:
+        self._store, self._log, self._clock = store, log, clock
+        self._name, self._holder, self._ttl_s = f"release:{cluster}", holder, ttl_s
+        self._epoch: int | None = None
+        self._renew_at_s = float("-inf")
+
+    def lead(self) -> bool:
+        """Whether this controller may decide now: takes the lease when it is free, renews it in good time."""
+        now_s = self._clock.monotonic()
+        if self._epoch is None or now_s >= self._renew_at_s:
+            with self._store.begin() as connection:
+                self._epoch = leases.acquire(connection, self._name, self._holder, self._clock.now(), self._ttl_s)
+            self._renew_at_s = now_s + self._ttl_s / 3
+        return self._epoch is not None
+
+    def write(
+        self, sequence: int, releases: Sequence[Release] = (), also: Callable[[Connection], object] | None = None
+    ) -> None:
+        """All in one transaction. Raises Fenced when the lease is another's, Conflict when the chain has grown since
+        `sequence`; then nothing was written."""
+        try:
+            with self._store.begin() as connection:
+                self._fence(connection, self._clock.now())
+                last = policies.last_sequence(connection)
+                if last != sequence:
+                    raise Conflict(f"the chain of releases stands at {last}, not at {sequence}")
+                for release in releases:
+                    _check(connection, release)
+                    policies.put_release(connection, release)
+                if also is not None:
+                    also(connection)
+        except Fenced:
+            self._epoch = None
+            raise
+
+    def announce(self) -> int:
+        """Tell the log what it has not been told; returns how much that was."""
+        with self._store.read() as connection:
+            told = offsets.get_offsets(connection, _OUTBOX).get(_PLACE, 1) - 1
+            news = policies.list_releases(connection, told, _PAGE)
+        if not news:
+            return 0
+        self._log.append_blocking(Topic.RELEASES, [release for _, release in news])
+        with self._store.begin() as connection:
+            self._fence(connection, self._clock.now())
+            assert self._epoch is not None
+            offsets.set_offsets(connection, _OUTBOX, {_PLACE: news[-1][0] + 1}, self._epoch)
+        return len(news)
+
+    def resign(self) -> None:
+        """The next controller need not wait for the lease to run out."""
+        if self._epoch is not None:
+            with self._store.begin() as connection:
+                leases.give_back(connection, self._name, self._epoch)
+            self._epoch = None
+
+    def _fence(self, connection: Connection, now: datetime) -> None:
+        if self._epoch is None:
+            raise Fenced(f"{self._name}: no lease is held")
+        leases.fence(connection, self._name, self._epoch, now, self._ttl_s)
+
+
+def _check(connection: Connection, release: Release) -> None:
+    state = policies.get_state(connection, release.version)
+    assert state == release.state or release.state in STEPS.get(state, frozenset()), (  # type: ignore[call-overload]
+        f"version {release.version}: {release.state} does not follow {state}"
+    )

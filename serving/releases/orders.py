@@ -1,0 +1,197 @@
+"""An operator's or a guard's orders, carried out round by round until they are done or refused.
+
+rollback V   serve V, which served before, again at once; what came after it is rolled back
+promote V    serve V now: a canary, a candidate that waits or is held, or one that was superseded
+pin V        serve V and release nothing until unpinned; what came after it is only retired
+hold V       V is neither released, promoted nor superseded by itself
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import msgspec
+from sqlalchemy import Connection
+
+from core import telemetry
+from core.errors import GateRefused
+from core.events import Release, ReleaseState
+from core.fleet import Order, Switches
+from core.ids import Version
+from core.ports import Clock, Store
+from core.settings import ReleaseSettings, ServingSettings
+from core.store import fleet, policies
+from serving.releases.anchor import CLUSTER
+from serving.releases.gate import check
+from serving.releases.targets import Intent
+from serving.releases.view import ReleaseView
+
+ErrorCode = Literal["unknown_version", "invalid", "refused", "unavailable"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What carrying out an order takes now: targets to aim at, or the last writes."""
+
+    intent: Intent | None = None
+    steps: Sequence[Release] = ()
+    also: Callable[[Connection], object] | None = None
+
+
+@dataclass
+class Obedience:
+    """Knows since when it has tried the order at hand; a new controller tries it afresh."""
+
+    store: Store
+    serving: ServingSettings
+    settings: ReleaseSettings
+    vocabulary: int
+    clock: Clock
+    _since_s: dict[int, float] = field(default_factory=dict)
+
+    def carry_out(self, view: ReleaseView) -> Answer:
+        """The oldest order of `view`, which has one."""
+        order = view.orders[0]
+        self._since_s.setdefault(order.order_id, self.clock.monotonic())
+        with self.store.read() as connection:
+            state = policies.get_state(connection, order.version)
+            served = policies.live_history(connection, CLUSTER)
+        wrong = _what_is_wrong(order, view, state, served)
+        if wrong is not None:
+            return self._refuse(order, *wrong)
+        match order.kind:
+            case "hold" | "unhold" | "unpin":
+                return self._done(order, _switched(order, view.switches))
+            case "pin" if order.version == view.live:
+                return self._done(order, _switched(order, view.switches))
+            case "rollback" if order.version == view.live:  # a canary runs: it goes
+                return self._done(order, None, [self._step(order, _canary(view), "rolled_back")], view)
+        return self._serve(order, view, served)
+
+    # ------------------------------------------------------------------------------------------ serving another version
+
+    def _serve(self, order: Order, view: ReleaseView, served: Sequence[Version]) -> Answer:
+        undone = _undone(order, view, served)
+        lane = view.live_lane
+        if any(replica.serving == order.version for replica in lane) and self._gate(order, view) is None:
+            return self._finish(order, view, undone)
+        refused = view.refused_by_all(order.version) or self._gate(order, view)
+        if refused is not None:
+            return self._refuse(order, "refused", refused)
+        if self.clock.monotonic() - self._since_s[order.order_id] > self.settings.order_timeout_s:
+            return self._refuse(order, "unavailable", f"no engine serves version {order.version} yet")
+        hold = frozenset({order.version, view.live})
+        if view.verified_by(order.version) is None:
+            return Answer(intent=Intent(serve=view.live, hold=hold))
+        return Answer(intent=Intent(serve=order.version, hold=hold, avoid=undone))
+
+    def _gate(self, order: Order, view: ReleaseView) -> str | None:
+        """What served before is not asked again; a new version passes the sanity gate whoever wants it."""
+        figures = view.verified_by(order.version)
+        if order.kind != "promote" or figures is None:
+            return None
+        try:
+            check(figures, self.vocabulary, self.serving)
+        except GateRefused as error:
+            return error.why
+        return None
+
+    def _finish(self, order: Order, view: ReleaseView, undone: frozenset[Version]) -> Answer:
+        if order.kind == "rollback":
+            telemetry.ROLLBACKS.labels(by=order.by).inc()
+            steps = [self._step(order, version, "rolled_back") for version in sorted(undone)]
+        else:
+            steps = [self._step(order, view.live, "retired")]
+        steps.append(self._step(order, order.version, "live"))
+        telemetry.SWAPS.inc()
+        switched = _switched(order, view.switches)
+        return self._done(order, switched, steps, view)
+
+    # ------------------------------------------------------------------------------------------ ends
+
+    def _done(
+        self,
+        order: Order,
+        switches: Switches | None,
+        steps: Sequence[Release] = (),
+        view: ReleaseView | None = None,
+    ) -> Answer:
+        def also(connection: Connection) -> None:
+            if switches is not None:
+                fleet.put_switches(connection, CLUSTER, switches)
+            if view is not None and view.experiment is not None:
+                verdict: Literal["promote", "stopped"] = "promote" if order.kind == "promote" else "stopped"
+                ended = msgspec.structs.replace(
+                    view.experiment, ended_at=self.clock.now(), verdict=verdict, why=order.why
+                )
+                fleet.put_experiment(connection, ended)
+            fleet.finish_order(connection, order.order_id, self.clock.now())
+
+        return Answer(steps=steps, also=also)
+
+    def _refuse(self, order: Order, code: ErrorCode, why: str) -> Answer:
+        finish = partial(fleet.finish_order, order_id=order.order_id, now=self.clock.now(), error_code=code, error=why)
+        return Answer(also=finish)
+
+    def _step(self, order: Order, version: Version, state: ReleaseState) -> Release:
+        return Release(version=version, cluster=CLUSTER, state=state, why=order.why, by=order.by, at=self.clock.now())
+
+
+def _what_is_wrong(
+    order: Order, view: ReleaseView, state: str | None, served: Sequence[Version]
+) -> tuple[ErrorCode, str] | None:
+    version = order.version
+    if state is None or state == "allocated":
+        return "unknown_version", f"no version {version}"
+    match order.kind:
+        case "rollback" if version not in served:
+            return "invalid", f"version {version} never served"
+        case "rollback" if version == view.live and view.canary is None:
+            return "invalid", f"version {version} serves already"
+        case "promote" if version == view.live:
+            return "invalid", f"version {version} serves already"
+        case "promote" if state not in ("canary", "candidate", "superseded"):
+            return "invalid", f"version {version} is {state}: a canary or a candidate can be promoted"
+        case "hold" if state not in ("canary", "candidate"):
+            return "invalid", f"version {version} is {state}: a canary or a candidate can be held"
+        case "unhold" if version not in view.switches.held:
+            return "invalid", f"version {version} is not held"
+        case "unpin" if version != view.switches.pinned:
+            return "invalid", f"version {version} is not pinned"
+        case "pin" if version != view.live and version not in served:
+            return "invalid", f"version {version} never served: promote it first"
+        case "pin" if view.canary is not None:
+            return "invalid", f"version {view.canary.version} is a canary: promote it or roll it back first"
+    return None
+
+
+def _undone(order: Order, view: ReleaseView, served: Sequence[Version]) -> frozenset[Version]:
+    """What a rollback takes back: all that went live since, what is live, and a canary."""
+    if order.kind != "rollback":
+        return frozenset()
+    since = served[served.index(order.version) + 1 :]
+    canary = () if view.canary is None else (view.canary.version,)
+    return frozenset((*since, view.live, *canary)) - {order.version}
+
+
+def _switched(order: Order, switches: Switches) -> Switches | None:
+    """What the order leaves standing; None: as it was."""
+    version, others = order.version, tuple(v for v in switches.held if v != order.version)
+    match order.kind:
+        case "pin":
+            return msgspec.structs.replace(switches, pinned=version)
+        case "unpin":
+            return msgspec.structs.replace(switches, pinned=None)
+        case "hold":
+            return msgspec.structs.replace(switches, held=(*others, version))
+        case "unhold" | "promote":
+            return msgspec.structs.replace(switches, held=others)
+        case "rollback" if switches.pinned is not None:
+            return msgspec.structs.replace(switches, pinned=version)
+    return None
+
+
+def _canary(view: ReleaseView) -> Version:
+    assert view.canary is not None
+    return view.canary.version

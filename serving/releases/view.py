@@ -1,0 +1,67 @@
+"""What the controller decides on: the store's state of one cluster, read at one moment."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from core.events import PolicyVersion
+from core.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
+from core.ids import Version
+from core.ports import Store
+from core.store import fleet, policies
+
+
+@dataclass(frozen=True)
+class ReleaseView:
+    sequence: int  # of the newest release: writes are made upon it
+    anchor: Version
+    live: Version
+    previous: Version | None  # what a rollback without a name goes to
+    candidates: tuple[PolicyVersion, ...]  # published and undecided, the oldest first
+    canary: PolicyVersion | None
+    experiment: Experiment | None  # running
+    switches: Switches
+    orders: tuple[Order, ...]
+    replicas: tuple[ReplicaStatus, ...]  # whose heart beats, by name
+    targets: dict[str, ReplicaTarget]
+    undone: frozenset[Version]  # rolled back or rejected, and still in some engine
+
+    @property
+    def live_lane(self) -> tuple[ReplicaStatus, ...]:
+        """Replicas that serve, or shall serve, those who are in no experiment."""
+        return tuple(r for r in self.replicas if r.name not in self.targets or self.targets[r.name].lane == "live")
+
+    def verified_by(self, version: Version) -> dict[str, float] | None:
+        """The figures of the first replica that holds it."""
+        return next((r.figures[version] for r in self.replicas if version in r.figures), None)
+
+    def refused_by_all(self, version: Version) -> str | None:
+        """Why, when no replica could verify it; None while one may still, or none is there."""
+        if self.replicas and all(version in replica.refused for replica in self.replicas):
+            return self.replicas[0].refused[version]
+        return None
+
+
+def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) -> ReleaseView | None:
+    """None before the first version is released."""
+    oldest = now - timedelta(seconds=heartbeat_timeout_s)
+    with store.read() as connection:
+        live = policies.live_version(connection, cluster)
+        if live is None:
+            return None
+        canaries = policies.versions_in_state(connection, "canary")
+        replicas = tuple(r for r in fleet.list_statuses(connection, cluster) if r.heartbeat_at >= oldest)
+        serving = {replica.serving for replica in replicas if replica.serving is not None}
+        return ReleaseView(
+            sequence=policies.last_sequence(connection),
+            anchor=policies.first_version(connection),
+            live=live,
+            previous=policies.last_in_state(connection, cluster, "retired"),
+            candidates=tuple(policies.list_candidates(connection)),
+            canary=canaries[-1] if canaries else None,
+            experiment=fleet.running_experiment(connection, cluster),
+            switches=fleet.get_switches(connection, cluster),
+            orders=tuple(fleet.open_orders(connection, cluster)),
+            replicas=replicas,
+            targets=fleet.list_targets(connection, cluster),
+            undone=frozenset(v for v in serving if policies.get_state(connection, v) in ("rolled_back", "rejected")),
+        )
