@@ -42,6 +42,18 @@ def run(
     run_service(directory, overrides)
 
 
+@app.command
+def release(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
+) -> None:
+    """Decide on releases, until stopped; a second one stands by. For services with `release.controller` false."""
+    from onward.stages import run_release
+
+    run_release(directory, _overrides(set_ or []))
+
+
 @app.command(show=False)
 def learn(directory: Directory) -> None:
     """The learner's process; `run` starts it."""

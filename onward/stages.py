@@ -3,11 +3,11 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
-from onward.wiring import Foundation, Stage, build_learner, open_foundation
+from onward.wiring import Foundation, Stage, build_learner, build_releases, open_foundation
 
 _STEP_S = 0.1
 
@@ -23,6 +23,12 @@ def run_learner(directory: Path) -> None:
         _run(foundation, learner, parent)
     finally:
         ready.unlink(missing_ok=True)
+
+
+def run_release(directory: Path, overrides: Mapping[str, str]) -> None:
+    """The release controller, until SIGTERM."""
+    foundation = open_foundation(directory, overrides)
+    _run(foundation, build_releases(foundation, foundation.log, None))
 
 
 def _run(

@@ -128,7 +128,7 @@ def build_service(foundation: Foundation) -> Service:
     engine, host = build_local_engine(foundation, log, timer)
     stages["host"] = host
     if settings.release.controller:
-        stages["releases"] = releases = build_releases(foundation, log, engine.vocabulary_size, host.wake)
+        stages["releases"] = releases = build_releases(foundation, log, host.wake)
         host.on_change = releases.wake
     return Service(foundation=foundation, log=log, engine=engine, host=host, stages=stages)
 
@@ -146,9 +146,8 @@ def build_local_engine(foundation: Foundation, log: EventLog, timer: "LoopTimer"
     return engine, EngineHost(engine, store, CLUSTER, clock)
 
 
-def build_releases(
-    foundation: Foundation, log: EventLog, vocabulary: int, on_change: Callable[[], None] | None
-) -> "ReleaseController":
+def build_releases(foundation: Foundation, log: EventLog, on_change: Callable[[], None] | None) -> "ReleaseController":
+    from serving.model_facts import read_model_facts
     from serving.releases import ReleaseController
 
     settings = foundation.settings
@@ -158,7 +157,7 @@ def build_releases(
         foundation.weights,
         settings.serving,
         settings.release,
-        vocabulary,
+        read_model_facts(foundation.model).vocabulary,
         foundation.clock,
         holder=f"{socket.gethostname()}:{os.getpid()}",
         on_change=on_change,
