@@ -189,7 +189,9 @@ class ReleaseController:
                 steps.append(self._event(candidate.version, "rejected", why, "gate"))
             elif candidate.version not in view.switches.held:
                 left.append(candidate)
-        chosen = next((c for c in left if c.version == self._current), left[-1] if left else None)
+        served = {replica.serving for replica in view.replicas}  # by a controller that ended before it said so
+        under_way = [c for c in left if c.version == self._current or c.version in served]
+        chosen = next(reversed(under_way or left), None)
         for candidate in left:
             if chosen is not None and candidate.version < chosen.version:
                 why = f"version {chosen.version} is newer"
