@@ -1,0 +1,229 @@
+"""Probe records: what a version answers to a fixed set of texts, as computed where it was published.
+
+An engine that says that it serves version n is believed when the log-probabilities it gives these texts are the
+recorded ones; its label proves nothing. The texts are sampled once, from the anchor, and travel with every record.
+
+    probes/00000012.msgpack     32 bytes of BLAKE3 over what follows; a ProbeRecord as msgpack
+
+Legend: P texts, L tokens of each, N = P * (L - 1) tokens that have something before them, K choices at each.
+docs/decisions/0009-what-a-probe-can-tell.md has the measurements behind the limits.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from core.errors import ConfigError, WeightsError
+from core.ids import Version
+from core.ports import Blobs
+
+_CHECKSUM_BYTES = 32
+_LEAST_REST = 1e-6  # probability: what float32 leaves of 1 minus a sum
+
+Logprobs = Sequence[Sequence[float]]
+Floats = NDArray[np.float64]
+Nearer = Literal["own", "parent", "indistinguishable"]
+
+
+class _Dtype(msgspec.Struct, frozen=True):
+    """How far an engine that serves the very weights in this dtype may be from the record, in nats.
+
+    `limit` bounds the largest difference where `by_token` (relative to log-probabilities beyond one nat, since rounding
+    grows with logits), and else the mean: in half precision one flipped router moves a token by nats. `noise` is the
+    root of the mean square, the rounding of the weights included.
+    """
+
+    by_token: bool
+    limit: float
+    noise: float
+
+
+_DTYPES = {
+    "float32": _Dtype(by_token=True, limit=1e-4, noise=2e-5),
+    "float16": _Dtype(by_token=False, limit=0.01, noise=0.01),
+    "bfloat16": _Dtype(by_token=False, limit=0.05, noise=0.06),
+}
+
+
+class ProbeSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts, and the K tokens that the anchor finds likeliest in each of the N places."""
+
+    token_ids: tuple[tuple[int, ...], ...]  # P x L
+    choices: tuple[tuple[tuple[int, ...], ...], ...]  # P x (L - 1) x K
+
+
+class ProbeRecord(ProbeSet, frozen=True, kw_only=True):
+    """Written by who publishes a version, before anybody can know of the version; read by the hosts of engines.
+
+    Log-probabilities are nats at temperature 1. Where `finite` is false, they and the entropy may be NaN: such a
+    version is published, and never serves.
+    """
+
+    logprobs: tuple[tuple[float, ...], ...]  # P x (L - 1): of each token but a text's first
+    choice_logprobs: tuple[tuple[tuple[float, ...], ...], ...]  # P x (L - 1) x K
+    entropy: float  # nats, mean over the N distributions, each over the whole vocabulary
+    finite: bool  # all log-probabilities of the whole vocabulary, in all N places
+    dtype: str  # that the publisher computed in, as torch names it
+    weights_digest: str
+
+    def __post_init__(self) -> None:
+        places = [len(row) - 1 for row in self.token_ids]
+        if not places or min(places) < 1:
+            raise ValueError("a probe needs texts of two tokens at least")
+        if any([len(row) for row in rows] != places for rows in (self.choices, self.logprobs, self.choice_logprobs)):
+            raise ValueError("every token of the probe but a text's first needs a log-probability and choices")
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """Of |measured - recorded| over the N tokens, nats."""
+
+    max_abs: float
+    mean_abs: float
+    p99: float
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """True where it holds."""
+
+    holds: bool
+    why: str
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+# --------------------------------------------------------------------------------------------- blobs
+
+
+def path_of(version: Version) -> str:
+    return f"probes/{version:08d}.msgpack"
+
+
+def put_probe(blobs: Blobs, version: Version, record: ProbeRecord) -> None:
+    """May be repeated; the last one stands."""
+    data = msgspec.msgpack.encode(record)
+    blobs.put(path_of(version), blake3(data).digest() + data)
+
+
+def get_probe(blobs: Blobs, version: Version, weights_digest: str | None = None) -> ProbeRecord:
+    """Raises WeightsError naming the blob that is missing, corrupt, or of other weights than `weights_digest`."""
+    path = path_of(version)
+    try:
+        content = blobs.get(path)
+    except FileNotFoundError as error:
+        raise WeightsError(f"{path}: missing") from error
+    checksum, data = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    if blake3(data).digest() != checksum:
+        raise WeightsError(f"{path}: corrupt (its checksum is not the recorded one)")
+    try:
+        record = msgspec.msgpack.decode(data, type=ProbeRecord)
+    except msgspec.DecodeError as error:
+        raise WeightsError(f"{path}: no probe record ({error})") from error
+    if weights_digest not in (None, record.weights_digest):
+        raise WeightsError(f"{path}: of weights {record.weights_digest}, version {version} has {weights_digest}")
+    return record
+
+
+def discard_probe(blobs: Blobs, version: Version) -> None:
+    """Never the anchor's: publishers take the texts from it."""
+    blobs.delete(path_of(version))
+
+
+# --------------------------------------------------------------------------------------------- is it this version?
+
+
+def mismatch(measured: Logprobs, record: ProbeRecord) -> Mismatch:
+    """Raises WeightsError when `measured` is not of the record's texts."""
+    gaps_N = np.abs(_flat(measured, record) - _flat(record.logprobs, record))
+    return Mismatch(float(gaps_N.max()), float(gaps_N.mean()), float(np.quantile(gaps_N, 0.99)))
+
+
+def agrees(measured: Logprobs, record: ProbeRecord, served_dtype: str) -> Verdict:
+    """Whether an engine that computes in `served_dtype` may have these weights.
+
+    It finds wrong weights, not necessarily the version before: ask `nearer`, too. Raises ConfigError for a dtype
+    without a known limit, WeightsError as `mismatch`.
+    """
+    dtype = _dtype(served_dtype)
+    measured_N, recorded_N = _flat(measured, record), _flat(record.logprobs, record)
+    if not record.finite:
+        return Verdict(False, "the outputs were not finite at publication")
+    if not np.isfinite(measured_N).all():
+        count = int((~np.isfinite(measured_N)).sum())
+        return Verdict(False, f"{count} of {len(measured_N)} log-probabilities are not finite")
+    gaps_N = np.abs(measured_N - recorded_N)
+    found = (gaps_N / np.maximum(1.0, np.abs(recorded_N))).max() if dtype.by_token else gaps_N.mean()
+    statistic = "largest" if dtype.by_token else "mean"
+    why = f"the {statistic} difference from the record is {found:.3g} nats, the limit in {served_dtype} {dtype.limit:g}"
+    return Verdict(bool(found <= dtype.limit), why)
+
+
+def nearer(measured: Logprobs, record: ProbeRecord, parent: ProbeRecord, served_dtype: str) -> Nearer:
+    """Which record the measured log-probabilities are nearer to, in mean square: for engines that kept the old weights.
+
+    With noise e on top of a record, the nearer one is the right one while |e| is below half the distance between the
+    two, in whatever direction e lies; where they are nearer to each other than that, it is "indistinguishable". Raises
+    WeightsError when the two are of other texts, or as `mismatch`; ConfigError as `agrees`.
+    """
+    _check_same_texts(record, parent)
+    own_N, parent_N, measured_N = (
+        _flat(record.logprobs, record),
+        _flat(parent.logprobs, parent),
+        _flat(measured, record),
+    )
+    if not _distance(own_N, parent_N) > 2 * _dtype(served_dtype).noise:
+        return "indistinguishable"
+    return "own" if _distance(measured_N, own_N) < _distance(measured_N, parent_N) else "parent"
+
+
+def _dtype(name: str) -> _Dtype:
+    if name not in _DTYPES:
+        raise ConfigError(f"no limit for a probe is known in {name}; known: {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _distance(one_N: Floats, other_N: Floats) -> float:
+    """Root of the mean square."""
+    return float(np.sqrt(np.mean((one_N - other_N) ** 2)))
+
+
+def _flat(logprobs: Logprobs, record: ProbeRecord) -> Floats:
+    """[N]."""
+    if [len(row) for row in logprobs] != [len(row) for row in record.logprobs]:
+        raise WeightsError("the measured log-probabilities are not of the probe's texts")
+    return np.array([value for row in logprobs for value in row], dtype=np.float64)
+
+
+def _check_same_texts(record: ProbeRecord, other: ProbeRecord) -> None:
+    if (record.token_ids, record.choices) != (other.token_ids, other.choices):
+        raise WeightsError("two probes to be compared are of different texts")
+
+
+# --------------------------------------------------------------------------------------------- may it serve?
+
+
+def figures(record: ProbeRecord, live: ProbeRecord) -> dict[str, float]:
+    """What the sanity gate asks of a candidate, from records alone: for engines that hold one version at a time.
+
+    `kl_to_live`: the mean over the N places of KL(candidate || live), nats, with each distribution taken over the
+    place's K choices and the rest together. Never more than over the whole vocabulary (the data processing inequality),
+    and never blind to what leaves the choices. Where not finite, it and `entropy` are NaN. Raises WeightsError when the
+    records are of different texts.
+    """
+    _check_same_texts(record, live)
+    if not record.finite:
+        return {"finite": 0.0, "kl_to_live": float("nan"), "entropy": float("nan")}
+    own_NC, live_NC = _cells(record), _cells(live)
+    divergence = float((np.exp(own_NC) * (own_NC - live_NC)).sum(-1).mean())
+    return {"finite": 1.0, "kl_to_live": max(0.0, divergence), "entropy": record.entropy}
+
+
+def _cells(record: ProbeRecord) -> Floats:
+    """[N, K + 1]: log-probabilities of the choices, and of all else together."""
+    choices_NK = np.array([place for row in record.choice_logprobs for place in row], dtype=np.float64)
+    rest_N1 = 1 - np.exp(choices_NK).sum(-1, keepdims=True)
+    return np.concatenate([choices_NK, np.log(np.maximum(rest_N1, _LEAST_REST))], axis=-1)
