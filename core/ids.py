@@ -18,6 +18,9 @@ UserHash = NewType("UserHash", str)
 Namespace = NewType("Namespace", str)
 Version = NewType("Version", int)
 
+ANCHOR = Version(1)
+"""The model as it was given: versions count from 1, and it is allocated before any other."""
+
 _ROUTING_BYTES = 2
 
 

@@ -1,0 +1,137 @@
+"""SGLang's administration over HTTP (sglang 0.5.23, python/sglang/srt/entrypoints/http_server.py). Blocking.
+
+An engine that does not answer in time is away: every call has a deadline.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from core.errors import ConfigError, EngineUnavailable, WeightsError
+
+SUPPORTED = ("0.5.23",)
+_FLUSH_TRIES = 50
+_FLUSH_WAIT_S = 0.02
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    sglang: str
+    dtype: str
+    context_length: int
+
+
+class Admin:
+    """One server. Every method raises EngineUnavailable when the server is away or hangs."""
+
+    def __init__(self, url: str, admin_key: str | None, timeout_s: float) -> None:
+        headers = {} if admin_key is None else {"Authorization": f"Bearer {admin_key}"}
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
+        self._url = url
+
+    def close(self) -> None:
+        self._client.close()
+
+    def info(self) -> EngineInfo:
+        """Raises ConfigError for a version of SGLang whose answers nobody has checked."""
+        found = self._ask("GET", "/server_info")
+        version = str(found.get("version"))
+        if version not in SUPPORTED:
+            raise ConfigError(
+                f"{self._url}: SGLang {version} is not supported: install {' or '.join(SUPPORTED)} (pip install "
+                "'onward[sglang]', or `make sglang-cpu`)"
+            )
+        return EngineInfo(version, str(found["dtype"]), int(found["max_req_input_len"]))
+
+    def answers(self) -> bool:
+        try:
+            return self._client.get("/health", timeout=2.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def label(self) -> str:
+        """The version that the engine says it serves: a claim, cheap to ask for."""
+        return str(self._ask("GET", "/model_info", timeout_s=2.0)["weight_version"])
+
+    def generates(self, timeout_s: float) -> bool:
+        """Whether a token can be had. While paused it cannot."""
+        try:
+            return self._client.get("/health_generate", timeout=timeout_s).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def pause(self) -> None:
+        """Running requests go back to the queue and are prefilled again afterwards: no token of old and new caches."""
+        self._ask("POST", "/pause_generation", {"mode": "retract"})
+
+    def resume(self) -> None:
+        self._ask("POST", "/continue_generation", {})
+
+    def load(self, directory: Path, label: str) -> None:
+        """Replace the weights by a directory's, in a session of weight updates. Raises WeightsError when it cannot."""
+        self._must("/begin_weight_update", {})
+        update = {"model_path": str(directory), "weight_version": label, "flush_cache": True}
+        answer = self._ask("POST", "/update_weights_from_disk", update, checked=False)
+        self._must("/end_weight_update", {})
+        if not answer["success"] and "not flushed" not in str(answer["message"]):
+            raise WeightsError(f"{directory}: SGLang did not load it: {answer['message']}")
+
+    def flush(self) -> None:
+        """Empty the prefix cache: no prefix outlives its version. Raises WeightsError when it stays full."""
+        for _ in range(_FLUSH_TRIES):
+            try:
+                answer = self._client.post("/flush_cache", params={"timeout": _FLUSH_WAIT_S})
+            except httpx.HTTPError as error:
+                raise EngineUnavailable(f"{self._url}/flush_cache: {error!r}") from error
+            if answer.status_code == 200:
+                return
+        raise WeightsError(f"{self._url}: the prefix cache was not flushed")
+
+    def checksums(self) -> dict[str, str] | None:
+        """Of every loaded tensor, by the engine's own names; answered also while paused. None where it has none to
+        give, or is spread over several ranks."""
+        answer = self._ask("POST", "/weights_checker", {"action": "checksum"}, checked=False)
+        ranks = answer.get("ranks") or []
+        if not answer.get("success") or len(ranks) != 1:
+            return None
+        return dict(ranks[0]["checksums"])
+
+    def score(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities at temperature 1 of each text's tokens but the first."""
+        asked = {
+            "input_ids": [list(text) for text in texts],
+            "return_logprob": True,
+            "logprob_start_len": 0,
+            "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+        }
+        answers = self._ask("POST", "/generate", asked)
+        return [[entry[0] for entry in answer["meta_info"]["input_token_logprobs"][1:]] for answer in answers]
+
+    def _must(self, path: str, body: dict[str, Any]) -> None:
+        self._ask("POST", path, body)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        checked: bool = True,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The JSON answer. A refusal raises WeightsError, unless the caller reads `success` itself."""
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
+        try:
+            answer = self._client.request(method, path, json=body, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise EngineUnavailable(f"{self._url}{path}: {error!r}") from error
+        if answer.status_code in (401, 403):
+            raise ConfigError(f"{self._url}{path}: refused; is serving.sglang.admin_key the server's --admin-api-key?")
+        if checked and answer.status_code != 200:
+            raise WeightsError(f"{self._url}{path}: {answer.status_code} {answer.text[:500]}")
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise EngineUnavailable(f"{self._url}{path}: {answer.status_code} {answer.text[:500]}") from error
