@@ -4,17 +4,24 @@ import msgspec
 
 from core.events import PolicyVersion, Topic
 from core.ports import Blobs, EventLog, Store, Weights
+from core.probes import ProbeRecord, put_probe
 from core.store import policies
 from learner import manifest
 from learner.checkpoint import Checkpoint
 
 
-def publish(checkpoint: Checkpoint, store: Store, log: EventLog, weights: Weights, blobs: Blobs) -> PolicyVersion:
-    """Weights and manifest first, then the row, then the event: who reads of a version finds all of it."""
+def publish(
+    checkpoint: Checkpoint, probe: ProbeRecord, store: Store, log: EventLog, weights: Weights, blobs: Blobs
+) -> PolicyVersion:
+    """Weights, manifest and probe first, then the row, then the event: who reads of a version finds all of it.
+
+    `probe` is of the checkpoint's weights, and still lacks their digest.
+    """
     draft = checkpoint.meta.policy
     ref = weights.publish(draft.version, [checkpoint.weights], draft.parent)
     path = manifest.path_of(draft.version)
     blobs.put(path, checkpoint.manifest)
+    put_probe(blobs, draft.version, msgspec.structs.replace(probe, weights_digest=ref.digest))
     policy = msgspec.structs.replace(draft, digest=ref.digest, weights=ref.path, manifest=path)
     with store.begin() as connection:
         policies.put_policy(connection, policy)

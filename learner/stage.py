@@ -9,9 +9,10 @@ from core.errors import CheckpointError
 from core.events import Completion, PolicyVersion, Release, Reward, Topic
 from core.ids import InferenceId, Version
 from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights, WeightsRef
+from core.probes import get_probe
 from core.settings import LearnerSettings
 from core.store import policies, turns
-from learner import manifest
+from learner import manifest, probe
 from learner.backlog import Backlog, refusal
 from learner.checkpoint import Checkpoint, Checkpoints, Meta
 from learner.lineage import Lineage
@@ -64,8 +65,7 @@ class Learner:
         if not batch:
             return len(records)
         result = update(self._state, batch, self._settings)
-        checkpoint = self._keep(batch, result)
-        policy = publish(checkpoint, self._store, self._log, self._weights, self._blobs)
+        policy = self._publish(self._keep(batch, result))
         self._tidy(policy)
         return len(records) + len(batch)
 
@@ -194,6 +194,12 @@ class Learner:
             applied=dict(self._backlog.applied),
         )
 
+    def _publish(self, checkpoint: Checkpoint) -> PolicyVersion:
+        """The state's weights are the checkpoint's, so a probe made again after a crash is the same, bit for bit."""
+        texts = get_probe(self._blobs, checkpoint.meta.lineage[0])
+        found = probe.record(self._state.policy, texts, weights_digest="")
+        return publish(checkpoint, found, self._store, self._log, self._weights, self._blobs)
+
     def _tidy(self, policy: PolicyVersion) -> None:
         always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
         self._checkpoints.prune(self._settings.keep_checkpoints, always)
@@ -213,7 +219,7 @@ class Learner:
             self._backlog.pending = {reward.inference_id: reward for reward in checkpoint.meta.pending}
             known = {str(source): source for source in self._offsets}
             self._offsets |= {known[name]: offset for name, offset in checkpoint.meta.offsets.items()}
-            publish(checkpoint, self._store, self._log, self._weights, self._blobs)
+            self._publish(checkpoint)
         self._seek()
 
     def _seek(self) -> None:

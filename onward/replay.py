@@ -6,6 +6,7 @@ rewards and the same weights, down to the digest.
 
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from core.ports import EventLog, Record
 from core.reward_spec import load_reward_spec
 from core.settings import LearnerSettings
 from core.store import policies, turns
+from learner.probe import probe_of_model
 from learner.stage import Learner
 from onward.wiring import Foundation, open_foundation
 from scoring.rescore import rescore
@@ -79,7 +81,16 @@ def _event_time(record: Record) -> Any:
 
 def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> dict[str, Any]:
     clock = ManualClock(rewards[0].decided_at if rewards else source.clock.now())
-    ensure_anchor(target.store, target.log, target.weights, source.model, source.settings.serving.model_name, clock)
+    ensure_anchor(
+        target.store,
+        target.log,
+        target.weights,
+        target.blobs,
+        source.model,
+        source.settings.serving.model_name,
+        partial(probe_of_model, device=settings.device),
+        clock,
+    )
     learner = Learner(
         target.log, target.store, target.weights, target.blobs, settings, source.model, target.layout.learner, clock
     )

@@ -135,12 +135,16 @@ def build_service(foundation: Foundation) -> Service:
 
 def build_local_engine(foundation: Foundation, log: EventLog, timer: "LoopTimer") -> tuple["LocalEngine", "EngineHost"]:
     """The engine within this process and its host."""
+    from learner.probe import probe_of_model
     from serving.host import EngineHost
     from serving.local import LocalEngine
     from serving.releases import CLUSTER, ensure_anchor
 
     settings, store, clock, weights = foundation.settings, foundation.store, foundation.clock, foundation.weights
-    anchor = ensure_anchor(store, log, weights, foundation.model, settings.serving.model_name, clock)
+    model, record_probe = foundation.model, partial(probe_of_model, device=settings.learner.device)
+    anchor = ensure_anchor(
+        store, log, weights, foundation.blobs, model, settings.serving.model_name, record_probe, clock
+    )
     engine = LocalEngine(settings.serving, foundation.model, weights, anchor)
     engine.on_first_token = timer.first_token
     return engine, EngineHost(engine, store, CLUSTER, clock)

@@ -1,24 +1,35 @@
 """The first version: the model as it was given."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from core.clock import SystemClock
 from core.errors import WeightsError
 from core.events import PolicyVersion, Release, Topic
 from core.ids import Version
-from core.ports import Clock, EventLog, Store, Weights, WeightsRef
+from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
+from core.probes import ProbeRecord, path_of, put_probe
 from core.store import policies
 
 CLUSTER = "local"
 
 
 def ensure_anchor(
-    store: Store, log: EventLog, weights: Weights, model: Path, policy_name: str, clock: Clock | None = None
+    store: Store,
+    log: EventLog,
+    weights: Weights,
+    blobs: Blobs,
+    model: Path,
+    policy_name: str,
+    record_probe: Callable[[Path], ProbeRecord],
+    clock: Clock | None = None,
 ) -> WeightsRef:
     """The anchor's weights; made and released as version 1 when the store knows no version yet.
 
     Every step may be repeated: a start that was cut short is completed by the next. The log is told before the store,
-    which says what is still to be done. Raises WeightsError naming the model's directory when it holds no safetensors.
+    which says what is still to be done. `record_probe` draws the probe from the model's directory and records what the
+    model answers. Raises WeightsError naming the model's directory when it holds no safetensors, or when the probe is
+    still to be made and it holds other weights than the anchor's.
     """
     now = (clock or SystemClock()).now()
     with store.begin() as connection:
@@ -28,6 +39,7 @@ def ensure_anchor(
         known = policies.get_policy(connection, version)
     if known is None:
         known = _publish(store, log, weights, model, policy_name, version, clock)
+    _ensure_probe(blobs, known, model, record_probe)
     with store.read() as connection:
         live = policies.live_version(connection, CLUSTER)
     if live is None:
@@ -58,3 +70,17 @@ def _publish(
     with store.begin() as connection:
         policies.put_policy(connection, policy)
     return policy
+
+
+def _ensure_probe(
+    blobs: Blobs, anchor: PolicyVersion, model: Path, record_probe: Callable[[Path], ProbeRecord]
+) -> None:
+    """A probe that is there stays: all later versions' probes are of its texts."""
+    if blobs.exists(path_of(anchor.version)):
+        return
+    record = record_probe(model)
+    if record.weights_digest != anchor.digest:
+        raise WeightsError(
+            f"{model}: its weights are {record.weights_digest}, those of version {anchor.version} {anchor.digest}"
+        )
+    put_probe(blobs, anchor.version, record)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from logged_world import MODEL, START, World
+from logged_world import MODEL, START, World, anchor_probe
 
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
@@ -26,7 +26,7 @@ def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
         log = SqliteEventLog(directory / "log.db", 2, 0.01)
         store, blobs = open_sqlite(directory / "store.db"), FsspecBlobs(directory / "blobs")
         weights, clock = BlobWeights(blobs), ManualClock(START)
-        ensure_anchor(store, log, weights, MODEL, "onward-tiny", clock)
+        ensure_anchor(store, log, weights, blobs, MODEL, "onward-tiny", anchor_probe, clock)
         made.append(World(directory, log, store, blobs, weights, clock))
         return made[-1]
 

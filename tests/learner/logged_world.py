@@ -13,9 +13,11 @@ from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.events import Completion, LogprobSpace, Release, Reward, Sampling, Topic, VersionSpan
 from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version, new_inference_id
+from core.probes import ProbeRecord
 from core.settings import LearnerSettings
 from core.store import SqlStore, policies, turns
 from ingest.sqlite_log import SqliteEventLog
+from learner.probe import probe_of_model
 from learner.stage import Learner
 from serving.rendering import load_renderer
 from serving.weights import BlobWeights
@@ -23,6 +25,11 @@ from serving.weights import BlobWeights
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TEMPERATURE = 0.5
+
+
+@lru_cache
+def anchor_probe(model: Path) -> ProbeRecord:
+    return probe_of_model(model, "cpu")
 
 
 @lru_cache

@@ -16,6 +16,7 @@ from core.errors import Conflict
 from core.events import Event, PolicyVersion, Release, Topic
 from core.ids import Version
 from core.ports import Consumer, EventLog, Position, RebalanceListener, Weights, WeightsRef
+from core.probes import ProbeRecord
 from core.settings import ServingSettings
 from core.store import SqlStore, open_sqlite, policies
 from core.weights_digest import digest_of_shards
@@ -143,6 +144,30 @@ class MortalWeights(BlobWeights):
         super().discard(version)
 
 
+class MortalBlobs(FsspecBlobs):
+    fuse = Fuse()
+
+    def put(self, path: str, data: bytes) -> None:
+        self.fuse()
+        super().put(path, data)
+
+
+def probe_of_model(model: Path) -> ProbeRecord:
+    """The model of these worlds is one matrix; it says what its bytes make it say."""
+    digest = digest_of_shards([model / "model.safetensors"])
+    logprob = -1 - int(digest[:4], 16) / 65536
+    return ProbeRecord(
+        token_ids=((0, 1),),
+        choices=(((1,),),),
+        logprobs=((logprob,),),
+        choice_logprobs=(((logprob,),),),
+        entropy=1.5,
+        finite=True,
+        dtype="float32",
+        weights_digest=digest,
+    )
+
+
 class ReleaseWorld:
     """One service directory. `start` is a new process on it: nothing but files survives from the one before."""
 
@@ -173,7 +198,9 @@ class ReleaseWorld:
         weights = MortalWeights(FsspecBlobs(self.directory / "blobs"))
         weights.fuse = fuse
         store, log = MortalStore(self.store, fuse), MortalLog(self.log, fuse)
-        return ensure_anchor(store, log, weights, self.model, "tiny", self.clock)
+        blobs = MortalBlobs(self.directory / "blobs")
+        blobs.fuse = fuse
+        return ensure_anchor(store, log, weights, blobs, self.model, "tiny", probe_of_model, self.clock)
 
     def start(self, fuse: Fuse | None = None) -> ReleaseController:
         """A new process; the fuse begins to count once the anchor is there."""
