@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 UV_VERSION := 0.13.8
 VENV := .venv
 BIN := $(VENV)/bin
+SGLANG := .sglang
 # For those who keep a CPU-only torch elsewhere: a directory of wheels, or a ready interpreter's site-packages.
 TORCH_WHEELS ?=
 SECONDS ?=
@@ -12,7 +13,7 @@ NAME ?=
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run test check bench model lock clean
+.PHONY: install demo run test check bench model sglang-cpu lock clean
 
 install: $(VENV)/.installed
 
@@ -45,9 +46,17 @@ model: install ## the shipped tiny model again, into build/tiny/model
 	$(BIN)/python -m simulator.tiny build/tiny
 	$(BIN)/onward midtrain build/tiny/corpus build/tiny/model --init build/tiny/init --steps 1500 --seed 0
 
+sglang-cpu: $(SGLANG)/.installed ## SGLang for a CPU, in an environment of its own
+
+$(SGLANG)/.installed: $(wildcard deploy/sglang-cpu/*) $(wildcard deploy/sglang-cpu/sgl_kernel/*) | install
+	PYTHON=$(PYTHON) deploy/sglang-cpu/install.sh $(CURDIR)/$(SGLANG)
+	$(BIN)/python deploy/sglang-cpu/check.py $(SGLANG)/bin/python models/tiny
+	@touch $@
+
 lock: install ## requirements.lock anew from pyproject.toml
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --extra dev pyproject.toml -o requirements.lock
 	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
+	deploy/sglang-cpu/lock.sh $(CURDIR)/$(BIN)/uv
 
 clean: ## what was built; never a service's directory
-	rm -rf $(VENV) demo build
+	rm -rf $(VENV) $(SGLANG) demo build
