@@ -157,6 +157,7 @@ def onward_headers(turns: list[Turn]) -> Headers:
         (b"x-onward-inference-id", ",".join(turn.inference_id for turn in turns).encode()),
         (b"x-onward-session-id", turns[0].plan.place.session_id.encode()),
         (b"x-onward-policy-version", str(turns[0].policy_version).encode()),
+        (b"x-onward-arm", turns[0].arm.encode()),
         (b"x-onward-trainable", b"false" if reasons else b"true"),
     ]
     if reasons:

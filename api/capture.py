@@ -17,6 +17,9 @@ class Capture:
         self.cached_tokens = 0
         self.replica: str | None = None
         self.first_token_s: float | None = None  # monotonic
+        self._reasons: dict[str, None] = {}
+        self._spans: tuple[VersionSpan, ...] | None = None
+        self._guessed = False
         self._version_starts: list[tuple[int, Version]] = []
         self._last_version: Version | None = None
 
@@ -31,12 +34,18 @@ class Capture:
         self.token_ids += chunk.token_ids
         self.logprobs += chunk.logprobs
         self.top_logprobs += chunk.top_logprobs
+        self._reasons |= dict.fromkeys(chunk.untrainable_reasons)
+        self._guessed |= not chunk.confirmed
+        if chunk.version_spans is not None:
+            self._spans = chunk.version_spans
 
     @property
     def first_version(self) -> Version | None:
         return self._version_starts[0][1] if self._version_starts else None
 
     def version_spans(self) -> tuple[VersionSpan, ...]:
+        if self._spans is not None:
+            return self._spans
         ends = [start for start, _ in self._version_starts[1:]] + [len(self.token_ids)]
         return tuple(
             VersionSpan(start=start, end=end, version=version)
@@ -45,9 +54,19 @@ class Capture:
 
     def faults(self) -> tuple[str, ...]:
         """Why nothing can be learned from it; () when it is whole."""
-        faults = []
+        faults = list(self._reasons)
         if not self.token_ids:
             faults.append("no_tokens")
         if len(self.logprobs) != len(self.token_ids) or not all(map(math.isfinite, self.logprobs)):
             faults.append("missing_logprobs")
+        if not _tile(self.version_spans(), len(self.token_ids)):
+            faults.append("unknown_version")
+        if self._guessed and self._spans is None:
+            faults.append("unconfirmed_version")
         return tuple(faults)
+
+
+def _tile(spans: tuple[VersionSpan, ...], length: int) -> bool:
+    """Whether every token is in exactly one span."""
+    starts, ends = [span.start for span in spans], [span.end for span in spans]
+    return [*starts, length] == [0, *ends] if spans else length == 0

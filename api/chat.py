@@ -53,6 +53,7 @@ async def plan_chat(context: Context, headers: Headers, raw: bytes) -> "ChatExch
     plan = TurnPlan(
         intake=intake,
         place=place,
+        assignment=services.traffic.assign(intake.user_id or place.session_id),
         group_id=group_id,
         messages=tuple(msgspec.to_builtins(message) for message in body.messages),
         tools=tools,

@@ -33,6 +33,7 @@ async def plan_completion(context: Context, headers: Headers, raw: bytes) -> "Co
     plan = TurnPlan(
         intake=intake,
         place=place,
+        assignment=services.traffic.assign(intake.user_id or place.session_id),
         group_id=new_group_id(),
         messages=(message,),
         sampling=sampling_of(body, max_tokens),

@@ -1,6 +1,5 @@
 """`/v1/policies` and `/v1/models`: which versions there are, and which one serves."""
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
@@ -9,24 +8,44 @@ from msgspec import Meta
 
 from api.context import Context
 from api.lookup import read
+from api.orders import carry_out
 from api.plain import body_of, identify, json_body, json_response, only_parameters, whole_number
-from core.errors import Conflict, GateRefused, NotFound, WeightsError
+from core.errors import NotFound
 from core.events import PolicyVersion
+from core.fleet import CLUSTER, OrderKind
 from core.ids import Version
-from core.store import policies
+from core.store import fleet, policies
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
 _SHOWN = ("version", "policy", "digest", "parent", "manifest", "turns", "updates", "metrics", "weights", "created_at")
 
 
-class RollbackBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/policies/{version}/rollback`."""
+_ORDERS: dict[OrderKind, str] = {
+    "promote": "Serve a canary or a candidate now, to everybody",
+    "rollback": "Serve an earlier version again, at once; what came after it is taken back",
+    "hold": "Do nothing with this candidate or canary until it is promoted, rolled back or unheld",
+    "unhold": "Let it go its way again",
+    "pin": "Serve this version, and release nothing else until it is unpinned",
+    "unpin": "Release again",
+}
+_STATUS: dict[OrderKind, str] = {
+    "promote": "live",
+    "rollback": "live",
+    "hold": "held",
+    "unhold": "candidate",
+    "pin": "pinned",
+    "unpin": "live",
+}
+
+
+class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /v1/policies/{version}/promote`, and the other orders."""
 
     why: Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
-rollback_decoder = msgspec.json.Decoder(RollbackBody)
+order_decoder = msgspec.json.Decoder(OrderBody)
 
 
 def policies_router(context: Context) -> APIRouter:
@@ -54,24 +73,61 @@ def policies_router(context: Context) -> APIRouter:
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda c: policies.list_policies(c, limit))
         data = [_described(policy, state) for policy, state in listed]
-        return json_response({"object": "list", "live": services.policy.live_version, "data": data})
+        switches = await read(services, lambda c: fleet.get_switches(c, CLUSTER))
+        running = await read(services, lambda c: fleet.running_experiment(c, CLUSTER))
+        return json_response(
+            {
+                "object": "list",
+                "live": services.policy.live_version,
+                "pinned": switches.pinned,
+                "held": switches.held,
+                "experiment": None if running is None else msgspec.to_builtins(running),
+                "data": data,
+            }
+        )
 
-    @router.post("/v1/policies/{version}/rollback", openapi_extra=json_body(RollbackBody, "Why"))
-    async def roll_back(request: Request, version: str) -> Response:
-        """Serve an earlier version again, at once. 409 when its weights cannot serve."""
-        identify(context, request).require("admin")
-        body = await body_of(context, request, rollback_decoder)
-        number = Version(int(version)) if version.isascii() and version.isdigit() and len(version) < 19 else None
-        known = number is not None and await read(services, lambda c: policies.get_policy(c, number)) is not None
-        if number is None or not known:
-            raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
-        try:
-            await asyncio.to_thread(services.rollback, number, body.why)
-        except (GateRefused, WeightsError) as error:
-            raise Conflict(str(error), param="version", code="rollback_refused") from error
-        return json_response({"version": number, "status": "live"})
+    for kind, meaning in _ORDERS.items():
+        _order_route(router, context, kind, meaning)
+
+    @router.get("/v1/releases")
+    async def list_releases(request: Request) -> Response:
+        """The chain of releases, the oldest first: which version took which step, when, why, by whom."""
+        identify(context, request)
+        only_parameters(request, "after", "limit")
+        after = whole_number(request, "after", 0, 1 << 53)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        listed = await read(services, lambda c: policies.list_releases(c, after, limit))
+        data = [{"sequence": sequence, **msgspec.to_builtins(release)} for sequence, release in listed]
+        return json_response({"object": "list", "data": data})
+
+    @router.get("/v1/experiments")
+    async def list_experiments(request: Request) -> Response:
+        """Canaries, the newest first, with verdict and figures."""
+        identify(context, request)
+        only_parameters(request, "limit")
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        listed = await read(services, lambda c: fleet.list_experiments(c, CLUSTER, limit))
+        return json_response({"object": "list", "data": [msgspec.to_builtins(each) for each in listed]})
 
     return router
+
+
+def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: str) -> None:
+    @router.post(
+        f"/v1/policies/{{version}}/{kind}",
+        openapi_extra=json_body(OrderBody, "Why"),
+        summary=meaning,
+        operation_id=f"{kind}_policy",
+    )
+    async def order(request: Request, version: str) -> Response:
+        identify(context, request).require("admin")
+        body = await body_of(context, request, order_decoder)
+        number = Version(int(version)) if version.isascii() and version.isdigit() and len(version) < 19 else None
+        if number is None:
+            raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
+        if await carry_out(context.services, kind, number, body.why):
+            return json_response({"version": number, "status": _STATUS[kind]})
+        return json_response({"version": number, "status": "accepted"}, 202)
 
 
 def _model(context: Context) -> dict[str, Any]:

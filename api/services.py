@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from core.ids import Version
-from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store
+from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings
 
@@ -22,5 +21,4 @@ class ApiServices:
     model_name: str
     readiness: Callable[[], Mapping[str, str]]
     """Each component: "ok", or what is wrong with it."""
-    rollback: Callable[[Version, str], None]
-    """Serve an earlier version again, and say why. Blocks: called from a thread."""
+    traffic: Traffic

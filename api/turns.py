@@ -16,7 +16,8 @@ from api.transcripts import Transcript
 from api.wording import Wording
 from core import telemetry
 from core.errors import EngineUnavailable, LogUnavailable
-from core.events import Completion, FinishReason, LogprobSpace, Sampling, ToolCall, Topic, VersionSpan
+from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, ToolCall, Topic, VersionSpan
+from core.fleet import Assignment
 from core.ids import GroupId, Version, new_inference_id
 from core.ports import GenerateRequest, TokenChunk
 
@@ -29,6 +30,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     intake: Intake
     place: Place
+    assignment: Assignment
     group_id: GroupId
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] = ()
@@ -101,7 +103,17 @@ class Turn:
         return isinstance(sys.exc_info()[1], asyncio.CancelledError)
 
     async def _generate(self, notify: Callable[["Turn"], None] | None) -> None:
-        stream = cast("AsyncGenerator[TokenChunk, None]", self._services.policy.generate(self._request()))
+        """By the version of the user's arm; where no engine has it, by what is live."""
+        version = self.plan.assignment.version
+        try:
+            await self._generate_by(version, notify)
+        except EngineUnavailable:
+            if version is None or self.capture.token_ids:
+                raise
+            await self._generate_by(None, notify)
+
+    async def _generate_by(self, version: Version | None, notify: Callable[["Turn"], None] | None) -> None:
+        stream = cast("AsyncGenerator[TokenChunk, None]", self._services.policy.generate(self._request(version)))
         clock, capture, wording = self._services.clock, self.capture, self._wording
         try:
             async for chunk in stream:
@@ -137,7 +149,7 @@ class Turn:
         start, self.delivered_tokens = self.delivered_tokens, self._read_tokens
         return Delta(content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens)
 
-    def _request(self) -> GenerateRequest:
+    def _request(self, version: Version | None) -> GenerateRequest:
         plan = self.plan
         sampling = plan.sampling
         if self.choice and sampling.seed is not None:  # the choices of one seed must differ
@@ -148,6 +160,7 @@ class Turn:
             sampling=sampling,
             stop_token_ids=self._services.renderer.stop_token_ids,
             top_logprobs=plan.top_logprobs,
+            version=version,
             cache_key=plan.place.session_id,
         )
 
@@ -155,6 +168,12 @@ class Turn:
     def policy_version(self) -> Version:
         """Of the first token; before there is one, of what serves."""
         return self.capture.first_version or self._services.policy.live_version
+
+    @property
+    def arm(self) -> Arm:
+        """That served: an arm whose version no engine has is served by what is live."""
+        assignment = self.plan.assignment
+        return assignment.arm if assignment.version in (None, self.policy_version) else "live"
 
     @property
     def trainable(self) -> bool:
@@ -226,6 +245,10 @@ class Turn:
             policy=services.model_name,
             policy_versions=self.policy_versions,
             replica=capture.replica,
+            experiment_id=plan.assignment.experiment_id,
+            arm=self.arm,
+            arm_assigned=plan.assignment.arm,
+            propensity=plan.assignment.propensity,
             tokenizer_digest=services.renderer.tokenizer_digest,
             renderer=services.renderer.name,
             finish_reason=self.finish_reason,

@@ -13,6 +13,9 @@ import msgspec
 from core.events import Arm
 from core.ids import Version
 
+CLUSTER = "local"
+"""The one cluster that a store serves."""
+
 Lane = Literal["live", "canary", "holdback"]
 ReplicaState = Literal["starting", "ready", "swapping", "draining", "failed"]
 OrderKind = Literal["promote", "rollback", "hold", "unhold", "pin", "unpin"]

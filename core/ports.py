@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 from sqlalchemy import Connection
 
-from core.events import Event, FinishReason, Sampling, ToolCall, Topic
+from core.events import Event, FinishReason, Sampling, ToolCall, Topic, VersionSpan
 from core.fleet import Assignment
 from core.ids import InferenceId, Namespace, SessionId, Version
 
@@ -194,19 +194,26 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    version: Version
+    version: Version  # UNKNOWN where the engine names none of ours
+    confirmed: bool = True  # whether `version` is certain without the `version_spans` of the last chunk
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     finish_reason: FinishReason | None = None
     replica: str | None = None
     cached_tokens: int | None = None  # of the prompt, known with the first chunk
+    untrainable_reasons: tuple[str, ...] = ()  # what the engine could not vouch for
+    version_spans: tuple[VersionSpan, ...] | None = None
+    """With the last chunk, where the engine tells only then for sure: over all tokens, instead of the chunks' own."""
 
 
 class Policy(Protocol):
     """Generates. `capture` says what the engine can vouch for."""
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
-        """Chunks as they are sampled; the last has a finish_reason. Closing the iterator aborts the request.
-        Raises EngineUnavailable before the first chunk, InvalidRequest for what the model cannot do."""
+        """Chunks as they are sampled; the last has a finish_reason. Closing the iterator aborts the request. A token of
+        `stop_token_ids` ends the answer and is part of it; an engine may also end it at the model's own end-of-text
+        tokens. `sampling.seed` is best effort, as in OpenAI's API: an engine that cannot repeat itself ignores it.
+        Raises EngineUnavailable (after the first chunk only when the engine is lost), InvalidRequest for what the model
+        cannot do."""
         ...
 
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
@@ -306,10 +313,10 @@ class Weights(Protocol):
         ...
 
     def chain(self, ref: WeightsRef) -> Sequence[WeightsRef]:
-        """What `open` reads, from the anchor to `ref`."""
+        """What `open` reads where nothing is there yet, from the anchor to `ref`."""
         ...
 
-    def discard(self, version: Version) -> None: ...
+    def discard(self, version: Version) -> None: ...  # it opens no more; what others need of it stays while they do
 
 
 class Engine(Protocol):
@@ -375,8 +382,10 @@ class Blobs(Protocol):
         """Raises FileNotFoundError."""
         ...
 
-    def local(self, path: str) -> Path:
-        """The blob as a local file, fetched where it is remote."""
+    is_local: bool  # whether `local` is the blob itself
+
+    def local(self, path: str, target: Path | None = None) -> Path:
+        """The blob as a local file, fetched where it is remote: to `target`, a new file, where it is given."""
         ...
 
     def exists(self, path: str) -> bool: ...

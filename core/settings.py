@@ -47,6 +47,8 @@ class ApiSettings(_Stage):
     """Larger request bodies are refused with 413."""
     feedback_lookup_s: float = Field(default=2.0, ge=0)
     """How long feedback looks for an inference that is not known yet."""
+    order_wait_s: float = Field(default=60.0, ge=0)
+    """How long an order to the release controller is waited for before it is answered as accepted."""
     default_max_tokens: int = Field(default=512, gt=0)
     """Output tokens where the request names none; the context may allow fewer."""
     environment: Literal["production", "simulated"] = "production"

@@ -70,14 +70,31 @@ def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: str | None = None
     show_policies(directory, key)
 
 
-@app.command
-def rollback(
-    version: int, directory: Directory = DEFAULT_DIRECTORY, *, why: str = "operator's decision", key: str | None = None
-) -> None:
-    """Serve an earlier version again, at once; the learner goes on from it."""
-    from onward.client import roll_back
+def _order(kind: str, meaning: str) -> None:
+    def give(
+        version: int,
+        directory: Directory = DEFAULT_DIRECTORY,
+        *,
+        why: str = "operator's decision",
+        key: str | None = None,
+    ) -> None:
+        from onward.client import give_order
 
-    roll_back(directory, version, why, key)
+        give_order(directory, kind, version, why, key)
+
+    give.__doc__ = meaning
+    app.command(give, name=kind)
+
+
+for _kind, _meaning in {
+    "rollback": "Serve an earlier version again, at once; the learner goes on from it.",
+    "promote": "Serve a canary or a candidate now, to everybody.",
+    "hold": "Do nothing with a candidate or canary until it is promoted, rolled back or unheld.",
+    "unhold": "Let a held version go its way again.",
+    "pin": "Serve this version and release nothing else until it is unpinned.",
+    "unpin": "Release again.",
+}.items():
+    _order(_kind, _meaning)
 
 
 @app.command

@@ -12,28 +12,39 @@ from rich.table import Table
 from core.errors import ConfigError, OnwardError
 from onward.layout import Layout
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 90
 
 
 def show_policies(directory: Path, key: str | None) -> None:
     table = Table(title="Policy versions")
     for column in ("version", "state", "parent", "turns", "digest", "created"):
         table.add_column(column)
-    for policy in _call(directory, "GET", "/v1/policies", key)["data"]:
+    answer = _call(directory, "GET", "/v1/policies", key)
+    for policy in answer["data"]:
         table.add_row(
             str(policy["version"]),
-            policy["state"],
+            _standing(policy, answer),
             str(policy["parent"] or "-"),
             str(policy["turns"]),
             policy["digest"][:12],
             policy["created_at"],
         )
     Console().print(table)
+    experiment = answer["experiment"]
+    if experiment is not None:
+        share = f"{experiment['share']:.0%} of the users"
+        Console().print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}")
 
 
-def roll_back(directory: Path, version: int, why: str, key: str | None) -> None:
-    _call(directory, "POST", f"/v1/policies/{version}/rollback", key, {"why": why})
-    Console().print(f"version {version} serves again")
+def _standing(policy: dict[str, Any], answer: dict[str, Any]) -> str:
+    marks = [word for word, holds in (("pinned", policy["version"] == answer["pinned"]),) if holds]
+    marks += ["held"] if policy["version"] in answer["held"] else []
+    return ", ".join([policy["state"], *marks])
+
+
+def give_order(directory: Path, kind: str, version: int, why: str, key: str | None) -> None:
+    answer = _call(directory, "POST", f"/v1/policies/{version}/{kind}", key, {"why": why})
+    Console().print(f"version {version}: {answer['status']}")
 
 
 def service_url(directory: Path) -> str:

@@ -6,7 +6,6 @@ light.
 
 import os
 import socket
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.blobs import FsspecBlobs
 from core.clock import SystemClock
-from core.errors import ConfigError, InvalidRequest
-from core.ids import Version
+from core.errors import ConfigError
 from core.ports import EventLog, Renderer
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import Settings, load_settings
-from core.store import SqlStore, fleet, open_sqlite
+from core.store import SqlStore, open_sqlite
 from ingest.spool import SpoolingLog
 from ingest.sqlite_log import SqliteEventLog
 from onward.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from learner.stage import Learner
     from serving.host import EngineHost
     from serving.local import LocalEngine
-    from serving.releases import LoopTimer, ReleaseController
+    from serving.releases import LoopTimer, ReleaseController, StoreTraffic
 
 
 class Stage(Protocol):
@@ -88,7 +86,9 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
         log=log,
         store=store,
         blobs=blobs,
-        weights=BlobWeights(blobs),
+        weights=BlobWeights(
+            blobs, layout.cache / "weights", settings.serving.anchor_every, settings.serving.cached_versions
+        ),
     )
 
 
@@ -106,6 +106,7 @@ class Service:
     log: SpoolingLog
     engine: "LocalEngine"
     host: "EngineHost"
+    traffic: "StoreTraffic"
     stages: Mapping[str, Stage]
 
 
@@ -115,7 +116,7 @@ def build_service(foundation: Foundation) -> Service:
     from ingest.writer import Writer
     from onward.observer import PolicyObserver
     from scoring.stage import Scorer
-    from serving.releases import LoopTimer
+    from serving.releases import LoopTimer, StoreTraffic
 
     settings = foundation.settings
     log = SpoolingLog(foundation.log, foundation.layout.spool, settings.ingest.spool_bytes)
@@ -127,10 +128,11 @@ def build_service(foundation: Foundation) -> Service:
     }
     engine, host = build_local_engine(foundation, log, timer)
     stages["host"] = host
+    stages["traffic"] = traffic = StoreTraffic(foundation.store, settings.release)
     if settings.release.controller:
         stages["releases"] = releases = build_releases(foundation, log, host.wake)
         host.on_change = releases.wake
-    return Service(foundation=foundation, log=log, engine=engine, host=host, stages=stages)
+    return Service(foundation=foundation, log=log, engine=engine, host=host, traffic=traffic, stages=stages)
 
 
 def build_local_engine(foundation: Foundation, log: EventLog, timer: "LoopTimer") -> tuple["LocalEngine", "EngineHost"]:
@@ -197,22 +199,9 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             clock=foundation.clock,
             model_name=foundation.settings.serving.model_name,
             readiness=readiness,
-            rollback=partial(_roll_back, foundation),
+            traffic=service.traffic,
         )
     )
-
-
-def _roll_back(foundation: Foundation, version: Version, why: str) -> None:
-    with foundation.store.begin() as connection:
-        order_id = fleet.give_order(connection, "local", "rollback", version, why, foundation.clock.now())
-    while True:
-        with foundation.store.read() as connection:
-            order = fleet.get_order(connection, order_id)
-        if order is not None and order.done_at is not None:
-            break
-        time.sleep(0.02)
-    if order.error:
-        raise InvalidRequest(order.error, param="version")
 
 
 def build_learner(foundation: Foundation) -> "Learner":

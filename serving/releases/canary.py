@@ -8,12 +8,11 @@ from typing import Literal
 import msgspec
 from sqlalchemy import Connection
 
-from core.fleet import Experiment
+from core.fleet import CLUSTER, Experiment
 from core.ids import Version
 from core.ports import Clock, EventLog, Store
 from core.settings import ReleaseSettings
 from core.store import fleet
-from serving.releases.anchor import CLUSTER
 from serving.releases.view import ReleaseView
 
 _TICK_S = 0.05

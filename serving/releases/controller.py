@@ -22,12 +22,11 @@ from sqlalchemy import Connection
 from core import telemetry
 from core.errors import Conflict, Fenced, GateRefused, StoreUnavailable
 from core.events import PolicyVersion, Release, ReleaseState
-from core.fleet import ReplicaTarget
+from core.fleet import CLUSTER, ReplicaTarget
 from core.ids import Version
 from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
 from core.store import fleet, policies
-from serving.releases.anchor import CLUSTER
 from serving.releases.canary import Canary
 from serving.releases.chain import Chain
 from serving.releases.gate import check

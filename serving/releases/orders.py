@@ -17,12 +17,11 @@ from sqlalchemy import Connection
 from core import telemetry
 from core.errors import GateRefused
 from core.events import Release, ReleaseState
-from core.fleet import Order, Switches
+from core.fleet import CLUSTER, Order, Switches
 from core.ids import Version
 from core.ports import Clock, Store
 from core.settings import ReleaseSettings, ServingSettings
 from core.store import fleet, policies
-from serving.releases.anchor import CLUSTER
 from serving.releases.gate import check
 from serving.releases.targets import Intent
 from serving.releases.view import ReleaseView

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ from core import tables
 from core.clock import SystemClock
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
-from core.ids import InferenceId, Version
+from core.fleet import CLUSTER, LIVE, Assignment, Order
+from core.ids import InferenceId
 from core.ports import Position, Renderer
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, IngestSettings
-from core.store import SqlStore, open_sqlite, turns
+from core.store import SqlStore, fleet, open_sqlite, turns
 from ingest.sqlite_log import SqliteEventLog
 from ingest.writer import Writer
 
@@ -93,6 +95,50 @@ class BreakableStore:
 
 
 @dataclass
+class ScriptedTraffic:
+    """Every unit in one arm."""
+
+    assignment: Assignment = LIVE
+    units: list[str] = field(default_factory=list)
+
+    def assign(self, unit: str) -> Assignment:
+        self.units.append(unit)
+        return self.assignment
+
+
+class ScriptedController:
+    """Answers the orders in the store as told; a context while which it does."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.done: list[Order] = []
+        self.refuse_with: tuple[str, str] | None = None
+        self.silent = False
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.01):
+            with self._store.read() as connection:
+                waiting = fleet.open_orders(connection, CLUSTER)
+            for order in () if self.silent else waiting:
+                self.done.append(order)
+                with self._store.begin() as connection:
+                    fleet.finish_order(connection, order.order_id, order_time(), *(self.refuse_with or (None, None)))
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def order_time() -> datetime:
+    return SystemClock().now()
+
+
+@dataclass
 class Service:
     url: str
     services: ApiServices
@@ -101,7 +147,8 @@ class Service:
     store: BreakableStore
     live_state: MemoryLiveState
     states: dict[str, str]
-    rollbacks: list[tuple[int, str]]
+    traffic: "ScriptedTraffic"
+    orders: "ScriptedController"
     writing: threading.Event
     http: httpx.Client
 
@@ -197,11 +244,7 @@ def serve(directory: Path, renderer: Renderer | None = None, **settings: Any) ->
         MemoryLiveState(),
     )
     states = {"writer": "ok"}
-    rollbacks: list[tuple[int, str]] = []
-
-    def roll_back(version: Version, why: str) -> None:
-        rollbacks.append((version, why))
-
+    traffic, orders = ScriptedTraffic(), ScriptedController(real_store)
     services = ApiServices(
         settings=ApiSettings(**{"feedback_lookup_s": 0.3, **settings}),
         log=log,
@@ -213,7 +256,7 @@ def serve(directory: Path, renderer: Renderer | None = None, **settings: Any) ->
         clock=SystemClock(),
         model_name=MODEL,
         readiness=lambda: states,
-        rollback=roll_back,
+        traffic=traffic,
     )
     on = threading.Event()
     on.set()
@@ -221,10 +264,11 @@ def serve(directory: Path, renderer: Renderer | None = None, **settings: Any) ->
     try:
         with (
             writing(Writer(real_log, real_store, ingest, SystemClock()), on),
+            orders,
             running(app) as url,
             httpx.Client(base_url=url, timeout=WAIT_S, verify=False) as http,  # plain HTTP: spare the TLS set-up
         ):
-            yield Service(url, services, policy, log, store, live_state, states, rollbacks, on, http)
+            yield Service(url, services, policy, log, store, live_state, states, traffic, orders, on, http)
     finally:
         real_log.close()
         real_store.close()

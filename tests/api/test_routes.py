@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +14,10 @@ from api_harness import MODEL, Service, wait_for
 from api.identity import KeyRing
 from core.errors import ConfigError
 from core.events import PolicyVersion, Release, Reward
-from core.ids import InferenceId, Namespace, SessionId
+from core.fleet import Experiment
+from core.ids import InferenceId, Namespace, SessionId, Version
 from core.settings import ApiKey, ApiSettings
-from core.store import policies, rewards
+from core.store import fleet, policies, rewards
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 KEYS = (
@@ -128,13 +129,73 @@ def test_policies_and_rollback(service: Service) -> None:
     listed = service.get("/v1/policies").json()
     assert [(p["version"], p["state"], p["parent"]) for p in listed["data"]] == [(2, "live", 1), (1, "candidate", None)]
     assert listed["live"] == 1
-    assert service.post("/v1/policies/1/rollback", {"why": "worse"}).json() == {"version": 1, "status": "live"}
-    assert service.rollbacks == [(1, "worse")]
-    for version in ("7", "x", "9" * 30):
+    assert (listed["pinned"], listed["held"], listed["experiment"]) == (None, [], None)
+    chain = service.get("/v1/releases").json()["data"]
+    assert [(step["version"], step["state"], step["by"], step["why"]) for step in chain] == [
+        (2, "live", "gate", "gate")
+    ]
+    assert service.get(f"/v1/releases?after={chain[0]['sequence']}").json()["data"] == []
+
+
+@pytest.mark.parametrize("kind", ["promote", "rollback", "hold", "unhold", "pin", "unpin"])
+def test_orders_wait_until_they_are_carried_out(service: Service, kind: str) -> None:
+    answer = service.post(f"/v1/policies/7/{kind}", {"why": "worse"})
+    assert (answer.status_code, answer.json()["version"]) == (200, 7)
+    assert [(order.kind, order.version, order.why, order.by) for order in service.orders.done] == [
+        (kind, 7, "worse", "operator")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("unknown_version", 404), ("invalid", 400), ("refused", 409), ("unavailable", 503)]
+)
+def test_an_order_that_is_refused_says_why(service: Service, code: str, status: int) -> None:
+    service.orders.refuse_with = (code, "because")
+    answer = service.post("/v1/policies/7/rollback", {"why": "x"})
+    assert answer.status_code == status
+    assert "because" in answer.json()["error"]["message"]
+    if status != 503:
+        assert answer.json()["error"]["param"] == "version"
+
+
+def test_an_order_that_nobody_carries_out_is_accepted_in_the_end(make_service: MakeService) -> None:
+    impatient = make_service(order_wait_s=0.2)
+    impatient.orders.silent = True
+    answer = impatient.post("/v1/policies/7/rollback", {"why": "x"})
+    assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
+
+
+def test_orders_that_are_none(service: Service) -> None:
+    for version in ("x", "9" * 30):
         assert service.post(f"/v1/policies/{version}/rollback", {"why": "x"}).status_code == 404
     for body in ({}, {"why": ""}, {"why": "x", "colour": 1}):
         assert service.post("/v1/policies/1/rollback", body).status_code == 400
-    assert len(service.rollbacks) == 1
+    assert service.orders.done == []
+
+
+def test_experiments_are_listed(service: Service) -> None:
+    with service.store.begin() as connection:
+        for place in range(2):
+            fleet.put_experiment(
+                connection,
+                Experiment(
+                    experiment_id=f"e{place}",
+                    cluster="local",
+                    canary=Version(place + 2),
+                    control=Version(1),
+                    share=0.2,
+                    salt="s",
+                    started_at=NOW + timedelta(seconds=place),
+                    ended_at=NOW + timedelta(seconds=9) if place == 0 else None,
+                    verdict="rollback" if place == 0 else None,
+                    figures={"difference": -0.2} if place == 0 else {},
+                ),
+            )
+    listed = service.get("/v1/experiments").json()["data"]
+    assert [(each["experiment_id"], each["verdict"], each["figures"]) for each in listed] == [
+        ("e1", None, {}), ("e0", "rollback", {"difference": -0.2}),
+    ]  # fmt: skip
+    assert service.get("/v1/policies").json()["experiment"]["canary"] == 3
 
 
 def test_rewards_page_by_page(service: Service) -> None:
@@ -219,7 +280,8 @@ def test_the_document_describes_it_all(service: Service) -> None:
     document = service.get("/openapi.json").json()
     assert set(document["paths"]) == {
         "/v1/chat/completions", "/v1/completions", "/v1/feedback", "/v1/feedback/{feedback_id}", "/v1/models",
-        "/v1/models/{model}", "/v1/policies", "/v1/policies/{version}/rollback", "/v1/rewards", "/v1/rewards/stream",
+        "/v1/models/{model}", "/v1/policies", "/v1/releases", "/v1/experiments", "/v1/rewards", "/v1/rewards/stream",
+        *(f"/v1/policies/{{version}}/{kind}" for kind in ("promote", "rollback", "hold", "unhold", "pin", "unpin")),
         "/v1/sessions/{session_id}", "/v1/sessions/{session_id}/end", "/healthz", "/readyz", "/metrics",
     }  # fmt: skip
     chat = document["components"]["schemas"]["ChatBody"]
