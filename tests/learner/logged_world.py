@@ -29,6 +29,7 @@ TEMPERATURE = 0.5
 
 @lru_cache
 def anchor_probe(model: Path) -> ProbeRecord:
+    torch.set_num_threads(1)
     return probe_of_model(model, "cpu")
 
 

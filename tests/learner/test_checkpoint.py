@@ -17,11 +17,13 @@ from blake3 import blake3
 from logged_world import MODEL, START, World, logged_past, settle
 
 import learner.checkpoint
+import learner.publish
 import learner.stage
 from core.errors import CheckpointError
 from core.events import PolicyVersion, Topic
 from core.ids import Version
 from core.ports import WeightsRef
+from core.probes import get_probe
 from core.settings import LearnerSettings
 from core.store import policies, turns
 from core.weights_digest import digest_of_shards
@@ -240,7 +242,7 @@ def publications(world: World) -> list[Version]:
 
 STEPS = (
     *("allocate", "save weights", "save state", "sync", "rename"),
-    *("publish weights", "put manifest", "put policy", "tell", "commit"),
+    *("publish weights", "put manifest", "put probe", "put policy", "tell", "commit"),
 )
 
 
@@ -266,6 +268,8 @@ def arm(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
             monkeypatch.setattr(world.weights, "publish", die)
         case "put manifest":
             monkeypatch.setattr(world.blobs, "put", die)
+        case "put probe":
+            monkeypatch.setattr(learner.publish, "put_probe", die)
         case "put policy":
             monkeypatch.setattr(policies, "put_policy", die)
         case "tell":
@@ -303,6 +307,7 @@ def test_a_crash_before_any_step_is_made_good(
             policy = policies.get_policy(connection, made.version)
         assert policy is not None
         world.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
+        get_probe(world.blobs, policy.version, policy.digest)
 
 
 def test_a_crash_changes_no_bit(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +326,8 @@ def test_a_crash_changes_no_bit(make_world: MakeWorld, monkeypatch: pytest.Monke
             settle(one)
         one.close()
         with world.store.read() as connection:
-            digests.append([policy.digest for policy, _ in policies.list_policies(connection, 10)])
+            known = [policy for policy, _ in policies.list_policies(connection, 10)]
+        digests.append([(policy.digest, get_probe(world.blobs, policy.version)) for policy in known])
     assert digests[0] == digests[1]
 
 
