@@ -13,12 +13,15 @@ from fsspec.core import url_to_fs
 from core.errors import ConfigError
 
 _PARTIAL = ".partial"  # where files are written before they are renamed into place
+_PIECE_BYTES = 8 << 20  # of a remote file held in memory
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # what brings a URL's filesystem
 
 
 class FsspecBlobs:
     """Implements core.ports.Blobs. Thread-safe.
 
     In a directory, a file is written aside, synced and renamed. Object stores take each object whole or not at all.
+    Files go in and out piece by piece.
     """
 
     def __init__(self, url: str | Path, cache: Path | None = None) -> None:
@@ -27,9 +30,14 @@ class FsspecBlobs:
         try:
             self._fs: Any
             self._fs, self._root = url_to_fs(str(url), use_listings_cache=False)
-        except (ValueError, ImportError) as error:
+        except ImportError as error:
+            extra = _EXTRAS.get(str(url).partition(":")[0])
+            hint = f"; pip install 'onward[{extra}]'" if extra else ""
+            raise ConfigError(f"blobs: {url}: {error}{hint}") from error
+        except ValueError as error:
             raise ConfigError(f"blobs: {url}: {error}") from error
         self._directory = Path(self._root) if "file" in _protocols(self._fs) else None
+        self.is_local = self._directory is not None
         self._cache = cache
 
     def put(self, path: str, data: bytes) -> None:
@@ -48,25 +56,34 @@ class FsspecBlobs:
     def get(self, path: str) -> bytes:
         return bytes(self._fs.cat_file(self._full(path)))
 
-    def local(self, path: str) -> Path:
+    def local(self, path: str, target: Path | None = None) -> Path:
         """Raises FileNotFoundError, and ConfigError where a cache is needed and there is none."""
         if self._directory is not None:
             found = self._directory / _checked(path)
             if not found.is_file():
                 raise FileNotFoundError(found)
             return found
+        if target is not None:
+            with self._reading(path) as content, target.open("xb") as file:
+                shutil.copyfileobj(content, file, _PIECE_BYTES)
+            return target
         if self._cache is None:
             raise ConfigError(f"blobs: {self._root} is remote, and no cache directory was given")
-        content = self.get(path)
-        _write_whole(self._cache / path, self._cache, lambda file: file.write(content))
+        with self._reading(path) as content:
+            _write_whole(self._cache / path, self._cache, lambda file: shutil.copyfileobj(content, file, _PIECE_BYTES))
         return self._cache / path
+
+    def _reading(self, path: str) -> Any:
+        return self._fs.open(self._full(path), "rb", block_size=_PIECE_BYTES)
 
     def exists(self, path: str) -> bool:
         return bool(self._fs.isfile(self._full(path)))
 
     def list(self, prefix: str) -> list[str]:
-        """The paths that begin with `prefix`, sorted."""
-        paths = (found.removeprefix(self._root).lstrip("/") for found in self._fs.find(self._root))
+        """The paths that begin with `prefix`, sorted. Looks no further than the folder that the prefix names."""
+        folder = prefix.rpartition("/")[0]
+        found = self._fs.find(f"{self._root}/{folder}" if folder else self._root)
+        paths = (path.removeprefix(self._root).lstrip("/") for path in found)
         return sorted(path for path in paths if path.startswith(prefix) and not path.startswith(f"{_PARTIAL}/"))
 
     def delete(self, path: str) -> None:

@@ -6,6 +6,7 @@ header, then the tensors) without any tensor library, and does not depend on how
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,9 +57,24 @@ def _tensor_bytes(path: Path, start: int, end: int) -> Iterator[bytes]:
             yield chunk
 
 
-def digest_of_shards(shards: Sequence[Path]) -> str:
-    """Raises WeightsError naming the file that is missing, truncated or holds a tensor twice."""
-    tensors: dict[str, tuple[Path, str, list[int], int, int]] = {}
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor's bytes are."""
+
+    path: Path
+    dtype: str  # as safetensors names it
+    shape: tuple[int, ...]
+    start: int  # in the file
+    end: int
+
+    def head(self, name: str) -> bytes:
+        """What the digest covers before the tensor's bytes."""
+        return f"{name}\0{self.dtype}\0{','.join(map(str, self.shape))}\0".encode()
+
+
+def tensors_of(shards: Sequence[Path]) -> dict[str, StoredTensor]:
+    """By name, in name order. Raises WeightsError naming the file that cannot be read or holds a tensor twice."""
+    tensors: dict[str, StoredTensor] = {}
     for path in shards:
         try:
             with path.open("rb") as file:
@@ -69,11 +85,24 @@ def digest_of_shards(shards: Sequence[Path]) -> str:
             if name in tensors:
                 raise WeightsError(f"{path}: tensor {name} stands in two shards")
             start, end = entry["data_offsets"]
-            tensors[name] = (path, entry["dtype"], entry["shape"], base + start, base + end)
+            tensors[name] = StoredTensor(path, entry["dtype"], tuple(entry["shape"]), base + start, base + end)
+    return dict(sorted(tensors.items()))
+
+
+def digest_of_shards(shards: Sequence[Path]) -> str:
+    """Raises WeightsError naming the file that is missing, truncated or holds a tensor twice."""
     hasher = blake3()
-    for name in sorted(tensors):
-        path, dtype, shape, start, end = tensors[name]
-        hasher.update(f"{name}\0{dtype}\0{','.join(map(str, shape))}\0".encode())
-        for chunk in _tensor_bytes(path, start, end):
+    for name, tensor in tensors_of(shards).items():
+        hasher.update(tensor.head(name))
+        for chunk in _tensor_bytes(tensor.path, tensor.start, tensor.end):
+            hasher.update(chunk)
+    return str(hasher.hexdigest())
+
+
+def checksum_of(path: Path) -> str:
+    """BLAKE3 over a file's bytes."""
+    hasher = blake3()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
             hasher.update(chunk)
     return str(hasher.hexdigest())

@@ -1,8 +1,9 @@
-"""What published weights promise, run over each blob store."""
+"""What published weights promise, run over each blob store, by hosts that know no deltas and by hosts that do."""
 
 import json
 import uuid
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,18 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> FsspecBlobs:
     return STORES[request.param](tmp_path)
 
 
+Host = Callable[[FsspecBlobs], BlobWeights]
+
+
+@pytest.fixture(params=["whole", "deltas"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
+    """Another process, on a host of its own."""
+    numbers = count()
+    if request.param == "whole":
+        return BlobWeights
+    return lambda blobs: BlobWeights(blobs, tmp_path / f"host-{next(numbers)}")
+
+
 @pytest.fixture
 def shards(tmp_path: Path) -> list[Path]:
     return written(tmp_path / "shards", TENSORS)
@@ -47,12 +60,12 @@ def written(directory: Path, tensors: dict[str, np.ndarray]) -> list[Path]:
     return [one, two]
 
 
-def test_what_is_published_is_opened(blobs: FsspecBlobs, shards: list[Path]) -> None:
-    ref = BlobWeights(blobs).publish(TWO, shards, ONE)
+def test_what_is_published_is_opened(blobs: FsspecBlobs, host: Host, shards: list[Path]) -> None:
+    ref = host(blobs).publish(TWO, shards, ONE)
     assert ref == WeightsRef(
         version=TWO, digest=digest_of_shards(shards), path="weights/00000002/manifest.json", parent=ONE
     )
-    weights = BlobWeights(blobs)  # as another process would
+    weights = host(blobs)  # as another process would
     opened = weights.open(ref)
     assert [path.read_bytes() for path in opened] == [path.read_bytes() for path in shards]
     assert [path.name for path in opened] == [path.name for path in shards]
@@ -60,9 +73,11 @@ def test_what_is_published_is_opened(blobs: FsspecBlobs, shards: list[Path]) -> 
     assert weights.chain(ref) == [ref]
 
 
-def test_again_with_the_same_content_is_the_same(blobs: FsspecBlobs, shards: list[Path], tmp_path: Path) -> None:
+def test_again_with_the_same_content_is_the_same(
+    blobs: FsspecBlobs, host: Host, shards: list[Path], tmp_path: Path
+) -> None:
     """Also when its tensors lie in other files, since the digest is of the tensors: nothing is written twice."""
-    weights = BlobWeights(blobs)
+    weights = host(blobs)
     ref = weights.publish(ONE, shards, None)
     files = blobs.list("")
     whole = tmp_path / "whole.safetensors"
@@ -70,28 +85,32 @@ def test_again_with_the_same_content_is_the_same(blobs: FsspecBlobs, shards: lis
     assert weights.publish(ONE, shards, None) == ref
     assert weights.publish(ONE, [whole], None) == ref
     assert blobs.list("") == files
-    assert len(BlobWeights(blobs).open(ref)) == 2
+    assert len(host(blobs).open(ref)) == 2
 
 
-def test_again_with_other_content_is_refused(blobs: FsspecBlobs, shards: list[Path], tmp_path: Path) -> None:
-    weights = BlobWeights(blobs)
+def test_again_with_other_content_is_refused(
+    blobs: FsspecBlobs, host: Host, shards: list[Path], tmp_path: Path
+) -> None:
+    weights = host(blobs)
     ref = weights.publish(ONE, shards, None)
     other = written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1})
     with pytest.raises(WeightsError, match=f"{MANIFEST}: version 1 is published with digest"):
         weights.publish(ONE, other, None)
-    assert load_file(BlobWeights(blobs).open(ref)[0])["a"].tolist() == TENSORS["a"].tolist()
+    assert load_file(host(blobs).open(ref)[0])["a"].tolist() == TENSORS["a"].tolist()
 
 
-def test_versions_do_not_touch_each_other(blobs: FsspecBlobs, shards: list[Path], tmp_path: Path) -> None:
-    weights = BlobWeights(blobs)
+def test_versions_do_not_touch_each_other(blobs: FsspecBlobs, host: Host, shards: list[Path], tmp_path: Path) -> None:
+    weights = host(blobs)
     one = weights.publish(ONE, shards, None)
     two = weights.publish(TWO, written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1}), ONE)
     assert one.digest != two.digest
     assert [load_file(weights.open(ref)[0])["a"][0] for ref in (one, two)] == [0, 1]
 
 
-def test_a_reference_to_other_content_opens_nothing(blobs: FsspecBlobs, shards: list[Path], tmp_path: Path) -> None:
-    weights = BlobWeights(blobs)
+def test_a_reference_to_other_content_opens_nothing(
+    blobs: FsspecBlobs, host: Host, shards: list[Path], tmp_path: Path
+) -> None:
+    weights = host(blobs)
     one = weights.publish(ONE, shards, None)
     two = weights.publish(TWO, written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1}), ONE)
     with pytest.raises(WeightsError, match=two.path):
@@ -102,33 +121,33 @@ def test_a_reference_to_other_content_opens_nothing(blobs: FsspecBlobs, shards: 
 
 
 @pytest.mark.parametrize("path", [SHARD, f"{FOLDER}/two.safetensors", MANIFEST])
-def test_a_missing_file_is_named(blobs: FsspecBlobs, shards: list[Path], path: str) -> None:
-    ref = BlobWeights(blobs).publish(ONE, shards, None)
+def test_a_missing_file_is_named(blobs: FsspecBlobs, host: Host, shards: list[Path], path: str) -> None:
+    ref = host(blobs).publish(ONE, shards, None)
     blobs.delete(path)
     with pytest.raises(WeightsError, match=f"{path}: missing"):
-        BlobWeights(blobs).open(ref)
+        host(blobs).open(ref)
 
 
 @pytest.mark.parametrize("path", [SHARD, MANIFEST])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
-def test_a_truncated_file_is_named(blobs: FsspecBlobs, shards: list[Path], path: str, share: float) -> None:
-    ref = BlobWeights(blobs).publish(ONE, shards, None)
+def test_a_truncated_file_is_named(blobs: FsspecBlobs, host: Host, shards: list[Path], path: str, share: float) -> None:
+    ref = host(blobs).publish(ONE, shards, None)
     content = blobs.get(path)
     blobs.put(path, content[: int(len(content) * share)])
     with pytest.raises(WeightsError, match=path):
-        BlobWeights(blobs).open(ref)
+        host(blobs).open(ref)
 
 
-def test_any_flipped_bit_of_a_shard_is_found(blobs: FsspecBlobs, shards: list[Path]) -> None:
+def test_any_flipped_bit_of_a_shard_is_found(blobs: FsspecBlobs, host: Host, shards: list[Path]) -> None:
     """In the header, in the tensors, and in the padding that no digest covers."""
-    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    ref = host(blobs).publish(ONE, shards, None)
     content = blobs.get(SHARD)
     for place in range(0, len(content), 7):
         blobs.put(SHARD, _flipped(content, place, place % 8))
         with pytest.raises(WeightsError, match=f"{SHARD}: corrupt"):
-            BlobWeights(blobs).open(ref)
+            host(blobs).open(ref)
     blobs.put(SHARD, content)
-    assert BlobWeights(blobs).open(ref)
+    assert host(blobs).open(ref)
 
 
 @settings(max_examples=200, deadline=None)
@@ -166,19 +185,19 @@ def test_a_flipped_bit_of_the_manifest_is_found_or_changes_nothing(
     ],
 )
 def test_a_manifest_that_makes_no_sense_is_named(
-    blobs: FsspecBlobs, shards: list[Path], change: dict[str, object]
+    blobs: FsspecBlobs, host: Host, shards: list[Path], change: dict[str, object]
 ) -> None:
-    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    ref = host(blobs).publish(ONE, shards, None)
     blobs.put(MANIFEST, json.dumps(json.loads(blobs.get(MANIFEST)) | change).encode())
     with pytest.raises(WeightsError, match=FOLDER):
-        BlobWeights(blobs).open(ref)
+        host(blobs).open(ref)
 
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"7", b"{}", b"\xff", b""])
-def test_a_manifest_that_is_none_is_named(blobs: FsspecBlobs, shards: list[Path], content: bytes) -> None:
-    ref = BlobWeights(blobs).publish(ONE, shards, None)
+def test_a_manifest_that_is_none_is_named(blobs: FsspecBlobs, host: Host, shards: list[Path], content: bytes) -> None:
+    ref = host(blobs).publish(ONE, shards, None)
     blobs.put(MANIFEST, content)
-    for use in (lambda: BlobWeights(blobs).open(ref), lambda: BlobWeights(blobs).publish(ONE, shards, None)):
+    for use in (lambda: host(blobs).open(ref), lambda: host(blobs).publish(ONE, shards, None)):
         with pytest.raises(WeightsError, match=MANIFEST):
             use()
 
@@ -210,49 +229,53 @@ class CutBlobs(FsspecBlobs):
 
 
 @pytest.mark.parametrize("lives", [0, 1, 2])
-def test_a_publication_that_was_cut_off_is_no_version(tmp_path: Path, shards: list[Path], lives: int) -> None:
+def test_a_publication_that_was_cut_off_is_no_version(
+    tmp_path: Path, host: Host, shards: list[Path], lives: int
+) -> None:
     """A reader finds nothing, and the next attempt, with whatever content, is the version."""
     cut = CutBlobs(tmp_path / "blobs")
     cut.lives = lives
     with pytest.raises(CutOff):
-        BlobWeights(cut).publish(ONE, shards, None)
+        host(cut).publish(ONE, shards, None)
     blobs = FsspecBlobs(tmp_path / "blobs")
     ref = WeightsRef(version=ONE, digest=digest_of_shards(shards), path=MANIFEST)
     with pytest.raises(WeightsError, match=f"{MANIFEST}: missing"):
-        BlobWeights(blobs).open(ref)
+        host(blobs).open(ref)
     other = written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1})
-    again = BlobWeights(blobs).publish(ONE, other, None)
-    assert load_file(BlobWeights(blobs).open(again)[0])["a"][0] == 1
+    again = host(blobs).publish(ONE, other, None)
+    assert load_file(host(blobs).open(again)[0])["a"][0] == 1
 
 
 @pytest.mark.parametrize("broken", ["missing", "truncated"])
-def test_a_shard_that_cannot_be_read_is_not_published(blobs: FsspecBlobs, shards: list[Path], broken: str) -> None:
+def test_a_shard_that_cannot_be_read_is_not_published(
+    blobs: FsspecBlobs, host: Host, shards: list[Path], broken: str
+) -> None:
     if broken == "missing":
         shards[1].unlink()
     else:
         shards[1].write_bytes(shards[1].read_bytes()[:-1])
     with pytest.raises(WeightsError, match=r"two\.safetensors"):
-        BlobWeights(blobs).publish(ONE, shards, None)
+        host(blobs).publish(ONE, shards, None)
     assert blobs.list("") == []
 
 
 # ------------------------------------------------------------------------------------------------ letting go
 
 
-def test_what_is_discarded_is_gone_and_the_others_are_not(blobs: FsspecBlobs, shards: list[Path]) -> None:
-    weights = BlobWeights(blobs)
+def test_what_is_discarded_is_gone_and_the_others_are_not(blobs: FsspecBlobs, host: Host, shards: list[Path]) -> None:
+    weights = host(blobs)
     refs = [weights.publish(Version(number), shards, None) for number in (1, 2, 10_000_000, 100_000_000)]
     weights.open(refs[2])
     weights.discard(refs[2].version)
     weights.discard(refs[2].version)
-    for reader in (weights, BlobWeights(blobs)):
+    for reader in (weights, host(blobs)):
         with pytest.raises(WeightsError, match=f"{refs[2].path}: missing"):
             reader.open(refs[2])
         for ref in (refs[0], refs[1], refs[3]):
             assert digest_of_shards(list(reader.open(ref))) == ref.digest
 
 
-def test_a_discard_that_was_cut_off_leaves_no_version(tmp_path: Path, shards: list[Path]) -> None:
+def test_a_discard_that_was_cut_off_leaves_no_version(tmp_path: Path, host: Host, shards: list[Path]) -> None:
     """The manifest goes first."""
 
     class OneDelete(FsspecBlobs):
@@ -265,12 +288,12 @@ def test_a_discard_that_was_cut_off_leaves_no_version(tmp_path: Path, shards: li
             super().delete(path)
 
     blobs = OneDelete(tmp_path / "blobs")
-    ref = BlobWeights(blobs).publish(ONE, shards, None)
+    ref = host(blobs).publish(ONE, shards, None)
     with pytest.raises(CutOff):
-        BlobWeights(blobs).discard(ONE)
+        host(blobs).discard(ONE)
     with pytest.raises(WeightsError, match=f"{MANIFEST}: missing"):
-        BlobWeights(blobs).open(ref)
-    BlobWeights(FsspecBlobs(tmp_path / "blobs")).discard(ONE)
+        host(blobs).open(ref)
+    host(FsspecBlobs(tmp_path / "blobs")).discard(ONE)
     assert blobs.list("") == []
 
 

@@ -1,0 +1,1 @@
+"""Weights as differences: what changed between two checkpoints, lossless, whatever their dtype."""

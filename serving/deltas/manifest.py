@@ -1,0 +1,102 @@
+"""What is written beside a version's weights, and where.
+
+weights/00000012/manifest.json                  last: with it the version is there
+weights/00000012/model.safetensors              a full version: its shards
+weights/00000013/delta-00000012.safetensors     a delta: its name says which version it needs
+weights/00000012/link.json                      the manifest of a version that was discarded while another needs it
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+from core.errors import WeightsError
+from core.ids import Version
+from core.ports import Blobs
+
+_DELTA = re.compile(r"weights/(\d+)/delta-(\d+)\.safetensors")
+
+
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class File(msgspec.Struct, frozen=True):
+    name: str
+    bytes: int
+    checksum: str  # BLAKE3
+
+
+class ChangedTensor(msgspec.Struct, frozen=True):
+    encoding: str  # of its chunks: steps, values, or both
+    bytes: int  # encoded
+    digest: str  # BLAKE3 (128 bits) over the bytes that it has afterwards
+
+
+class Delta(msgspec.Struct, frozen=True):
+    base: Version
+    base_digest: Digest
+    depth: int  # deltas from the anchor to here
+    file: File
+    tensors: dict[str, ChangedTensor]
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    version: Version
+    digest: Digest
+    parent: Version | None
+    shards: list[File]  # of full weights
+    delta: Delta | None = None
+
+    def encode(self) -> bytes:
+        """Full ones for the eye, deltas for the wire."""
+        raw = msgspec.json.encode(self)
+        return raw if self.delta else msgspec.json.format(raw)
+
+
+def folder(version: Version) -> str:
+    return f"weights/{version:08d}"
+
+
+def manifest_path(version: Version) -> str:
+    return f"{folder(version)}/manifest.json"
+
+
+def link_path(version: Version) -> str:
+    return f"{folder(version)}/link.json"
+
+
+def delta_name(base: Version) -> str:
+    return f"delta-{base:08d}.safetensors"
+
+
+def needed(paths: Iterable[str]) -> set[Version]:
+    """The versions that a delta among these blobs needs."""
+    return {Version(int(match[2])) for path in paths if (match := _DELTA.fullmatch(path))}
+
+
+def read_manifest(blobs: Blobs, path: str) -> Manifest:
+    """Raises WeightsError naming the manifest that is missing or none."""
+    try:
+        manifest = msgspec.json.decode(blobs.get(path), type=Manifest)
+    except FileNotFoundError as error:
+        raise WeightsError(f"{path}: missing") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WeightsError(f"{path}: no weights' manifest ({error})") from error
+    if path.rpartition("/")[0] != folder(manifest.version):
+        raise WeightsError(f"{path}: the manifest of version {manifest.version}")
+    if manifest.delta and manifest.delta.base >= manifest.version:
+        raise WeightsError(f"{path}: no weights' manifest (version {manifest.version} upon {manifest.delta.base})")
+    return manifest
+
+
+def read_base(blobs: Blobs, delta: Delta) -> tuple[str, Manifest]:
+    """Path and manifest of what a delta needs, discarded or not. Raises WeightsError naming it."""
+    path = manifest_path(delta.base)
+    if not blobs.exists(path) and blobs.exists(link_path(delta.base)):
+        path = link_path(delta.base)
+    manifest = read_manifest(blobs, path)
+    if manifest.digest != delta.base_digest:
+        raise WeightsError(f"{path}: digest {manifest.digest}, and the delta upon it needs {delta.base_digest}")
+    return path, manifest
