@@ -21,6 +21,9 @@ Version = NewType("Version", int)
 ANCHOR = Version(1)
 """The model as it was given: versions count from 1, and it is allocated before any other."""
 
+UNKNOWN = Version(0)
+"""No version of ours: an engine was given weights behind our back."""
+
 _ROUTING_BYTES = 2
 
 

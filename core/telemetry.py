@@ -65,6 +65,9 @@ CACHED_TOKENS = _counter("cached_tokens", "Prompt tokens found in a prefix cache
 GENERATED_TOKENS = _counter("generated_tokens", "Tokens sampled")
 RUNNING_REQUESTS = _gauge("running_requests", "Requests in the engine")
 WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot")
+REPLICAS = _gauge("replicas", "Engines of the fleet, by state", "state")
+REPLICA_REQUESTS = _counter("replica_requests", "Requests sent to a replica, by how they ended", "replica", "outcome")
+ROUTER_RETRIES = _counter("router_retries", "Requests that a replica lost before a token, and another was asked")
 FEEDBACK_TO_SERVED_SECONDS = _histogram(
     "feedback_to_served_seconds",
     "From an outcome's arrival to the first token of a version that learned from it",

@@ -6,18 +6,18 @@ from pathlib import Path
 import msgspec
 
 from core import telemetry
-from core.errors import Conflict, EngineUnavailable, InvalidRequest
+from core.errors import Conflict, EngineUnavailable
 from core.events import Sampling
 from core.ids import Version
 from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
 from serving.local.model import Decoder, context_length, load_decoder
 from serving.local.probe import Probe
-from serving.local.sampler import check_sampling, untrainable
 from serving.local.scheduler import FirstToken, Scheduler
 from serving.local.sequence import Sequence
 from serving.local.stream import Stream
 from serving.local.versions import build_version
+from serving.requests import check_request, untrainable
 
 
 class LocalEngine:
@@ -91,27 +91,7 @@ class LocalEngine:
             sequence.aborted = True  # no harm once it has ended
 
     def _check(self, request: GenerateRequest) -> None:
-        prompt = request.prompt_token_ids
-        if not prompt:
-            raise InvalidRequest("prompt_token_ids: empty", param="prompt_token_ids")
-        if not (min(prompt) >= 0 and max(prompt) < self._vocabulary):
-            raise InvalidRequest(
-                f"prompt_token_ids: the vocabulary has {self._vocabulary} tokens", param="prompt_token_ids"
-            )
-        if len(prompt) >= self._context_length:
-            raise InvalidRequest(
-                f"the prompt's {len(prompt)} tokens leave no room in a context of {self._context_length}",
-                param="prompt_token_ids",
-                code="context_length_exceeded",
-            )
-        check_sampling(request.sampling, self._vocabulary)
-        if len(prompt) + request.sampling.max_tokens > self._context_length:
-            raise InvalidRequest(
-                f"max_tokens: {request.sampling.max_tokens} after {len(prompt)} prompt tokens is beyond the context of "
-                f"{self._context_length}",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
+        check_request(request, self._vocabulary, self._context_length)
         if request.version is not None and request.version not in self._models:
             raise EngineUnavailable(f"version {request.version} is not loaded")
 

@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from core.errors import InvalidRequest
 from core.events import Sampling
+from serving.requests import untrainable
 
 _BELOW_ONE = 1.0 - 2.0**-52  # times any sum of probabilities stays below it, so that the search finds a possible token
 
@@ -44,35 +44,6 @@ class Samples:
     token_ids: list[int]
     logprobs: list[float]
     tops: dict[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)  # by row, where asked for
-
-
-def untrainable(sampling: Sampling) -> tuple[str, ...]:
-    """Why tokens sampled like this are not of softmax(logits / temperature)."""
-    reasons = {
-        "temperature_zero": sampling.temperature == 0,
-        "top_p": sampling.top_p < 1,
-        "top_k": sampling.top_k is not None,
-        "min_p": bool(sampling.min_p),
-        "frequency_penalty": sampling.frequency_penalty != 0,
-        "presence_penalty": sampling.presence_penalty != 0,
-        "logit_bias": bool(sampling.logit_bias),
-    }
-    return tuple(reason for reason, holds in reasons.items() if holds)
-
-
-def check_sampling(sampling: Sampling, vocabulary: int) -> None:
-    """Raises InvalidRequest naming the field."""
-    wrong = {
-        "temperature": not 0 <= sampling.temperature < float("inf"),
-        "top_p": not 0 < sampling.top_p <= 1,
-        "top_k": sampling.top_k is not None and sampling.top_k < 1,
-        "min_p": sampling.min_p is not None and not 0 <= sampling.min_p <= 1,
-        "max_tokens": sampling.max_tokens < 1,
-        "logit_bias": any(not 0 <= token < vocabulary for token in sampling.logit_bias or ()),
-    }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            raise InvalidRequest(f"{name}: {getattr(sampling, name)} is out of range", param=name)
 
 
 @torch.inference_mode()

@@ -1,0 +1,33 @@
+"""SGLang's words for what it cannot do, as errors that name the field."""
+
+import re
+
+from core.errors import EngineUnavailable, InvalidRequest, OnwardError
+
+_TOO_LONG = re.compile(r"context length|maximum allowed length|memory budget")
+_FIELDS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "logit_bias": "logit_bias",
+    "sampling_seed": "seed",
+    "max_new_tokens": "max_tokens",
+    "input_ids": "prompt_token_ids",
+}
+_CLIENTS_FAULT = (400, 413, 422)
+_KEY_IS_WRONG = (401, 403)
+
+
+def refusal(where: str, status: int, message: str) -> OnwardError:
+    """The error that an HTTP status, or the status of an abort within an answer, stands for."""
+    if status in _CLIENTS_FAULT:
+        if _TOO_LONG.search(message):
+            return InvalidRequest(message, param="prompt_token_ids", code="context_length_exceeded")
+        first_word = message.partition(" ")[0]
+        return InvalidRequest(message, param=_FIELDS.get(first_word))
+    if status in _KEY_IS_WRONG:
+        return EngineUnavailable(f"{where} refuses the key: is serving.sglang.admin_key the server's --api-key?")
+    return EngineUnavailable(f"{where}: {status} {message[:500]}")

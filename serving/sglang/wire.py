@@ -1,0 +1,85 @@
+"""What goes over the wire to SGLang's `POST /generate`, and what comes back: the fields we use (sglang 0.5.23,
+python/sglang/srt/managers/io_struct.py: GenerateReqInput; tokenizer_manager.py: what `meta_info` holds)."""
+
+from typing import Any
+
+import msgspec
+
+from core.ports import GenerateRequest
+
+TopEntry = tuple[float | None, int, str | None]  # log-probability, token id, its text if asked for
+
+
+class Finish(msgspec.Struct, frozen=True, gc=False):
+    type: str  # stop, length, abort
+    message: str = ""
+    status_code: int | None = None  # of an abort that is an error
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """Output tokens [start, end) were sampled while the engine bore this label."""
+
+    version: str
+    start: int
+    end: int
+
+
+class MetaInfo(msgspec.Struct, frozen=True, gc=False):
+    """`completion_tokens` counts from the beginning. `weight_version` is what the server bears as it writes the event;
+    `weight_versions` comes with the last event alone, and is what the sampler knows."""
+
+    finish_reason: Finish | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    num_retractions: int = 0
+    weight_version: str | None = None
+    weight_versions: list[Span] | None = None
+    output_token_logprobs: list[TopEntry] = []
+    output_top_logprobs: list[list[TopEntry] | None] = []
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    message: str
+    code: int = 400
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One event of the stream: newly sampled tokens, or why there are none."""
+
+    output_ids: list[int] = []
+    meta_info: MetaInfo = MetaInfo()
+    error: Refusal | None = None
+
+
+decode_event = msgspec.json.Decoder(Event).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_request(request: GenerateRequest, rid: str) -> bytes:
+    """Without stop tokens the answer goes on to `max_tokens`; with them it also ends at the model's own end of text."""
+    sampling = request.sampling
+    parameters: dict[str, Any] = {
+        "max_new_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": -1 if sampling.top_k is None else sampling.top_k,
+        "min_p": sampling.min_p or 0.0,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "sampling_seed": sampling.seed,  # obeyed under --enable-deterministic-inference, else ignored
+        "stop_token_ids": request.stop_token_ids,
+        "ignore_eos": not request.stop_token_ids,
+    }
+    if sampling.logit_bias:
+        parameters["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    return _encode(
+        {
+            "rid": rid,
+            "input_ids": request.prompt_token_ids,
+            "sampling_params": parameters,
+            "stream": True,
+            "return_logprob": True,
+            "top_logprobs_num": request.top_logprobs,
+        }
+    )
