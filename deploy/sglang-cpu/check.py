@@ -23,7 +23,8 @@ def main(python: Path, model: Path) -> None:
             while not process.is_ready(admin.answers):
                 time.sleep(0.1)
             logprobs = admin.score([[1, 2, 3]])[0]
-            print(f"SGLang {admin.info().sglang} serves {model} after {time.monotonic() - began_s:.0f} s: {logprobs}")
+            took_s = time.monotonic() - began_s
+            print(f"SGLang {admin.info().sglang} serves {model} after {took_s:.0f} s: {logprobs}")
         except OnwardError as error:
             sys.exit(f"{error}\n{process.log_tail()}")
         finally:
