@@ -1,36 +1,51 @@
-"""The canary: begins and ends an experiment, and judges it by what the log says of its turns."""
+"""Experiments: begun and ended with the chain's steps, and judged by what the log says of their turns.
 
+Where no canary runs, the turns of the version that was released last are guarded against those before it.
+"""
+
+import logging
 import secrets
 import threading
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection
 
+from core import telemetry
+from core.events import Reward
 from core.fleet import CLUSTER, Experiment
 from core.ids import Version
-from core.ports import Clock, EventLog, Store
+from core.ports import Clock, EventLog
 from core.settings import ReleaseSettings
 from core.store import fleet
+from serving.releases.evidence import RewardEvidence
+from serving.releases.guards import LEAST_TURNS, tripped
+from serving.releases.observations import Observations, ServedTurn
+from serving.releases.verdict import Verdict, drifted, judge
 from serving.releases.view import ReleaseView
 
 _TICK_S = 0.05
-
-
-@dataclass(frozen=True)
-class Verdict:
-    action: Literal["promote", "rollback"]
-    why: str
-    figures: dict[str, float]
+_JUDGE_EVERY_S = 0.5
+_COMMIT_EVERY_S = 1.0
+logger = logging.getLogger(__name__)
 
 
 class Canary:
     """Used by the controller's thread; `wake` by any."""
 
-    def __init__(self, log: EventLog, store: Store, settings: ReleaseSettings, clock: Clock) -> None:
-        self._log, self._store, self._settings, self._clock = log, store, settings, clock
+    def __init__(self, log: EventLog, settings: ReleaseSettings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        self._seen = Observations(log, clock, self._on_turn, self._on_reward)
         self._wakened = threading.Event()
+        self._experiment_id: str | None = None
+        self._rewards = RewardEvidence(settings.maturity_s)
+        self._recent: dict[str, deque[ServedTurn]] = {}  # by arm of the experiment
+        self._served: deque[ServedTurn] = deque(maxlen=2 * settings.guard_turns)  # of the live arm, whatever runs
+        self._judged_s = self._committed_s = float("-inf")
+
+    # ------------------------------------------------------------------------------------------ listening
 
     def rest(self, timeout_s: float) -> None:
         self._wakened.wait(min(timeout_s, _TICK_S))
@@ -40,7 +55,36 @@ class Canary:
         self._wakened.set()
 
     def listen(self, view: ReleaseView, timeout_s: float) -> None:
-        self.rest(timeout_s)
+        """Take what the log has of turns, rewards and alarms; rest when that is nothing."""
+        running = None if view.experiment is None else view.experiment.experiment_id
+        if running != self._experiment_id:
+            self._experiment_id = running
+            self._rewards, self._recent = RewardEvidence(self._settings.maturity_s), {}
+        if not self._seen.read():
+            self.rest(timeout_s)
+        now_s = self._clock.now().timestamp()
+        self._rewards.ripen(now_s)
+        self._seen.forget(now_s - self._settings.horizon_s)
+        if running is None and self._clock.monotonic() - self._committed_s > _COMMIT_EVERY_S:
+            self._committed_s = self._clock.monotonic()
+            self._seen.commit()
+
+    def close(self) -> None:
+        self._seen.close()
+
+    def _on_turn(self, turn: ServedTurn) -> None:
+        if turn.arm == "live":
+            self._served.append(turn)
+        if turn.experiment_id is None or turn.experiment_id != self._experiment_id or turn.arm != turn.arm_assigned:
+            return  # where an engine was missing for the arm, it was for all its users alike
+        kept = self._recent.setdefault(turn.arm, deque(maxlen=self._settings.guard_turns))
+        kept.append(turn)
+        self._rewards.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
+
+    def _on_reward(self, turn: ServedTurn, reward: Reward) -> None:
+        self._rewards.reward(turn.inference_id, reward.value)
+
+    # ------------------------------------------------------------------------------------------ experiments
 
     def wanted(self, view: ReleaseView) -> bool:
         match self._settings.canary:
@@ -51,31 +95,77 @@ class Canary:
         return sum(not replica.holds_many for replica in view.replicas) > 1
 
     def begin(self, connection: Connection, view: ReleaseView, canary: Version) -> None:
-        fleet.put_experiment(
-            connection,
-            Experiment(
-                experiment_id=f"canary-{canary}-{secrets.token_hex(4)}",
-                cluster=CLUSTER,
-                canary=canary,
-                control=view.live,
-                share=self._settings.canary_share,
-                salt=secrets.token_hex(16),
-                started_at=self._clock.now(),
-            ),
+        self._seen.commit()  # from here on the evidence is read again by whoever comes next
+        experiment = Experiment(
+            experiment_id=f"canary-{canary}-{secrets.token_hex(4)}",
+            cluster=CLUSTER,
+            canary=canary,
+            control=view.live,
+            share=self._settings.canary_share,
+            salt=secrets.token_hex(16),
+            started_at=self._clock.now(),
         )
+        fleet.put_experiment(connection, experiment)
 
     def end(
-        self, connection: Connection, view: ReleaseView, verdict: Literal["promote", "rollback"], reason: Verdict
+        self, connection: Connection, view: ReleaseView, action: Literal["promote", "rollback"], why: Verdict
     ) -> None:
-        if view.experiment is None:
-            return
-        ended = msgspec.structs.replace(
-            view.experiment, ended_at=self._clock.now(), verdict=verdict, why=reason.why, figures=reason.figures
-        )
-        fleet.put_experiment(connection, ended)
+        if view.experiment is not None:
+            ended = msgspec.structs.replace(
+                view.experiment, ended_at=self._clock.now(), verdict=action, why=why.why, figures=why.figures
+            )
+            fleet.put_experiment(connection, ended)
+
+    # ------------------------------------------------------------------------------------------ judging
 
     def verdict(self, view: ReleaseView) -> Verdict | None:
-        return None
+        """On the running experiment; None where nothing is to be done yet, or an operator holds the version."""
+        experiment = view.experiment
+        if experiment is None:
+            return None
+        refused = [
+            replica.refused[experiment.canary] for replica in view.replicas if experiment.canary in replica.refused
+        ]
+        if refused and not any(experiment.canary in replica.pinnable for replica in view.replicas):
+            return Verdict("rollback", refused[0])
+        if not self._due():
+            return None
+        why = tripped(self._recent.get("canary", ()), self._recent.get("live", ()), list(self._seen.alarms.values()))
+        if why is not None:
+            return Verdict("rollback", why)
+        age_s = (self._clock.now() - experiment.started_at).total_seconds()
+        found = judge(self._rewards.arm("canary"), self._rewards.arm("live"), age_s, self._settings)
+        for figure, value in found.figures.items():
+            telemetry.CANARY.labels(figure=figure).set(value)
+        held = experiment.canary in view.switches.held
+        return None if found.action == "wait" or held else found
 
-    def close(self) -> None:
-        pass
+    def broken_release(self, view: ReleaseView) -> tuple[Version, str] | None:
+        """(version to go back to, why) when the turns since the last release are worse than those before it."""
+        if view.previous is None or view.switches.pinned is not None or not self._due():
+            return None
+        why = tripped(*self._before_and_after(view.live), list(self._seen.alarms.values()))
+        if why is None and self._settings.holdback_share > 0:
+            found = drifted(self._rewards.arm("live"), self._rewards.arm("holdback"), self._settings)
+            why = found.why if found.action == "rollback" else None
+        return None if why is None else (view.previous, why)
+
+    def forget(self) -> None:
+        """After a rollback: what was seen of the version taken back says nothing of the one that serves."""
+        self._served.clear()
+
+    def _before_and_after(self, live: Version) -> tuple[Sequence[ServedTurn], Sequence[ServedTurn]]:
+        """Turns by what serves, and by what served before it. Where versions come every few seconds, by the newest of
+        them together that have enough turns to be judged."""
+        turns = list(self._served)
+        since = next((place for place, turn in enumerate(turns) if turn.version == live), len(turns))
+        since = max(0, min(since, len(turns) - LEAST_TURNS))
+        return turns[since:], turns[max(0, since - self._settings.guard_turns) : since]
+
+    def _due(self) -> bool:
+        """Verdicts are looked for twice a second: what is read needs no more."""
+        now_s = self._clock.monotonic()
+        if now_s - self._judged_s < _JUDGE_EVERY_S:
+            return False
+        self._judged_s = now_s
+        return True

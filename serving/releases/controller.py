@@ -58,7 +58,7 @@ class ReleaseController:
         self._on_change = on_change
         self._chain = Chain(store, log, CLUSTER, clock, holder, settings.lease_s)
         self._orders = Obedience(store, serving, settings, vocabulary, clock)
-        self._canary = Canary(log, store, settings, clock)
+        self._canary = Canary(log, settings, clock)
         self._discarded: set[Version] = set()
         self._current: Version | None = None  # the candidate under way
         self._swapped_at_s = float("-inf")
@@ -92,14 +92,17 @@ class ReleaseController:
     # ------------------------------------------------------------------------------------------ decisions
 
     def _decide(self, view: ReleaseView) -> None:
-        intent = self._obey(view) or self._try_canary(view) or self._try_candidate(view)
+        intent = self._obey(view) if view.orders else self._proceed(view)
         if intent is not None:
             self._aim(view, intent)
 
+    def _proceed(self, view: ReleaseView) -> Intent | None:
+        if view.canary is not None:
+            return self._try_canary(view)
+        return self._guard(view) or self._try_candidate(view)
+
     def _obey(self, view: ReleaseView) -> Intent | None:
         """The oldest order, until it is done or refused."""
-        if not view.orders:
-            return None
         answer = self._orders.carry_out(view)
         if answer.steps or answer.also:
             self._write(view, answer.steps, answer.also)
@@ -107,8 +110,7 @@ class ReleaseController:
         return answer.intent
 
     def _try_canary(self, view: ReleaseView) -> Intent | None:
-        if view.canary is None:
-            return None
+        assert view.canary is not None
         version = view.canary.version
         verdict = self._canary.verdict(view)
         if verdict is not None and verdict.action == "rollback":
@@ -122,6 +124,18 @@ class ReleaseController:
         if view.experiment is None:  # promoted: the live lane turns
             return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
         return self._intent(view, canary=version, canary_share=view.experiment.share)
+
+    def _guard(self, view: ReleaseView) -> Intent | None:
+        """A direct release has no canary: when it is seen to be broken, a guard gives the order to go back."""
+        broken = self._canary.broken_release(view) if view.canary is None else None
+        if broken is None:
+            return None
+        version, why = broken
+        logger.error("version %d is taken back: %s", view.live, why)
+        self._canary.forget()
+        now = self._clock.now()
+        self._write(view, [], lambda c: fleet.give_order(c, CLUSTER, "rollback", version, why, now, by="guard"))
+        return self._intent(view)
 
     def _try_candidate(self, view: ReleaseView) -> Intent | None:
         candidate = self._choose(view)

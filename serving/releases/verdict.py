@@ -1,0 +1,57 @@
+"""What the evidence on a canary says: promote, roll back, or wait.
+
+rollback   the interval of canary less live lies below 0: worse, at any look, wrongly with probability at most alpha
+promote    it lies above -margin: no worse than that
+horizon    undecided after `horizon_turns` matured canary turns, or `horizon_s`: promoted, since nobody could show
+           that it is worse; the figures tell by how much it may be at most, and the holdback sees slow drift
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from core.settings import ReleaseSettings
+from serving.releases.evidence import ArmStatistics, difference
+from serving.releases.sequential import Interval
+
+EFFECT = 0.1
+"""The size of difference in reward that the test is tightest for."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    action: Literal["promote", "rollback", "wait"]
+    why: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def judge(canary: ArmStatistics, live: ArmStatistics, age_s: float, settings: ReleaseSettings) -> Verdict:
+    found = difference(canary, live, settings.min_users, settings.alpha, EFFECT)
+    figures = _figures(canary, live, found)
+    said = f"reward {found.estimate:+.3f} against the live version, within [{found.low:+.3f}, {found.high:+.3f}]"
+    if found.high < 0:
+        return Verdict("rollback", f"worse: {said}", figures)
+    if found.low > -settings.margin:
+        return Verdict("promote", f"no worse by {settings.margin}: {said}", figures)
+    if canary.turns >= settings.horizon_turns or age_s >= settings.horizon_s:
+        return Verdict("promote", f"not shown to be worse by the horizon: {said}", figures)
+    return Verdict("wait", said, figures)
+
+
+def drifted(live: ArmStatistics, holdback: ArmStatistics, settings: ReleaseSettings) -> Verdict:
+    """Whether what is live has become worse than the first version, by the users who stayed on it."""
+    found = difference(live, holdback, settings.min_users, settings.alpha, EFFECT)
+    figures = _figures(live, holdback, found)
+    said = f"reward {found.estimate:+.3f} against the first version, within [{found.low:+.3f}, {found.high:+.3f}]"
+    return Verdict("rollback" if found.high < 0 else "wait", said, figures)
+
+
+def _figures(one: ArmStatistics, other: ArmStatistics, found: Interval) -> dict[str, float]:
+    return {
+        "turns": float(one.turns),
+        "users": float(one.users),
+        "control_turns": float(other.turns),
+        "control_users": float(other.users),
+        "difference": found.estimate,
+        "low": found.low,
+        "high": found.high,
+    }
