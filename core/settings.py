@@ -188,6 +188,8 @@ class ServingSettings(_Stage):
     whole."""
     cached_versions: int = Field(default=4, ge=2)
     """Versions rebuilt from deltas, or fetched, that a host keeps on its disk: the last used."""
+    engine_wait_s: float = Field(default=10.0, ge=0)
+    """How long a request waits for an engine while none serves, or the one that had it is lost before a token."""
     heartbeat_timeout_s: float = Field(default=5.0, gt=0)
     """A replica that has said nothing for so long is gone: it gets no requests, and nobody waits for it."""
     sglang: SglangSettings = SglangSettings()

@@ -1,5 +1,5 @@
-"""check.py PYTHON MODEL: start the installed SGLang on a model, have a text scored, stop it. Ends with 1 and the server's
-log when that fails."""
+"""check.py PYTHON MODEL: start the installed SGLang on a model, have a text scored, stop it. Ends with 1 and the
+server's log when that fails."""
 
 import sys
 import tempfile

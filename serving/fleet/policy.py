@@ -1,0 +1,172 @@
+"""Implements core.ports.Policy over the fleet: each request goes to one replica, and to another one when that is lost
+before a token was heard."""
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
+
+import aiohttp
+import msgspec
+
+from core import telemetry
+from core.errors import EngineUnavailable, InvalidRequest
+from core.events import Sampling
+from core.ids import UNKNOWN, Version
+from core.ports import Clock, GenerateRequest, TokenChunk
+from core.settings import ServingSettings
+from serving.fleet.router import choose
+from serving.fleet.snapshot import Replica
+from serving.fleet.view import FleetView
+from serving.model_facts import ModelFacts
+from serving.requests import check_request, untrainable
+from serving.sglang.generation import Generation, open_session
+
+_SUSPECT_S = 2.0  # a replica that lost a request is asked last for so long
+_LOOK_AGAIN_S = 0.05
+ROUTER_NOT_CAPTURED = "router_not_captured"
+
+FirstToken = Callable[[Version, datetime], None]
+
+
+class FleetPolicy:
+    """One event loop generates and closes; `notice` may be called by any thread."""
+
+    def __init__(self, view: FleetView, settings: ServingSettings, facts: ModelFacts, clock: Clock) -> None:
+        self._view, self._settings, self._facts, self._clock = view, settings, facts, clock
+        self._context_length = min(settings.context_length or facts.context_length, facts.context_length)
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way: defaultdict[str, set[Generation]] = defaultdict(set)  # by replica
+        self._suspects: dict[str, float] = {}  # until when, monotonic
+        self._newest_heard = UNKNOWN
+        self.on_first_token: FirstToken | None = None  # of a version, newer than all that spoke before
+
+    @property
+    def live_version(self) -> Version:
+        return self._view.snapshot.live or UNKNOWN
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    @property
+    def state(self) -> str:
+        """`ok`, or what is wrong."""
+        replicas = self._view.snapshot.replicas
+        if any(replica.answers(None) for replica in replicas):
+            return "ok"
+        return "no engine's host is there" if not replicas else "no engine serves the live version yet"
+
+    def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
+        """Which experts a token went to decides its probability; in low precision a learner that routes for itself
+        sends it elsewhere (arXiv 2510.11370), and this engine does not tell."""
+        reasons = untrainable(sampling)
+        is_sensitive = self._facts.is_moe and self._settings.sglang.dtype != "float32"
+        return (*reasons, ROUTER_NOT_CAPTURED) if is_sensitive else reasons
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        check_request(request, self._facts.vocabulary, self._context_length)
+        tried: set[str] = set()
+        deadline_s = time.monotonic() + self._settings.engine_wait_s
+        while True:
+            replica = await self._choose(request, tried, deadline_s)
+            attempt, heard = self._attempt(replica, request), False
+            try:
+                async for chunk in attempt:
+                    heard = heard or bool(chunk.token_ids)
+                    yield chunk
+                return
+            except EngineUnavailable:
+                self._suspects[replica.name] = time.monotonic() + _SUSPECT_S
+                tried.add(replica.name)
+                if heard or time.monotonic() > deadline_s:
+                    raise
+            finally:
+                await attempt.aclose()
+            telemetry.ROUTER_RETRIES.inc()
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # ------------------------------------------------------------------------------------------ choosing
+
+    async def _choose(self, request: GenerateRequest, tried: set[str], deadline_s: float) -> Replica:
+        """Waits for a replica when none can answer, or all that can have just failed; who wants a certain version does
+        not wait: the caller knows another one. Raises EngineUnavailable."""
+        while True:
+            load = Counter({name: len(generations) for name, generations in self._under_way.items()})
+            able = choose(self._view.snapshot, request.version, request.cache_key, load, self._suspected())
+            if able and able[0].name not in tried:
+                return able[0]
+            if request.version is not None:
+                raise EngineUnavailable(f"no engine serves version {request.version}")
+            if time.monotonic() > deadline_s:
+                raise EngineUnavailable(self.state if self.state != "ok" else "every engine lost the request")
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            tried &= self._suspected()
+
+    def _suspected(self) -> set[str]:
+        now_s = time.monotonic()
+        self._suspects = {name: until_s for name, until_s in self._suspects.items() if until_s > now_s}
+        return set(self._suspects)
+
+    # ------------------------------------------------------------------------------------------ one attempt
+
+    async def _attempt(self, replica: Replica, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        generation, outcome = Generation(self._http(), replica.url, request), "hung_up"
+        stream = generation.stream()
+        self._under_way[replica.name].add(generation)
+        telemetry.RUNNING_REQUESTS.inc()
+        try:
+            async for chunk in stream:
+                self._heard(chunk, request)
+                outcome = chunk.finish_reason or outcome
+                yield msgspec.structs.replace(chunk, replica=replica.name)
+        except EngineUnavailable:
+            outcome = "unavailable"
+            raise
+        except InvalidRequest:
+            outcome = "refused"
+            raise
+        finally:
+            self._under_way[replica.name].discard(generation)
+            telemetry.RUNNING_REQUESTS.dec()
+            telemetry.REPLICA_REQUESTS.labels(replica.name, outcome).inc()
+            await stream.aclose()
+
+    def _heard(self, chunk: TokenChunk, request: GenerateRequest) -> None:
+        telemetry.GENERATED_TOKENS.inc(len(chunk.token_ids))
+        if chunk.cached_tokens is not None:
+            telemetry.CACHED_TOKENS.inc(chunk.cached_tokens)
+            telemetry.PREFILLED_TOKENS.inc(len(request.prompt_token_ids) - chunk.cached_tokens)
+        if chunk.version > self._newest_heard and chunk.confirmed and chunk.token_ids:
+            self._newest_heard = chunk.version
+            if self.on_first_token is not None:
+                self.on_first_token(chunk.version, self._clock.now())
+
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._loop = asyncio.get_running_loop()
+            self._session = open_session(self._settings.sglang)
+        return self._session
+
+    # ------------------------------------------------------------------------------------------ the fleet changes
+
+    def notice(self) -> None:
+        """The view has changed: what waits for a replica that is gone need not wait for its silence to be long."""
+        live = self.live_version
+        if live != UNKNOWN:
+            telemetry.POLICY_VERSION.set(live)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._give_up_lost)
+
+    def _give_up_lost(self) -> None:
+        there = {replica.name for replica in self._view.snapshot.replicas if replica.serving is not None}
+        for name, generations in self._under_way.items():
+            if name not in there:
+                for generation in tuple(generations):
+                    generation.give_up()

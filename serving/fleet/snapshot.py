@@ -1,0 +1,36 @@
+"""What a router knows of the fleet at one moment. Immutable: threads hand it over whole."""
+
+from dataclasses import dataclass
+
+from core.fleet import Lane, ReplicaState
+from core.ids import Version
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One engine whose host's heart beats."""
+
+    name: str
+    url: str
+    lane: Lane
+    state: ReplicaState
+    serving: Version | None
+    pinnable: frozenset[Version]
+    avoid: frozenset[Version] = frozenset()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes new requests. While it swaps it does: they wait at the engine for some milliseconds."""
+        return self.state in ("ready", "swapping") and self.serving is not None and self.serving not in self.avoid
+
+    def answers(self, version: Version | None) -> bool:
+        """Whether it may answer a request for `version`; None: for whatever is live."""
+        if not self.is_open:
+            return False
+        return self.lane == "live" if version is None else version in self.pinnable
+
+
+@dataclass(frozen=True)
+class FleetSnapshot:
+    live: Version | None = None  # None before the first release
+    replicas: tuple[Replica, ...] = ()  # by name
