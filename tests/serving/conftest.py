@@ -1,11 +1,13 @@
 """Fixtures; the modules beside this file are importable by name."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from local_world import World
+from release_world import ReleaseWorld
 
 from core.settings import ServingSettings
 from serving.local import LocalEngine
@@ -39,3 +41,17 @@ def engine(world: World) -> Iterator[LocalEngine]:
     engine.start()
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[Callable[..., ReleaseWorld]]:
+    worlds: list[ReleaseWorld] = []
+
+    def make(*engines: str, kind: type[ReleaseWorld] = ReleaseWorld, **settings: Any) -> ReleaseWorld:
+        """Nothing runs yet. Without `engines`: the embedded one."""
+        worlds.append(kind(tmp_path / f"world-{len(worlds)}", engines or ("local",), **settings))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.close()
