@@ -109,9 +109,8 @@ class EngineHost:
         """What is to serve comes first."""
         if self._loading is not None:
             return self._loaded()
-        loaded = self._engine.loaded()
         for version in dict.fromkeys((target.serve, *target.hold)):
-            if version in self._refused or (version in loaded and version in self._figures):
+            if version in self._refused or self._is_verified(version):
                 continue
             if self._clock.monotonic() < self._retry_at_s:
                 return False
@@ -120,6 +119,10 @@ class EngineHost:
             future.add_done_callback(lambda _: self._wakened.set())
             return False
         return False
+
+    def _is_verified(self, version: Version) -> bool:
+        """Held by the engine since its last start, its digest compared, and probed."""
+        return version in self._figures and version in self._engine.loaded()
 
     def _loaded(self) -> bool:
         """Take what the loader made, once it is done."""
@@ -156,9 +159,10 @@ class EngineHost:
         if serving == target.serve:
             self._state, self._detail = "ready", ""
             return False
-        if target.serve in self._refused or target.serve not in self._engine.loaded():
-            self._state = "ready" if serving is not None else "failed"
-            self._detail = self._refused.get(target.serve, "")
+        if target.serve in self._refused or not self._is_verified(target.serve):
+            why = self._refused.get(target.serve)
+            self._state = "ready" if serving is not None else "starting" if why is None else "failed"
+            self._detail = why or ""
             return False
         if self._clock.monotonic() < self._retry_at_s:
             return False
@@ -174,10 +178,13 @@ class EngineHost:
         return True
 
     def _unload_next(self, target: ReplicaTarget) -> bool:
-        for version in sorted(set(self._engine.loaded()) - {target.serve, *target.hold, self._engine.serving()}):
+        wanted = {target.serve, *target.hold, self._engine.serving()}
+        if self._loading is not None:
+            wanted.add(self._loading[0])  # the loader has not done with it
+        for version in sorted(set(self._engine.loaded()) - wanted):
             try:
                 self._engine.unload(version)
-            except Conflict:  # a request is pinned to it; a later round tries again
+            except (Conflict, EngineUnavailable):  # a request is pinned to it; a later round tries again
                 continue
             self._figures.pop(version, None)
             return True

@@ -75,14 +75,20 @@ class Canary:
     def _on_turn(self, turn: ServedTurn) -> None:
         if turn.arm == "live":
             self._served.append(turn)
-        if turn.experiment_id is None or turn.experiment_id != self._experiment_id or turn.arm != turn.arm_assigned:
-            return  # where an engine was missing for the arm, it was for all its users alike
+        if not self._is_evidence(turn):
+            return
         kept = self._recent.setdefault(turn.arm, deque(maxlen=self._settings.guard_turns))
         kept.append(turn)
         self._rewards.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
 
     def _on_reward(self, turn: ServedTurn, reward: Reward) -> None:
-        self._rewards.reward(turn.inference_id, reward.value)
+        if self._is_evidence(turn):
+            self._rewards.reward(turn.inference_id, reward.value)
+
+    def _is_evidence(self, turn: ServedTurn) -> bool:
+        """Of the running experiment. Where an engine was missing for the arm, it was for all its users alike."""
+        running = self._experiment_id
+        return running is not None and turn.experiment_id == running and turn.arm == turn.arm_assigned
 
     # ------------------------------------------------------------------------------------------ experiments
 
@@ -144,7 +150,9 @@ class Canary:
         """(version to go back to, why) when the turns since the last release are worse than those before it."""
         if view.previous is None or view.switches.pinned is not None or not self._due():
             return None
-        why = tripped(*self._before_and_after(view.live), list(self._seen.alarms.values()))
+        undecided = {candidate.version for candidate in view.candidates}  # half of the fleet may serve one already
+        turns = [turn for turn in self._served if turn.version not in undecided]
+        why = tripped(*self._before_and_after(turns, view.live), list(self._seen.alarms.values()))
         if why is None and self._settings.holdback_share > 0:
             found = drifted(self._rewards.arm("live"), self._rewards.arm("holdback"), self._settings)
             why = found.why if found.action == "rollback" else None
@@ -153,11 +161,14 @@ class Canary:
     def forget(self) -> None:
         """After a rollback: what was seen of the version taken back says nothing of the one that serves."""
         self._served.clear()
+        self._seen.alarms.clear()
+        self._seen.commit()
 
-    def _before_and_after(self, live: Version) -> tuple[Sequence[ServedTurn], Sequence[ServedTurn]]:
+    def _before_and_after(
+        self, turns: Sequence[ServedTurn], live: Version
+    ) -> tuple[Sequence[ServedTurn], Sequence[ServedTurn]]:
         """Turns by what serves, and by what served before it. Where versions come every few seconds, by the newest of
         them together that have enough turns to be judged."""
-        turns = list(self._served)
         since = next((place for place, turn in enumerate(turns) if turn.version == live), len(turns))
         since = max(0, min(since, len(turns) - LEAST_TURNS))
         return turns[since:], turns[max(0, since - self._settings.guard_turns) : since]

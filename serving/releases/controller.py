@@ -67,6 +67,7 @@ class ReleaseController:
         """One round: look, decide, write. Returns how many steps of the chain it told."""
         try:
             if not self._chain.lead():
+                self._canary.close()  # who leads reads what canaries are judged by
                 self._canary.rest(timeout_s)
                 return 0
             told = self._chain.announce()
@@ -132,14 +133,20 @@ class ReleaseController:
             return None
         version, why = broken
         logger.error("version %d is taken back: %s", view.live, why)
-        self._canary.forget()
         now = self._clock.now()
         self._write(view, [], lambda c: fleet.give_order(c, CLUSTER, "rollback", version, why, now, by="guard"))
+        self._canary.forget()
         return self._intent(view)
 
     def _try_candidate(self, view: ReleaseView) -> Intent | None:
-        candidate = self._choose(view)
-        if candidate is None or view.switches.pinned is not None or self._due_in_s() > 0:
+        if view.switches.pinned is not None:
+            self._current = None
+            return self._intent(view)
+        candidate, others = self._choose(view)
+        if others:
+            self._write(view, others)
+            return None  # look again: the chain has grown
+        if candidate is None or self._due_in_s() > 0:
             return self._intent(view)
         why = view.refused_by_all(candidate.version)
         figures = view.verified_by(candidate.version)
@@ -160,15 +167,15 @@ class ReleaseController:
         return self._roll_out(view, candidate.version, "passed the sanity gate")
 
     def _roll_out(self, view: ReleaseView, version: Version, why: str) -> Intent | None:
-        """Turn the live lane; what its first replica refuses goes no further."""
-        lane = view.live_lane
-        if lane and all(r.serving == version or version in r.refused for r in lane):
-            served = [replica for replica in lane if replica.serving == version]
-            if not served:
-                self._reject(view, version, lane[0].refused[version])
-                return None
-            self._swapped_at_s = self._clock.monotonic()
-            self._current = None
+        """Turn the live lane; what its first replica refuses goes no further. Engines that are away turn later."""
+        asked = [r for r in view.live_lane if r.name in view.targets and view.targets[r.name].serve == version]
+        lane = [r for r in view.live_lane if r.serving is not None or r in asked]
+        serving = [r for r in lane if r.serving == version]
+        refused = [r.refused[version] for r in asked if version in r.refused]
+        if refused and not serving:
+            self._reject(view, version, refused[0])
+            return None
+        if serving and all(r.serving == version or version in r.refused for r in lane):
             steps = [
                 self._event(view.live, "retired", f"version {version} serves", "gate"),
                 self._event(version, "live", why, "gate"),
@@ -176,10 +183,6 @@ class ReleaseController:
             self._write(view, steps)
             telemetry.SWAPS.inc()
             self._discard_old(view, version)
-            return None
-        refused = [r.refused[version] for r in lane if version in r.refused]
-        if refused and not any(replica.serving == version for replica in lane):
-            self._reject(view, version, refused[0])
             return None
         return self._intent(view, serve=version, one_by_one=True)
 
@@ -192,9 +195,11 @@ class ReleaseController:
 
     # ------------------------------------------------------------------------------------------ candidates
 
-    def _choose(self, view: ReleaseView) -> PolicyVersion | None:
-        """The one under way, else the newest; those before it are superseded, those of a refused line rejected."""
-        steps, left = [], []
+    def _choose(self, view: ReleaseView) -> tuple[PolicyVersion | None, list[Release]]:
+        """The one under way, else the newest; and the last steps of others: those before it are superseded, those of
+        a refused line rejected."""
+        steps: list[Release] = []
+        left: list[PolicyVersion] = []
         for candidate in view.candidates:
             undone = self._undone_ancestor(candidate.version)
             if undone is not None:
@@ -209,12 +214,9 @@ class ReleaseController:
             if chosen is not None and candidate.version < chosen.version:
                 why = f"version {chosen.version} is newer"
                 steps.append(self._event(candidate.version, "superseded", why, "gate"))
-        if steps:
-            self._write(view, steps)
-            return None
         if chosen is not None and self._due_in_s() <= 0:
             self._current = chosen.version
-        return chosen
+        return chosen, steps
 
     def _undone_ancestor(self, version: Version) -> tuple[Version, str] | None:
         with self._store.read() as connection:
@@ -262,7 +264,10 @@ class ReleaseController:
         steps: Iterable[Release],
         also: Callable[[Connection], object] | None = None,
     ) -> None:
-        self._chain.write(view.sequence, list(steps), also)
+        told = list(steps)
+        self._chain.write(view.sequence, told, also)
+        if any(step.state == "live" for step in told):
+            self._swapped_at_s, self._current = self._clock.monotonic(), None
 
     def _event(self, version: Version, state: ReleaseState, why: str, by: str) -> Release:
         return Release(
@@ -275,10 +280,12 @@ class ReleaseController:
         )
 
     def _discard_old(self, view: ReleaseView, live: Version) -> None:
-        """Let weights go that nobody will serve: beyond `keep_versions`, never the anchor, the live or the previous."""
+        """Let weights go that nobody will serve: beyond `keep_versions`, never the anchor, the live, the previous, or
+        what an operator holds."""
         with self._store.read() as connection:
             versions = policies.list_versions(connection)
-        keep = {view.anchor, live, view.live, view.previous, *versions[-self._serving.keep_versions :]}
+        newest = versions[-self._serving.keep_versions :]
+        keep = {view.anchor, live, view.live, view.previous, *view.switches.held, *newest}
         for version in versions:
             if version not in keep and version not in self._discarded:
                 self._weights.discard(version)

@@ -148,7 +148,8 @@ class Observations:
             self._early.popitem(last=False)
 
     def _take_alarm(self, alarm: Alarm) -> None:
-        if alarm.state == "closed":
-            self.alarms.pop(alarm.alarm_id, None)
-        else:
+        """Acknowledged is as open as before: whoever has answered it is not asked again."""
+        if alarm.state == "opened":
             self.alarms[alarm.alarm_id] = alarm
+        elif alarm.state == "closed":
+            self.alarms.pop(alarm.alarm_id, None)

@@ -80,10 +80,14 @@ class Obedience:
             return self._refuse(order, "refused", refused)
         if self.clock.monotonic() - self._since_s[order.order_id] > self.settings.order_timeout_s:
             return self._refuse(order, "unavailable", f"no engine serves version {order.version} yet")
-        hold = frozenset({order.version, view.live})
-        if view.verified_by(order.version) is None:
-            return Answer(intent=Intent(serve=view.live, hold=hold))
-        return Answer(intent=Intent(serve=order.version, hold=hold, avoid=undone))
+        is_verified = view.verified_by(order.version) is not None
+        intent = Intent(
+            serve=order.version if is_verified else view.live,
+            hold=frozenset({order.version, view.live}),
+            holdback=view.anchor if self.settings.holdback_share > 0 else None,
+            avoid=undone if is_verified else frozenset(),
+        )
+        return Answer(intent=intent)
 
     def _gate(self, order: Order, view: ReleaseView) -> str | None:
         """What served before is not asked again; a new version passes the sanity gate whoever wants it."""
@@ -152,6 +156,10 @@ def _what_is_wrong(
             return "invalid", f"version {version} serves already"
         case "promote" if state not in ("canary", "candidate", "superseded"):
             return "invalid", f"version {version} is {state}: a canary or a candidate can be promoted"
+        case "promote" if view.switches.pinned is not None:
+            return "invalid", f"version {view.switches.pinned} is pinned: unpin it first"
+        case "promote" if view.canary is not None and version != view.canary.version:
+            return "invalid", f"version {view.canary.version} is a canary: promote it or roll it back first"
         case "hold" if state not in ("canary", "candidate"):
             return "invalid", f"version {version} is {state}: a canary or a candidate can be held"
         case "unhold" if version not in view.switches.held:

@@ -15,7 +15,7 @@ from core.ids import Version
 @dataclass(frozen=True)
 class Intent:
     """`serve`: for the live lane. `hold`: to be verified on every host besides. `one_by_one`: the live lane turns to
-    `serve` replica by replica, so that a version that cannot serve is met by one of them."""
+    `serve` replica by replica, so that a version that cannot serve is met by one of them; who is away comes last."""
 
     serve: Version
     hold: frozenset[Version] = frozenset()
@@ -79,7 +79,7 @@ def _live_versions(
     for replica in lane:
         target = current.get(replica.name)
         turned = target is not None and target.serve == intent.serve
-        if not turned and (under_way or target is None):
+        if not turned and (under_way or target is None or replica.serving is None):
             versions[replica.name] = intent.serve if target is None else target.serve
             continue
         versions[replica.name] = intent.serve

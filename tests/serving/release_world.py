@@ -274,7 +274,7 @@ class ReleaseWorld:
                 return
             assert time.monotonic() < deadline_s, (self.states(), self.statuses(), self.targets())
             if not moved:
-                time.sleep(0.0005)  # a loader's thread is at work
+                time.sleep(0.002)  # a loader's thread is at work
 
     def pass_time(self, seconds: float, step_s: float = 0.5) -> None:
         """As time goes by: rounds all along."""
