@@ -4,13 +4,15 @@
 
 Level-triggered: each round compares what is with what is wanted, so that a host that was killed at any point, or an
 engine that was started again behind its back, is put right by the next round. One thing is done in a round, and said.
-Loading takes as long as the weights are large, so it has a thread of its own and the heart goes on beating.
+Loading and switching take as long as the weights are large: loading has a thread of its own, and the heart goes on
+beating through both.
 """
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import msgspec
 
@@ -114,6 +116,7 @@ class EngineHost:
                 continue
             if self._clock.monotonic() < self._retry_at_s:
                 return False
+            self._figures.pop(version, None)  # of before the engine's last start
             future = self._loader.submit(self._load, version)
             self._loading = version, future
             future.add_done_callback(lambda _: self._wakened.set())
@@ -169,7 +172,8 @@ class EngineHost:
         self._state = "swapping" if serving is not None else "starting"
         self._report(target)
         try:
-            self._engine.switch(target.serve)
+            with self._heart():
+                self._engine.switch(target.serve)
         except WeightsError as error:
             self._refuse(target.serve, str(error))
         except EngineUnavailable as error:
@@ -199,6 +203,29 @@ class EngineHost:
         self._retry_at_s = self._clock.monotonic() + _RETRY_S
 
     # ------------------------------------------------------------------------------------------ what is said
+
+    @contextmanager
+    def _heart(self) -> Iterator[None]:
+        """Beats while this thread waits for the engine: a switch takes as long as the weights are large, too."""
+        over = threading.Event()
+        said = self._said
+        assert said is not None
+
+        def beat() -> None:
+            while not over.wait(self._heartbeat_s):
+                try:
+                    with self._store.begin() as connection:
+                        fleet.put_status(connection, msgspec.structs.replace(said, heartbeat_at=self._clock.now()))
+                except StoreUnavailable as error:
+                    logger.warning("host %s: %s", self._engine.name, error)
+
+        thread = threading.Thread(target=beat, name="heart", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _report(self, target: ReplicaTarget | None) -> None:
         """When something changed, and once in a heartbeat."""

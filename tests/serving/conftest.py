@@ -55,3 +55,15 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., ReleaseWorld]]:
     yield make
     for world in worlds:
         world.close()
+
+
+@pytest.fixture
+def start_world(make_world: Callable[..., ReleaseWorld]) -> Callable[..., ReleaseWorld]:
+    """The anchor serves."""
+
+    def start(*engines: str, **settings: Any) -> ReleaseWorld:
+        world = make_world(*engines, **settings)
+        world.start()
+        return world
+
+    return start

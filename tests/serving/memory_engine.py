@@ -1,6 +1,8 @@
-"""An honest engine in memory, and an end of its process at any call."""
+"""An honest engine in memory, whose host may end at any call."""
 
 from collections.abc import Mapping
+
+from mortal import Fuse
 
 from core.errors import Conflict, EngineUnavailable, WeightsError
 from core.ids import Version
@@ -8,27 +10,6 @@ from core.ports import Weights, WeightsRef
 from core.weights_digest import digest_of_shards
 
 FINE = {"finite": 1.0, "kl_to_live": 0.01, "entropy": 1.5}
-
-
-class Crash(Exception):
-    """The process ended here."""
-
-
-class Fuse:
-    """Ends the process at its call number `at`, counted from 0; None: never."""
-
-    def __init__(self, at: int | None = None) -> None:
-        self.at = at
-        self.calls = 0
-
-    def __call__(self) -> None:
-        self.calls += 1
-        if self.calls - 1 == self.at:
-            raise Crash
-
-    def set(self, after: int) -> None:
-        """To its call number `after` from now on."""
-        self.at = self.calls + after
 
 
 class MemoryEngine:

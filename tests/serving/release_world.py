@@ -1,26 +1,25 @@
 """A release controller and hosts over a real log, store and weights: rounds, orders, and an end at any moment."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from memory_engine import Fuse, MemoryEngine
+from memory_engine import MemoryEngine
+from mortal import Fuse, MortalBlobs, MortalLog, MortalStore, MortalWeights
 from safetensors.numpy import save_file
-from sqlalchemy import Connection
 
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.events import Event, PolicyVersion, Release, ReleaseState, Topic
 from core.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget
 from core.ids import Version
-from core.ports import Clock, Consumer, Engine, EventLog, Position, RebalanceListener, WeightsRef
+from core.ports import Clock, WeightsRef
 from core.probes import ProbeRecord
 from core.settings import ReleaseSettings, ServingSettings
-from core.store import SqlStore, fleet, open_sqlite, policies
+from core.store import fleet, open_sqlite, policies
 from core.weights_digest import digest_of_shards
 from ingest.sqlite_log import SqliteEventLog
 from serving.host import EngineHost
@@ -32,70 +31,6 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 VOCABULARY = 512
 LEASE_S = 4.0
 _PATIENCE_S = 30.0
-
-
-class MortalStore:
-    """A store whose process may end before a write."""
-
-    def __init__(self, store: SqlStore, fuse: Fuse) -> None:
-        self._store, self._fuse = store, fuse
-        self.read, self.close = store.read, store.close
-
-    @contextmanager
-    def begin(self) -> Iterator[Connection]:
-        self._fuse()
-        with self._store.begin() as connection:
-            yield connection
-
-
-class MortalLog:
-    """A log whose process may end before an append or a commit. Its consumers end with the process."""
-
-    def __init__(self, log: EventLog, fuse: Fuse) -> None:
-        self._log, self._fuse = log, fuse
-        self.append, self.partitions, self.close = log.append, log.partitions, log.close
-        self.earliest, self.end = log.earliest, log.end
-        self._members: list[Consumer] = []
-
-    def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
-        self._fuse()
-        return self._log.append_blocking(topic, events)
-
-    def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
-        member = self._log.consumer(group, topics, listener)
-        commit = member.commit
-
-        def mortal_commit(offsets: Mapping[Any, int]) -> None:
-            self._fuse()
-            commit(offsets)
-
-        member.commit = mortal_commit  # type: ignore[method-assign]
-        self._members.append(member)
-        return member
-
-    def end_process(self) -> None:
-        for member in self._members:
-            member.close()
-
-
-class MortalBlobs(FsspecBlobs):
-    fuse = Fuse()
-
-    def put(self, path: str, data: bytes) -> None:
-        self.fuse()
-        super().put(path, data)
-
-
-class MortalWeights(BlobWeights):
-    fuse = Fuse()
-
-    def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
-        self.fuse()
-        return super().publish(version, shards, parent)
-
-    def discard(self, version: Version) -> None:
-        self.fuse()
-        super().discard(version)
 
 
 def probe_of_model(model: Path) -> ProbeRecord:
@@ -410,6 +345,3 @@ class ReleaseWorld:
 
 def _key(release: Release) -> tuple[Any, ...]:
     return release.version, release.state, release.why, release.by
-
-
-__all__ = ["Engine", "LEASE_S", "START", "VOCABULARY", "Process", "ReleaseWorld"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from memory_engine import Crash, Fuse
+from mortal import Crash, Fuse
 from release_world import ReleaseWorld
 
 from core.blobs import FsspecBlobs

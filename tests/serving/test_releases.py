@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from memory_engine import FINE
@@ -17,20 +16,8 @@ MakeWorld = Callable[..., ReleaseWorld]
 
 
 @pytest.fixture
-def start(make_world: MakeWorld) -> MakeWorld:
-    """The anchor serves."""
-
-    def started(*engines: str, **settings: Any) -> ReleaseWorld:
-        world = make_world(*engines, **settings)
-        world.start()
-        return world
-
-    return started
-
-
-@pytest.fixture
-def world(start: MakeWorld) -> ReleaseWorld:
-    return start()
+def world(start_world: MakeWorld) -> ReleaseWorld:
+    return start_world()
 
 
 # ------------------------------------------------------------------------------------------------ candidates
@@ -78,9 +65,9 @@ def test_one_that_is_under_way_is_not_passed_by_a_newer_one(world: ReleaseWorld)
     assert world.states() == {1: "retired", 2: "retired", 3: "live"}
 
 
-def test_swaps_keep_their_distance(start: MakeWorld) -> None:
+def test_swaps_keep_their_distance(start_world: MakeWorld) -> None:
     """The first may come at once; those that come too early wait, and the newest of them is next."""
-    world = start(min_swap_interval_s=10)
+    world = start_world(min_swap_interval_s=10)
     world.release()
     for seconds in (0.0, 5.0, 4.9):
         world.clock.advance(seconds)
@@ -93,8 +80,8 @@ def test_swaps_keep_their_distance(start: MakeWorld) -> None:
     assert world.states() == {1: "retired", 2: "retired", 3: "superseded", 4: "superseded", 5: "live"}
 
 
-def test_a_rollback_waits_for_nothing_and_the_next_swap_for_it(start: MakeWorld) -> None:
-    world = start(min_swap_interval_s=10)
+def test_a_rollback_waits_for_nothing_and_the_next_swap_for_it(start_world: MakeWorld) -> None:
+    world = start_world(min_swap_interval_s=10)
     world.release()
     world.clock.advance(5)
     world.carry_out("rollback", 1)
@@ -119,8 +106,8 @@ def test_a_version_in_use_goes_when_it_is_free(world: ReleaseWorld) -> None:
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_a_policy_seen_again_changes_nothing(start: MakeWorld, waiting: bool) -> None:
-    world = start(min_swap_interval_s=10)
+def test_a_policy_seen_again_changes_nothing(start_world: MakeWorld, waiting: bool) -> None:
+    world = start_world(min_swap_interval_s=10)
     version = world.release()
     if waiting:
         version = world.publish(version)
@@ -140,9 +127,9 @@ def test_a_policy_seen_again_changes_nothing(start: MakeWorld, waiting: bool) ->
     assert world.check_one_lives() == version
 
 
-def test_descendants_of_what_was_taken_back_or_refused_are_rejected(start: MakeWorld) -> None:
+def test_descendants_of_what_was_taken_back_or_refused_are_rejected(start_world: MakeWorld) -> None:
     """Those that wait and those that come later, whatever lies in between."""
-    world = start(min_swap_interval_s=10)
+    world = start_world(min_swap_interval_s=10)
     world.release()
     waiting = world.publish(2)
     world.run()
@@ -173,8 +160,8 @@ def test_a_restart_serves_what_was_live(world: ReleaseWorld) -> None:
     assert world.states() == {1: "retired", 2: "live", 3: "rolled_back"}
 
 
-def test_a_restart_considers_what_waits(start: MakeWorld) -> None:
-    world = start(min_swap_interval_s=10)
+def test_a_restart_considers_what_waits(start_world: MakeWorld) -> None:
+    world = start_world(min_swap_interval_s=10)
     world.release()
     world.publish(2)
     world.publish(3)
@@ -273,18 +260,18 @@ def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
 # ------------------------------------------------------------------------------------------------ old weights
 
 
-def test_old_weights_are_let_go(start: MakeWorld) -> None:
+def test_old_weights_are_let_go(start_world: MakeWorld) -> None:
     """Beyond the newest `keep_versions`; never the anchor, what serves and what served before it."""
-    world = start(keep_versions=3)
+    world = start_world(keep_versions=3)
     for parent in range(1, 8):
         newest = world.release(parent)
         kept = {1, *range(max(1, newest - 2), newest + 1)}
         assert {version for version in range(1, newest + 1) if world.has_weights(version)} == kept
 
 
-def test_what_serves_is_never_let_go(start: MakeWorld) -> None:
+def test_what_serves_is_never_let_go(start_world: MakeWorld) -> None:
     """However many were refused since."""
-    world = start(keep_versions=2)
+    world = start_world(keep_versions=2)
     world.release()
     for version in range(3, 9):
         world.engine.figures[Version(version)] = {**FINE, "finite": 0.0}
@@ -299,8 +286,8 @@ def test_what_serves_is_never_let_go(start: MakeWorld) -> None:
     assert world.check_one_lives() == 2
 
 
-def test_what_an_operator_holds_is_not_let_go(start: MakeWorld) -> None:
-    world = start(keep_versions=2, min_swap_interval_s=1)
+def test_what_an_operator_holds_is_not_let_go(start_world: MakeWorld) -> None:
+    world = start_world(keep_versions=2, min_swap_interval_s=1)
     world.release()
     held = world.publish(2)
     world.carry_out("hold", held)
