@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from core.ids import InferenceId
 from serving.releases.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 
+LIKENESS = 0.1
+"""How far turns of one user are taken to resemble each other (intraclass correlation) when users are weighed. The
+error is the users' own whatever this is; near the truth it is smallest (Liang & Zeger 1986)."""
+
 
 @dataclass
 class _Unit:
@@ -17,15 +21,23 @@ class _Unit:
     def mean(self) -> float:
         return self.total / self.count
 
+    @property
+    def weight(self) -> float:
+        """How many independent turns this user's are worth."""
+        return self.count / (1 + LIKENESS * (self.count - 1))
+
 
 @dataclass
 class ArmStatistics:
-    """Mean and spread of the users' mean rewards, kept as rewards come and change: each in constant time."""
+    """Weighted mean of the users' mean rewards, and its error, kept as rewards come and change: in constant time."""
 
     turns: int = 0
     _units: dict[str, _Unit] = field(default_factory=dict)
-    _sum: float = 0.0  # of the users' means
-    _squares: float = 0.0
+    _weight: float = 0.0  # sums over users of w, w m, w², w² m, w² m²
+    _sum: float = 0.0
+    _weight2: float = 0.0
+    _sum2: float = 0.0
+    _squares2: float = 0.0
 
     @property
     def users(self) -> int:
@@ -40,25 +52,31 @@ class ArmStatistics:
     def _change(self, unit: str, value: float, count: int) -> None:
         known = self._units.setdefault(unit, _Unit())
         if known.count:
-            self._sum -= known.mean
-            self._squares -= known.mean**2
+            self._sum_up(known, -1)
         known.count += count
         known.total += value
         self.turns += count
-        self._sum += known.mean
-        self._squares += known.mean**2
+        self._sum_up(known, 1)
+
+    def _sum_up(self, unit: _Unit, sign: int) -> None:
+        weight, mean = unit.weight, unit.mean
+        self._weight += sign * weight
+        self._sum += sign * weight * mean
+        self._weight2 += sign * weight**2
+        self._sum2 += sign * weight**2 * mean
+        self._squares2 += sign * weight**2 * mean**2
 
     @property
     def mean(self) -> float:
-        return self._sum / self.users if self.users else math.nan
+        return self._sum / self._weight if self._units else math.nan
 
     @property
     def squared_error(self) -> float:
-        """Of the mean: the users' variance over their number."""
+        """Of the mean, from how far the users' means lie from it."""
         if self.users < 2:
             return math.inf
-        variance = (self._squares - self._sum**2 / self.users) / (self.users - 1)
-        return max(0.0, variance) / self.users
+        spread = self._squares2 - 2 * self.mean * self._sum2 + self.mean**2 * self._weight2
+        return max(0.0, spread) / self._weight**2 * self.users / (self.users - 1)
 
 
 def difference(one: ArmStatistics, other: ArmStatistics, least_users: int, alpha: float, scale: float) -> Interval:

@@ -1,8 +1,9 @@
 """Guards: what no reward is waited for. A version that breaks is taken back within tens of turns.
 
 Each guard compares the share of bad turns under the new version with that under the one it replaces, and trips when the
-sequential interval (serving.releases.sequential) of the difference lies above what would not matter. Their alphas add
-up to the stated one (union bound). Latency is compared as the mean logarithm of milliseconds per token.
+sequential interval (serving.releases.sequential) of the difference lies above what would not matter. One user whose
+every request fails is not many users: errors are those of users. The guards' alphas add up to the stated one (union
+bound). Latency is compared as the mean logarithm of milliseconds per token.
 """
 
 import math
@@ -19,6 +20,7 @@ LEAST_TURNS = 20
 _SCALE = 0.2  # a share that differs by as much is what guards are for
 _SLOWER = math.log(1.5)
 _LATENCY_SCALE = 0.5
+_Values = Sequence[tuple[str, float]]  # by unit
 
 
 @dataclass(frozen=True)
@@ -71,41 +73,59 @@ def _by_workload(turns: Iterable[ServedTurn]) -> dict[str, list[ServedTurn]]:
 
 
 def _shares(guard: Guard, new: Sequence[ServedTurn], old: Sequence[ServedTurn], alpha: float) -> str | None:
-    mine = [bad for turn in new if (bad := guard.bad(turn)) is not None]
-    theirs = [bad for turn in old if (bad := guard.bad(turn)) is not None]
-    if min(len(mine), len(theirs)) < LEAST_TURNS:
-        return None
-    p, q = sum(mine) / len(mine), sum(theirs) / len(theirs)
-    se = math.sqrt(_variance(mine) / len(mine) + _variance(theirs) / len(theirs))
-    if confidence_sequence(p - q, se, alpha, _SCALE).low <= guard.matters:
-        return None
-    return f"{p:.0%} of {len(mine)} turns, {q:.0%} of {len(theirs)} before"
-
-
-def _variance(bad: Sequence[bool]) -> float:
-    """With half a turn of each kind added, so that a share of none is not taken for certain."""
-    share = (sum(bad) + 0.5) / (len(bad) + 1)
-    return share * (1 - share)
+    mine = [(turn.unit, float(bad)) for turn in new if (bad := guard.bad(turn)) is not None]
+    theirs = [(turn.unit, float(bad)) for turn in old if (bad := guard.bad(turn)) is not None]
+    found = _excess(mine, theirs, guard.matters, alpha, _SCALE, _share_error)
+    return found and f"{found[0]:.0%} of {len(mine)} turns, {found[1]:.0%} of {len(theirs)} before"
 
 
 def _slower(new: Sequence[ServedTurn], old: Sequence[ServedTurn], alpha: float) -> str | None:
-    mine, theirs = _log_pace(new), _log_pace(old)
+    found = _excess(_log_pace(new), _log_pace(old), _SLOWER, alpha, _LATENCY_SCALE, _squared_error)
+    return found and f"{math.exp(found[0]):.1f} ms per token, {math.exp(found[1]):.1f} before"
+
+
+def _excess(
+    mine: _Values,
+    theirs: _Values,
+    matters: float,
+    alpha: float,
+    scale: float,
+    squared_error: Callable[[_Values, float], float],
+) -> tuple[float, float] | None:
+    """Both means, where mine is shown to lie above theirs by more than what matters."""
     if min(len(mine), len(theirs)) < LEAST_TURNS:
         return None
-    (a, va), (b, vb) = _moments(mine), _moments(theirs)
-    if confidence_sequence(a - b, math.sqrt(va + vb), alpha, _LATENCY_SCALE).low <= _SLOWER:
+    a, b = _mean(mine), _mean(theirs)
+    if a - b <= matters:  # mostly so, and cheap
         return None
-    return f"{math.exp(a):.1f} ms per token, {math.exp(b):.1f} before"
+    se = math.sqrt(squared_error(mine, a) + squared_error(theirs, b))
+    return (a, b) if confidence_sequence(a - b, se, alpha, scale).low > matters else None
 
 
-def _log_pace(turns: Sequence[ServedTurn]) -> list[float]:
-    return [math.log(turn.latency_ms / turn.tokens) for turn in turns if turn.tokens and turn.latency_ms > 0]
+def _log_pace(turns: Sequence[ServedTurn]) -> list[tuple[str, float]]:
+    return [
+        (turn.unit, math.log(turn.latency_ms / turn.tokens)) for turn in turns if turn.tokens and turn.latency_ms > 0
+    ]
 
 
-def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and its squared error."""
-    mean = sum(values) / len(values)
-    return mean, sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)
+def _mean(values: _Values) -> float:
+    return sum(value for _, value in values) / len(values)
+
+
+def _squared_error(values: _Values, mean: float) -> float:
+    """Of the mean: as units differ, whose turns resemble each other, and never less than turns do."""
+    off: defaultdict[str, float] = defaultdict(float)
+    for unit, value in values:
+        off[unit] += value - mean
+    among_turns = sum((value - mean) ** 2 for _, value in values) * len(values) / (len(values) - 1)
+    among_units = sum(total**2 for total in off.values()) * len(off) / max(1, len(off) - 1)
+    return max(among_turns, among_units) / len(values) ** 2
+
+
+def _share_error(values: _Values, share: float) -> float:
+    """With half a turn of each kind added, so that a share of none is not taken for certain."""
+    smooth = (share * len(values) + 0.5) / (len(values) + 1)
+    return max(_squared_error(values, share), smooth * (1 - smooth) / len(values))
 
 
 def _said(figures: dict[str, float]) -> str:

@@ -13,8 +13,8 @@ from core.settings import ReleaseSettings
 from serving.releases.evidence import ArmStatistics, difference
 from serving.releases.sequential import Interval
 
-EFFECT = 0.1
-"""The size of difference in reward that the test is tightest for."""
+EFFECT = 0.15
+"""A difference in reward of about this size is found soonest."""
 
 
 @dataclass(frozen=True)
