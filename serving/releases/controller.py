@@ -34,6 +34,7 @@ from serving.releases.orders import Obedience
 from serving.releases.targets import Intent, can_split, plan
 from serving.releases.view import ReleaseView, look
 
+_MOST_DISCARDED = 16  # at one release
 logger = logging.getLogger(__name__)
 
 
@@ -286,10 +287,10 @@ class ReleaseController:
             versions = policies.list_versions(connection)
         newest = versions[-self._serving.keep_versions :]
         keep = {view.anchor, live, view.live, view.previous, *view.switches.held, *newest}
-        for version in versions:
-            if version not in keep and version not in self._discarded:
-                self._weights.discard(version)
-                self._discarded.add(version)
+        old = [version for version in reversed(versions) if version not in keep and version not in self._discarded]
+        for version in old[:_MOST_DISCARDED]:  # most are gone since long: only this process does not know
+            self._weights.discard(version)
+            self._discarded.add(version)
 
 
 def _put_all(connection: Connection, targets: Iterable[ReplicaTarget]) -> None:

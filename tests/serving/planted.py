@@ -1,0 +1,105 @@
+"""Turns and rewards as the log has them, planted: what users were served, and what it was worth."""
+
+import random
+from typing import Any
+
+from release_world import ReleaseWorld
+
+from core.events import Alarm, Completion, LogprobSpace, Reward, Sampling, Topic, VersionSpan
+from core.ids import (
+    GroupId,
+    Namespace,
+    OutcomeId,
+    UserHash,
+    Version,
+    new_group_id,
+    new_inference_id,
+    new_session_id,
+)
+
+
+def plant(world: ReleaseWorld, users: int, mean: float | None = None, *, first: int = 0, **fields: Any) -> None:
+    """A turn of each of `users`, and rewards around `mean`; None: none yet."""
+    turns = [turn(world, f"user-{first + number}", **fields) for number in range(users)]
+    world.log.append_blocking(Topic.TURNS, turns)
+    if mean is not None:
+        spread = random.Random(first)
+        rewards = [reward(world, each, mean + spread.uniform(-0.1, 0.1)) for each in turns]
+        world.log.append_blocking(Topic.REWARDS, rewards)
+
+
+def plant_arms(world: ReleaseWorld, users: int, *, canary: float, live: float, first: int = 0) -> None:
+    """Of the running experiment: mean rewards of either arm."""
+    experiment = world.experiments()[0]
+    fields = {"experiment_id": experiment.experiment_id, "first": first}
+    plant(world, users, canary, arm="canary", version=experiment.canary, **fields)
+    plant(world, users, live, arm="live", version=experiment.control, **fields)
+
+
+def turn(world: ReleaseWorld, user: str, *, version: int, arm: str = "live", **fields: Any) -> Completion:
+    session_id = new_session_id()
+    usual: dict[str, Any] = {
+        "inference_id": new_inference_id(session_id),
+        "session_id": session_id,
+        "turn_index": 0,
+        "parent_id": None,
+        "group_id": GroupId(new_group_id()),
+        "namespace": Namespace("default"),
+        "user_id": UserHash(f"{arm}-{user}"),
+        "workload": "write",
+        "purpose": "turn",
+        "received_at": world.clock.now(),
+        "messages": ({"role": "user", "content": "write total(xs)"},),
+        "sampling": Sampling(),
+        "prompt_token_ids": (1, 2, 3),
+        "token_ids": (4, 5),
+        "logprobs": (-0.1, -2.5),
+        "logprob_space": LogprobSpace(temperature=1.0),
+        "trainable": True,
+        "policy": "tiny",
+        "policy_versions": (VersionSpan(start=0, end=2, version=Version(version)),),
+        "arm": arm,
+        "arm_assigned": arm,
+        "tokenizer_digest": "t",
+        "renderer": "r",
+        "finish_reason": "stop",
+        "text": "sum(xs)",
+        "delivered_tokens": 2,
+        "latency_ms": 12.5,
+    }
+    return Completion(**(usual | fields))
+
+
+def reward(world: ReleaseWorld, of: Completion, value: float, revision: int = 0) -> Reward:
+    return Reward(
+        inference_id=of.inference_id,
+        session_id=of.session_id,
+        namespace=of.namespace,
+        workload=of.workload,
+        revision=revision,
+        value=value,
+        components={"accepted": value},
+        outcome_ids=(OutcomeId("o"),),
+        first_outcome_at=world.clock.now(),
+        last_outcome_at=world.clock.now(),
+        why="test",
+        spec="spec",
+        final=True,
+        decided_at=world.clock.now(),
+    )
+
+
+def alarm(world: ReleaseWorld, name: str = "a", **fields: Any) -> Alarm:
+    now = world.clock.now()
+    usual: dict[str, Any] = {
+        "alarm_id": name,
+        "monitor": "broken tool calls",
+        "severity": "critical",
+        "window_start": now,
+        "window_end": now,
+        "figures": {"share": 0.4},
+        "holds": ("release",),
+        "state": "opened",
+        "at": now,
+    }
+    return Alarm(**(usual | fields))
