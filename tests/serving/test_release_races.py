@@ -1,0 +1,133 @@
+"""Two controllers at once: whatever happens in between, one decides, and the chain is one."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from mortal import Fuse
+from release_world import LEASE_S, Process, ReleaseWorld
+
+from core.clock import SystemClock
+from core.errors import OnwardError
+
+MakeWorld = Callable[..., ReleaseWorld]
+
+
+class Pause(Fuse):
+    """Instead of ending the process, stops it while `meanwhile` happens."""
+
+    def __init__(self, at: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._pause_at, self._meanwhile = at, meanwhile
+        self.paused = False
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls - 1 == self._pause_at:
+            self.paused = True
+            self._meanwhile()
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_one_that_sleeps_before_any_write_does_not_disturb_the_next(start_world: MakeWorld, order: bool) -> None:
+    """It wakes when another has decided, and is fenced out; only what it was about to tell, it may tell again."""
+    world = start_world(keep_versions=1000)
+    live = 1
+    for at in count():
+        assert at < 40
+        if order:
+            world.release(1)
+            world.order("rollback", 1)
+        expected = 1 if order else world.publish(live)
+
+        def meanwhile() -> None:
+            sleeper = world.processes.pop()
+            world.clock.advance(LEASE_S + 0.1)
+            world.start_controller(f"other-{world.clock.monotonic()}")
+            world.run()
+            world.processes.insert(0, sleeper)
+
+        for process in world.processes:
+            process.controller.close()
+        pause = Pause(at, meanwhile)
+        world.processes = [Process(world, f"sleeper-{at}", pause)]
+        world.run()
+        live = world.check_one_lives(in_order=False)
+        assert live == expected, at
+        if not pause.paused:
+            break
+    assert at >= 5
+    assert _told_twice(world) <= at + 1
+
+
+def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
+    """Threads over one store and log, each falling asleep beyond its lease now and then, while versions and rollbacks
+    come as they like."""
+    world = make_world(clock=SystemClock(), lease_s=0.15, heartbeat_timeout_s=60.0, keep_versions=1000)
+    for name in world.names:
+        world.start_engine(name)
+        world.start_host(name)
+    drowsy = [_Drowsy(seed) for seed in (1, 2)]
+    processes = [world.start_controller(f"controller-{fuse.seed}", fuse) for fuse in drowsy]
+    over = threading.Event()
+    failed: list[BaseException] = []
+
+    def live(step: Callable[[float], int]) -> None:
+        try:
+            while not over.is_set():
+                step(0.005)
+        except BaseException as error:  # noqa: BLE001  # told to the test
+            failed.append(error)
+
+    steps = [process.controller.step for process in processes] + [host.step for host in world.hosts.values()]
+    threads = [threading.Thread(target=live, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    try:
+        for at in range(12):
+            version = world.publish(world.live or 1)
+            if at % 3 == 2:
+                world.order("rollback", 1, f"order {at}")
+            _wait(lambda: world.states()[version] not in ("candidate", "canary") or failed)  # noqa: B023
+        for fuse in drowsy:
+            fuse.awake = True
+        final = world.publish(world.live or 1)
+        _wait(lambda: world.states()[final] == "live" or failed)
+        told = len(world.history())
+        _wait(lambda: len({(r.version, r.state, r.at) for r in world.said()}) >= told or failed)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(10)
+    assert not failed
+    assert sum(fuse.slept for fuse in drowsy) > 2
+    assert world.check_one_lives(in_order=False) == final
+
+
+class _Drowsy(Fuse):
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed, self._random = seed, random.Random(seed)
+        self.slept, self.awake = 0, False
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if not self.awake and self._random.random() < 0.1:
+            self.slept += 1
+            time.sleep(0.2)  # beyond the lease
+
+
+def _told_twice(world: ReleaseWorld) -> int:
+    told = Counter((release.version, release.state, release.at) for release in world.said())
+    return sum(times - 1 for times in told.values()) - 1  # the anchor's: by who made it, too
+
+
+def _wait(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
