@@ -1,0 +1,36 @@
+"""The ports: what a stage may ask of the world. Adapters live in the stages; `onward.wiring` chooses among them.
+
+Each port is as large as its harder adapter needs (Kafka, Postgres, Redis, SGLang, S3). `tests/contracts` holds one
+suite per port, run over every adapter.
+"""
+
+from core.ports.clock import Clock
+from core.ports.engine import Engine
+from core.ports.log import Consumer, EventLog, Position, RebalanceListener, Record, TopicPartition
+from core.ports.model import GenerateRequest, OutputDelta, OutputParser, Policy, Renderer, TokenChunk, Traffic
+from core.ports.store import Chain, LiveState, Store
+from core.ports.weights import Blobs, Weights, WeightsRef
+
+__all__ = [
+    "Blobs",
+    "Chain",
+    "Clock",
+    "Consumer",
+    "Engine",
+    "EventLog",
+    "GenerateRequest",
+    "LiveState",
+    "OutputDelta",
+    "OutputParser",
+    "Policy",
+    "Position",
+    "RebalanceListener",
+    "Record",
+    "Renderer",
+    "Store",
+    "TokenChunk",
+    "TopicPartition",
+    "Traffic",
+    "Weights",
+    "WeightsRef",
+]

@@ -1,0 +1,119 @@
+"""The model: what generates, and what makes tokens of words and words of tokens."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from core.events import FinishReason, Sampling, ToolCall, VersionSpan
+from core.fleet import Assignment
+from core.ids import InferenceId, Version
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    inference_id: InferenceId
+    prompt_token_ids: tuple[int, ...]
+    sampling: Sampling
+    stop_token_ids: tuple[int, ...]
+    top_logprobs: int = 0
+    version: Version | None = None  # None: whatever is live, following swaps
+    cache_key: str | None = None  # requests with one key share prefixes: the session
+
+
+class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """Newly sampled tokens, each with its behaviour log-probability and all from one policy version."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    version: Version  # UNKNOWN where the engine names none of ours
+    confirmed: bool = True  # whether `version` is certain without the `version_spans` of the last chunk
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    finish_reason: FinishReason | None = None
+    replica: str | None = None
+    cached_tokens: int | None = None  # of the prompt, known with the first chunk
+    untrainable_reasons: tuple[str, ...] = ()  # what the engine could not vouch for
+    version_spans: tuple[VersionSpan, ...] | None = None
+    """With the last chunk, where the engine tells only then for sure: over all tokens, instead of the chunks' own."""
+
+
+class Policy(Protocol):
+    """Generates. `capture` says what the engine can vouch for."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        """Chunks as they are sampled; the last has a finish_reason. Closing the iterator aborts the request. A token of
+        `stop_token_ids` ends the answer and is part of it; an engine may also end it at the model's own end-of-text
+        tokens. `sampling.seed` is best effort, as in OpenAI's API: an engine that cannot repeat itself ignores it.
+        Raises EngineUnavailable (after the first chunk only when the engine is lost), InvalidRequest for what the model
+        cannot do."""
+        ...
+
+    def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
+        """Why turns sampled like this cannot be trained on (design: exactly what was sampled); () when they can."""
+        ...
+
+    @property
+    def live_version(self) -> Version: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+
+class Traffic(Protocol):
+    """Which version a user is served by: the arms of the running experiment."""
+
+    def assign(self, unit: str) -> Assignment:
+        """The same unit (a user's hash, or the session where there is no user) has the same arm while an experiment
+        runs. Never blocks."""
+        ...
+
+
+class OutputDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What newly decoded tokens mean to the client."""
+
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()  # complete calls, in order
+
+
+class OutputParser(Protocol):
+    """Turns one answer's tokens into content and tool calls, incrementally. Never emits half a character."""
+
+    def feed(self, token_ids: Sequence[int]) -> OutputDelta: ...
+
+    def finish(self) -> OutputDelta:
+        """What was held back. A tool call that never became whole is content."""
+        ...
+
+
+class Renderer(Protocol):
+    """Messages to token ids and back, for one model. Imports no torch."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokenizer_digest(self) -> str: ...
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """The prompt, up to where the assistant speaks. Raises InvalidRequest naming the message."""
+        ...
+
+    def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """`token_ids` (a prompt and its answer, as sampled) continued by the new messages: a prompt that begins
+        with exactly those tokens. Closes an answer that was cut off."""
+        ...
+
+    def render_text(self, prompt: str, suffix: str | None) -> tuple[int, ...]:
+        """A raw completion's prompt; with a suffix in the model's fill-in-the-middle form.
+        Raises InvalidRequest where the model has none."""
+        ...
+
+    def parser(self, *, tools: bool) -> OutputParser: ...
+
+    def token_text(self, token_id: int) -> str:
+        """One token as text, for `logprobs`; bytes that are no character alone become U+FFFD."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...

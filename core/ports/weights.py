@@ -1,0 +1,63 @@
+"""Published weights, and the blobs they lie in."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from core.ids import Version
+
+
+class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights in Blobs. `digest` covers names, dtypes, shapes and bytes (core.weights_digest)."""
+
+    version: Version
+    digest: str
+    path: str  # blob path of the manifest
+    parent: Version | None = None
+
+
+class Weights(Protocol):
+    """Published weights. Blocks: keep off the event loop."""
+
+    def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
+        """Store safetensors shards as `version`, atomically: a reader sees all or nothing. Again with the same
+        content: the same answer; with other content: WeightsError."""
+        ...
+
+    def open(self, ref: WeightsRef) -> Sequence[Path]:
+        """Local, verified safetensors shards. Raises WeightsError naming what is missing or corrupt."""
+        ...
+
+    def chain(self, ref: WeightsRef) -> Sequence[WeightsRef]:
+        """What `open` reads where nothing is there yet, from the anchor to `ref`."""
+        ...
+
+    def discard(self, version: Version) -> None: ...  # it opens no more; what others need of it stays while they do
+
+
+class Blobs(Protocol):
+    """Files by path under one root (fsspec: a directory, S3, GCS). Paths are relative, with slashes."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Atomic and durable when it returns."""
+        ...
+
+    def put_file(self, path: str, source: Path) -> None: ...
+
+    def get(self, path: str) -> bytes:
+        """Raises FileNotFoundError."""
+        ...
+
+    is_local: bool  # whether `local` is the blob itself
+
+    def local(self, path: str, target: Path | None = None) -> Path:
+        """The blob as a local file, fetched where it is remote: to `target`, a new file, where it is given."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, prefix: str) -> list[str]: ...
+
+    def delete(self, path: str) -> None: ...
