@@ -9,6 +9,7 @@ TORCH_WHEELS ?=
 SECONDS ?=
 SEED ?= 0
 SHIFT ?=
+ENGINE ?= local
 NAME ?=
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
@@ -22,10 +23,11 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(BIN)/python -c 'import uv' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet $(if $(TORCH_WHEELS),--find-links $(TORCH_WHEELS) --no-verify-hashes,--require-hashes) -r requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true # once, for the many processes to come
 	@touch $@
 
-demo: install ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1
-	$(BIN)/onward demo --seed $(SEED) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter 1,$(SHIFT)),--shift)
+demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1, ENGINE=sglang
+	$(BIN)/onward demo --seed $(SEED) --engine $(ENGINE) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter 1,$(SHIFT)),--shift)
 
 run: install ## the service alone, on DIR, until stopped
 	$(BIN)/onward run $(DIR)

@@ -16,6 +16,7 @@ from api.context import Context
 from api.endpoint import GenerationEndpoint
 from api.errors import answer_error, install_error_handlers
 from api.feedback import feedback_router
+from api.fleet import fleet_router
 from api.health import health_router
 from api.identity import KeyRing
 from api.openapi import describe
@@ -65,7 +66,7 @@ def create_app(services: ApiServices) -> FastAPI:
     install_error_handlers(app)
     for path, plan in ((CHAT, plan_chat), (COMPLETIONS, plan_completion)):
         app.add_hot_route(path, GenerationEndpoint(context, plan))
-    for make in (feedback_router, session_router, policies_router, rewards_router, health_router):
+    for make in (feedback_router, session_router, policies_router, fleet_router, rewards_router, health_router):
         app.include_router(make(context))
     _describe_all(app)
     return app

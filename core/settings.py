@@ -148,6 +148,8 @@ class SglangSettings(_Stage):
     """How long a step of a swap may take before the server counts as hung; large weights take longer to load."""
     start_timeout_s: float = Field(default=300.0, gt=0)
     """How long a server may take to start."""
+    drain_s: float = Field(default=20.0, ge=0)
+    """How long a host that is stopped waits for requests under way."""
     silence_s: float = Field(default=60.0, gt=0)
     """How long a request may hear nothing from its server before it counts as lost."""
     health_every_s: float = Field(default=5.0, gt=0)
@@ -215,7 +217,7 @@ class ReleaseSettings(_Stage):
     maturity_s: float = Field(default=30.0, ge=0)
     """Age at which a turn's reward counts in the test of a canary, in every arm alike."""
     margin: float = Field(default=0.02, ge=0)
-    """Reward by which a canary may be worse and still be promoted at the horizon."""
+    """Reward by which a canary may be worse and still be promoted before the horizon."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     """Share of canaries as good as the live version that the test may roll back wrongly."""
     min_users: int = Field(default=20, ge=2)

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -52,6 +52,37 @@ def release(
     from onward.stages import run_release
 
     run_release(directory, _overrides(set_ or []))
+
+
+@app.command
+def serve(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    name: Annotated[str, Parameter(help="The engine's name in the fleet.")] = "engine-1",
+    url: Annotated[str | None, Parameter(help="Of an SGLang server that runs; without it one is started.")] = None,
+    child: Annotated[bool, Parameter(show=False, negative="")] = False,
+    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
+) -> None:
+    """Host one SGLang server: keep it at what is released, until stopped. `run` starts as many as its settings say."""
+    from onward.stages import run_host
+
+    run_host(directory, name, url, _overrides(set_ or []), is_child=child)
+
+
+@app.command
+def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: str | None = None) -> None:
+    """The engines of the running service: state, lane, version, what they hold and what they refused."""
+    from onward.client import show_fleet
+
+    show_fleet(directory, key)
+
+
+@app.command(show=False)
+def anchor(directory: Directory) -> None:
+    """Publish the given model as the first version; `run` does it."""
+    from onward.stages import run_anchor
+
+    run_anchor(directory)
 
 
 @app.command(show=False)
@@ -131,13 +162,15 @@ def demo(
     seconds: float | None = None,
     seed: int = 0,
     shift: bool = False,
-    rate: float = 20.0,
+    engine: Annotated[Literal["local", "sglang"], Parameter(help="What generates.")] = "local",
+    rate: float | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
 ) -> None:
     """Start the product, let simulated IDE users work with it, and show whether it became better."""
     from onward.demo import run_demo
 
-    sys.exit(run_demo(output, seconds=seconds, seed=seed, shift=shift, rate=rate, overrides=_overrides(set_ or [])))
+    overrides = {"ONWARD_SERVING__ENGINE": engine, **_overrides(set_ or [])}
+    sys.exit(run_demo(output, seconds=seconds, seed=seed, shift=shift, rate=rate, overrides=overrides))
 
 
 def _overrides(assignments: list[str]) -> dict[str, str]:

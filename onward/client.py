@@ -42,6 +42,28 @@ def _standing(policy: dict[str, Any], answer: dict[str, Any]) -> str:
     return ", ".join([policy["state"], *marks])
 
 
+def show_fleet(directory: Path, key: str | None) -> None:
+    answer = _call(directory, "GET", "/v1/fleet", key)
+    table = Table(title=f"Fleet (live: version {answer['live']})")
+    for column in ("engine", "state", "lane", "serves", "shall serve", "holds", "heard", "url"):
+        table.add_column(column)
+    for replica in answer["data"]:
+        table.add_row(
+            replica["name"],
+            replica["state"],
+            replica["lane"],
+            str(replica["serving"] or "-"),
+            str(replica["target"] or "-"),
+            ", ".join(map(str, replica["held"])),
+            f"{replica['heartbeat_age_s']:.1f} s ago",
+            replica["url"] or "within the service",
+        )
+    Console().print(table)
+    for replica in answer["data"]:
+        for version, why in replica["refused"].items():
+            Console().print(f"{replica['name']} refuses version {version}: {why}")
+
+
 def give_order(directory: Path, kind: str, version: int, why: str, key: str | None) -> None:
     answer = _call(directory, "POST", f"/v1/policies/{version}/{kind}", key, {"why": why})
     Console().print(f"version {version}: {answer['status']}")

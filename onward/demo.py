@@ -17,16 +17,19 @@ from onward.layout import Layout
 _SECONDS = 150.0
 _SHIFT_AT_S = 100.0
 _SHIFT_SECONDS = 200.0
-_START_TIMEOUT_S = 120.0
+_RATES = {"local": 20.0, "sglang": 8.0}  # sessions a second: what two cores carry besides the learner
+_START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 30.0
 
 
 def run_demo(
-    output: Path, *, seconds: float | None, seed: int, shift: bool, rate: float, overrides: Mapping[str, str]
+    output: Path, *, seconds: float | None, seed: int, shift: bool, rate: float | None, overrides: Mapping[str, str]
 ) -> int:
     """The simulator's exit code: 0 when nothing was lost and true quality rose."""
     if seconds is None:
         seconds = _SHIFT_SECONDS if shift else _SECONDS
+    if rate is None:
+        rate = _RATES[overrides.get("ONWARD_SERVING__ENGINE", "local")]
     service_directory = output / "service"
     shutil.rmtree(service_directory, ignore_errors=True)
     options = ["--seconds", str(seconds), "--seed", str(seed), "--rate", str(rate), "--output", str(output)]

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,7 @@ _SWITCH_INTERVAL_S = 0.001  # the engine's thread and the event loop share the i
 _BACKLOG = 1024
 _KEEP_ALIVE_S = 75  # longer than clients keep idle connections: else one closes as the other writes
 _START_POLL_S = 0.01
+_OK = "ok"
 logger = logging.getLogger(__name__)
 
 
@@ -34,56 +35,49 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
     with _exclusive(layout):
         foundation = open_foundation(directory, overrides)
         try:
-            _serve(foundation, overrides)
+            _serve(foundation)
         finally:
             foundation.close()
 
 
-def _serve(foundation: Foundation, overrides: Mapping[str, str]) -> None:
+def _serve(foundation: Foundation) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     service = build_service(foundation)
     threads = [StageThread(name, stage) for name, stage in service.stages.items()]
-    children = _children(foundation, overrides)
+    children = [ChildProcess(each.name, each.arguments, each.ready, foundation.overrides) for each in service.children]
     parts: list[StageThread | ChildProcess] = [*threads, *children]
 
     def readiness() -> dict[str, str]:
         states = {part.name: part.state for part in parts}
-        states["log"] = service.log.state
-        states["engine"] = service.engine.state
-        if states["host"] == "ok":
-            states["host"] = service.host.state
+        for name, state in {"log": service.log.state, **service.serving.states()}.items():
+            if states.get(name, _OK) == _OK:
+                states[name] = state
         return states
 
     app = build_app(service, readiness)
-    service.engine.start()
-    _bring_up(service)
+    service.serving.bring_up()
     for part in parts:
         part.start()
     try:
-        _serve_http(foundation, app)
+        _serve_http(service, app)
     finally:
-        for child in children:
-            child.stop()
-        for thread in threads:
-            thread.stop()
-        service.engine.close()
+        _stop(children, threads)
+        service.serving.close()
         service.log.close()
 
 
-def _children(foundation: Foundation, overrides: Mapping[str, str]) -> list[ChildProcess]:
-    layout, children = foundation.layout, []
-    if foundation.settings.learner.enabled:
-        children.append(ChildProcess("learner", ["learn", str(layout.root)], layout.learner_ready, overrides))
-    return children
+def _stop(children: Sequence[ChildProcess], threads: Sequence[StageThread]) -> None:
+    """All children at once: each may have something to finish."""
+    for child in children:
+        child.terminate()
+    for child in children:
+        child.stop()
+    for thread in threads:
+        thread.stop()
 
 
-def _bring_up(service: Service) -> None:
-    """The engine serves what is live before anybody may ask it."""
-    while service.host.step(0.1) or service.host.state.startswith("starting"):
-        pass
-
-
-def _serve_http(foundation: Foundation, app: object) -> None:
+def _serve_http(service: Service, app: object) -> None:
+    foundation = service.foundation
     settings = foundation.settings.api
     listener = socket.create_server((settings.host, settings.port), backlog=_BACKLOG)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves sockets it is handed without it
@@ -109,6 +103,7 @@ def _serve_http(foundation: Foundation, app: object) -> None:
         foundation.layout.address.write_text(json.dumps({"pid": os.getpid(), "url": url}))
         print(f"onward serves at {url}  (directory {foundation.layout.root})", flush=True)
         await serving
+        await service.serving.aclose()
 
     try:
         asyncio.run(main())

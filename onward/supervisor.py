@@ -77,10 +77,14 @@ class ChildProcess:
                 logger.warning("%s ended with %s; starting it again", self.name, code)
                 self._stopping.wait(_RESTART_S)
 
-    def stop(self) -> None:
+    def terminate(self) -> None:
+        """Ask it to end; `stop` waits for that."""
         self._stopping.set()
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
+
+    def stop(self) -> None:
+        self.terminate()
         self._thread.join()
 
     @property

@@ -13,3 +13,6 @@ export VIRTUAL_ENV=$directory
 packages=$("$directory/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 rm -rf "$packages/sgl_kernel"
 cp -r "$here/sgl_kernel" "$packages/"
+# A server starts four processes that import thousands of modules: compiled once here, also where Python is told not to
+# write bytecode. (Some packages hold files for other Pythons: these fail, and nobody imports them.)
+"$directory/bin/python" -m compileall -q -j 0 "$packages" >/dev/null 2>&1 || true

@@ -3,6 +3,7 @@
 An engine that does not answer in time is away: every call has a deadline.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,11 @@ class Admin:
         except httpx.HTTPError:
             return False
 
+    def requests(self) -> int:
+        """Running and waiting."""
+        loads = self._ask("GET", "/v1/loads?include=core")["loads"]
+        return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
+
     def pause(self) -> None:
         """Running requests go back to the queue and are prefilled again afterwards: no token of old and new caches."""
         self._ask("POST", "/pause_generation", {"mode": "retract"})
@@ -79,14 +85,16 @@ class Admin:
             raise WeightsError(f"{directory}: SGLang did not load it: {answer['message']}")
 
     def flush(self) -> None:
-        """Empty the prefix cache: no prefix outlives its version. Raises WeightsError when it stays full."""
+        """Empty the prefix cache: no prefix outlives its version. Without the server's own `timeout`, which waits until
+        nobody waits, as is never so under way. Raises WeightsError when it stays full."""
         for _ in range(_FLUSH_TRIES):
             try:
-                answer = self._client.post("/flush_cache", params={"timeout": _FLUSH_WAIT_S})
+                answer = self._client.post("/flush_cache")
             except httpx.HTTPError as error:
                 raise EngineUnavailable(f"{self._url}/flush_cache: {error!r}") from error
             if answer.status_code == 200:
                 return
+            time.sleep(_FLUSH_WAIT_S)
         raise WeightsError(f"{self._url}: the prefix cache was not flushed")
 
     def checksums(self) -> dict[str, str] | None:

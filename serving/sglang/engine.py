@@ -203,6 +203,13 @@ class SglangEngine:
                 return f"its answers are those of version {ref.parent}"
         return None
 
+    def is_idle(self) -> bool:
+        """Whether nobody waits for an answer; also when it is away."""
+        try:
+            return self._admin.requests() == 0
+        except (EngineUnavailable, WeightsError):
+            return True
+
     def close(self) -> None:
         """A server that is ours ends with us."""
         self._admin.close()

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from core.errors import ConfigError, EngineUnavailable, WeightsError
 from core.ids import Version
 from core.settings import SglangSettings
@@ -53,6 +55,7 @@ class EngineProcess:
                 f"serving.sglang.python: {settings.python} does not exist (`make sglang-cpu` makes the one for CPUs)"
             )
         self._settings, self._log = settings, log
+        self._group = log.with_suffix(".pid")
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
         self.started_on: Version | None = None
@@ -62,6 +65,7 @@ class EngineProcess:
     def start(self, model: Path, version: Version) -> None:
         """Returns at once; the server answers after a while, under the same URL each time."""
         assert not self.is_alive
+        self._end_leftover()
         settings = self._settings
         command = [str(settings.python), "-m", "sglang.launch_server", "--model-path", str(model)]
         command += ["--host", "127.0.0.1", "--port", self.url.rsplit(":", 1)[1], "--weight-version", str(version)]
@@ -77,7 +81,17 @@ class EngineProcess:
                 start_new_session=True,
                 preexec_fn=_die_with_host,
             )
+        self._group.write_text(str(self._process.pid))
         self.started_on, self.is_starting, self._started_s = version, True, time.monotonic()
+
+    def _end_leftover(self) -> None:
+        """A host that is killed takes its server along, and this its workers, unless they were only just starting."""
+        with suppress(FileNotFoundError, ValueError):
+            group = int(self._group.read_text())
+            for process in psutil.process_iter(["cmdline"]):
+                with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                    if os.getpgid(process.pid) == group and "sglang" in " ".join(process.info["cmdline"] or ()):
+                        process.kill()
 
     def is_ready(self, answers: Callable[[], bool]) -> bool:
         """Whether the start is over. Raises WeightsError with the log's end when the server died of it, and

@@ -1,0 +1,203 @@
+"""What generates: the engine within the service's process, or a fleet of servers, each beside its host."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from core.errors import ConfigError
+from core.fleet import CLUSTER
+from core.ports import EventLog, Policy, WeightsRef
+from core.store import policies
+from onward.wiring.foundation import Foundation, Stage
+
+if TYPE_CHECKING:
+    from serving.host import EngineHost
+    from serving.releases import LoopTimer
+    from serving.sglang.engine import SglangEngine
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process that the service starts and keeps going. `ready` is where it writes its pid once it does its work."""
+
+    name: str
+    arguments: tuple[str, ...]
+    ready: Path
+
+
+class Serving(Protocol):
+    """One way to serve. `stages` run as threads, `children` as processes."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def stages(self) -> Mapping[str, Stage]: ...
+
+    @property
+    def children(self) -> Sequence[Child]: ...
+
+    def states(self) -> Mapping[str, str]:
+        """What must be `ok` besides its threads and processes, which may go on and be at a loss."""
+        ...
+
+    def on_targets(self) -> None:
+        """The release controller of this process wants something else."""
+        ...
+
+    def tell(self, on_status: Callable[[], None]) -> None:
+        """Whom to call when a host of this process has something new to say."""
+        ...
+
+    def bring_up(self) -> None:
+        """Before anybody may ask."""
+        ...
+
+    async def aclose(self) -> None:
+        """The requests are over."""
+        ...
+
+    def close(self) -> None:
+        """The stages are over."""
+        ...
+
+
+def build_serving(foundation: Foundation, log: EventLog, timer: "LoopTimer") -> Serving:
+    match foundation.settings.serving.engine:
+        case "local":
+            return LocalServing(foundation, log, timer)
+        case "sglang":
+            return FleetServing(foundation, timer)
+
+
+class LocalServing:
+    """The engine and its host are parts of the service."""
+
+    children: Sequence[Child] = ()
+
+    def __init__(self, foundation: Foundation, log: EventLog, timer: "LoopTimer") -> None:
+        from serving.host import EngineHost
+        from serving.local import LocalEngine
+
+        anchor = publish_anchor(foundation, log)
+        self.policy = LocalEngine(foundation.settings.serving, foundation.model, foundation.weights, anchor)
+        self.policy.on_first_token = timer.first_token
+        self._host = EngineHost(self.policy, foundation.store, CLUSTER, foundation.clock)
+        self.stages: Mapping[str, Stage] = {"host": self._host}
+
+    def states(self) -> Mapping[str, str]:
+        return {"engine": self.policy.state, "host": self._host.state}
+
+    def on_targets(self) -> None:
+        self._host.wake()
+
+    def tell(self, on_status: Callable[[], None]) -> None:
+        self._host.on_change = on_status
+
+    def bring_up(self) -> None:
+        """The engine serves what is live."""
+        self.policy.start()
+        while self._host.step(0.1) or self._host.state.startswith("starting"):
+            pass
+
+    async def aclose(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.policy.close()
+
+
+class FleetServing:
+    """Servers elsewhere, found in the store; this process only routes."""
+
+    def __init__(self, foundation: Foundation, timer: "LoopTimer") -> None:
+        from serving.fleet import FleetPolicy, FleetView
+        from serving.model_facts import read_model_facts
+
+        settings = foundation.settings.serving
+        facts = read_model_facts(foundation.model)
+        _let_publish_anchor(foundation)
+        self._view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.heartbeat_timeout_s)
+        self.policy = FleetPolicy(self._view, settings, facts, foundation.clock)
+        self.policy.on_first_token = timer.first_token
+        self._view.on_change = self.policy.notice
+        self.policy.notice()
+        self.stages: Mapping[str, Stage] = {"fleet": self._view}
+        self.children: Sequence[Child] = tuple(_hosts(foundation))
+
+    def states(self) -> Mapping[str, str]:
+        return {"engine": self.policy.state}
+
+    def on_targets(self) -> None:
+        self._view.wake()
+
+    def tell(self, on_status: Callable[[], None]) -> None:
+        """Hosts are processes of their own: the controller looks for itself."""
+
+    def bring_up(self) -> None:
+        """The hosts do that, and `readiness` waits for them."""
+
+    async def aclose(self) -> None:
+        await self.policy.aclose()
+
+    def close(self) -> None:
+        pass
+
+
+def _hosts(foundation: Foundation) -> list[Child]:
+    settings, layout = foundation.settings.serving.sglang, foundation.layout
+    urls = settings.urls or (None,) * settings.replicas
+    children = []
+    for number, url in enumerate(urls, 1):
+        name = f"engine-{number}"
+        arguments = ("serve", str(layout.root), "--name", name, "--child", *(() if url is None else ("--url", url)))
+        children.append(Child(name, arguments, layout.host_ready(name)))
+    return children
+
+
+def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["SglangEngine", "EngineHost"]:
+    """One SGLang server's side of a fleet. Raises ConfigError naming the setting at fault."""
+    from serving.host import EngineHost
+    from serving.model_facts import read_model_facts
+    from serving.sglang.engine import SglangEngine
+
+    settings, directory = foundation.settings.serving.sglang, foundation.layout.host(name)
+    read_model_facts(foundation.model)
+    engine = SglangEngine(name, settings, foundation.weights, foundation.blobs, foundation.model, directory, url=url)
+    return engine, EngineHost(engine, foundation.store, CLUSTER, foundation.clock)
+
+
+def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
+    """Needs torch: the probe of the given model is what other computations are held to."""
+    from learner.probe import probe_of_model
+    from serving.releases import ensure_anchor
+
+    settings = foundation.settings
+    return ensure_anchor(
+        foundation.store,
+        log,
+        foundation.weights,
+        foundation.blobs,
+        foundation.model,
+        settings.serving.model_name,
+        partial(probe_of_model, device=settings.learner.device),
+        foundation.clock,
+    )
+
+
+def _let_publish_anchor(foundation: Foundation) -> None:
+    """In a process of its own, so that this one stays light."""
+    with foundation.store.read() as connection:
+        if policies.live_version(connection, CLUSTER) is not None:
+            return
+    command = [sys.executable, "-m", "onward", "anchor", str(foundation.layout.root)]
+    done = subprocess.run(
+        command, env={**os.environ, **foundation.overrides}, stderr=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ConfigError(f"the given model could not be published: {done.stderr.strip()[-2000:]}")
