@@ -11,7 +11,7 @@ from simulator.ide import Ide, RequestFailed, Session
 from simulator.sandbox import Sandbox
 from simulator.tasks import sample_task
 from simulator.taste import SHIFTED, Taste
-from simulator.truth import Lived, Truth
+from simulator.truth import Lived, Truth, window_s
 from simulator.users import Report, reports_of
 
 MAX_SESSIONS = 256
@@ -32,7 +32,7 @@ class Traffic:
 class Driver:
     def __init__(self, traffic: Traffic, http: aiohttp.ClientSession) -> None:
         self.traffic = traffic
-        self.truth = Truth()
+        self.truth = Truth(window_s(traffic.rate))
         self._sandbox = Sandbox()
         self._ide = Ide(traffic.base_url, http, self._sandbox)
         self._rng = random.Random(traffic.seed)

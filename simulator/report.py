@@ -12,7 +12,7 @@ from typing import Any
 from simulator.curves import Curves, draw
 from simulator.drive import Driver
 from simulator.service import UNREACHABLE, ServiceView
-from simulator.truth import WINDOW_S, Truth, rates
+from simulator.truth import Truth, rates
 
 RISE = 0.20
 RECOVERED_SHARE = 0.9
@@ -70,6 +70,7 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "quality_at_90_s": truth.quality_at(90.0),
         "quality_at_150_s": truth.quality_at(150.0),
         "quality_end": truth.quality_at(end_s),
+        "quality_rise": truth.rise(end_s),
         "reported_accept_end": truth.accepted_share(end_s),
         "feedback_to_served_p50_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.5"}'),
         "feedback_to_served_p99_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.99"}'),
@@ -97,22 +98,29 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
 def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, float | None]:
     """When a whole window after the shift first reached nine tenths of the level before it."""
     before = truth.quality_at(shift_at_s)
-    moments = [shift_at_s + WINDOW_S + step for step in range(int(end_s - shift_at_s - WINDOW_S) + 1)]
+    whole_s = shift_at_s + truth.window_s
+    moments = [whole_s + step for step in range(int(end_s - whole_s) + 1)]
     levels = [(moment, level) for moment in moments if (level := truth.quality_at(moment)) is not None]
     best = max((level for _, level in levels), default=None)
     recovered = [moment for moment, level in levels if before is not None and level >= RECOVERED_SHARE * before]
     return {
         "quality_before_shift": before,
-        "quality_after_shift": truth.quality_at(shift_at_s + WINDOW_S),
+        "quality_after_shift": truth.quality_at(whole_s),
         "recovered_after_s": recovered[0] - shift_at_s if recovered else None,
         "recovered_share": best / before if best is not None and before else None,
     }
 
 
+def _interval(rise: tuple[float, float] | None) -> str:
+    return "" if rise is None else f" (95 % interval of the rise: {rise[0]:+.0%} to {rise[1]:+.0%})"
+
+
 def succeeded(report: dict[str, Any]) -> bool:
     nothing_lost = not (report["lost_turns"] or report["lost_outcomes"] or report["failed_requests"])
-    start, end = report["quality_start"], report["quality_end"]
-    return nothing_lost and start is not None and end is not None and round(end - start, 9) >= RISE  # 0.6 - 0.4 < 0.2
+    start, end, rise = report["quality_start"], report["quality_end"], report["quality_rise"]
+    if start is None or end is None or rise is None:
+        return False
+    return nothing_lost and round(end - start, 9) >= RISE and rise[0] > 0  # rounded: 0.6 - 0.4 < 0.2
 
 
 def write(report: dict[str, Any], curves: Curves, output: Path) -> None:
@@ -130,7 +138,7 @@ def summary(report: dict[str, Any], output: Path) -> str:
 
     start, end = percent(report["quality_start"]), percent(report["quality_end"])
     lines = [
-        f"true quality          {start} at the start, {end} at the end",
+        f"true quality          {start} at the start, {end} at the end{_interval(report['quality_rise'])}",
         f"reported accepted     {percent(report['reported_accept_end'])} at the end",
         f"feedback to served    p50 {seconds(report['feedback_to_served_p50_s'])}, "
         f"p99 {seconds(report['feedback_to_served_p99_s'])}",

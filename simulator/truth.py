@@ -1,12 +1,14 @@
 """What really happened, kept apart from what the service is told, and the figures that follow from it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.ide import Session
 
-WINDOW_S = 20.0
+WINDOW_S = 20.0  # at the usual rate of 20 sessions a second; longer where fewer come
 MIN_SESSIONS = 200
+_Z = 1.96
 FIGURES = ("syntax_ok", "tests_pass", "in_taste", "good")
 
 
@@ -27,6 +29,7 @@ class Lived:
 class Truth:
     """Everything, in order of completion. A failure is a request that the service refused or did not answer."""
 
+    window_s: float = WINDOW_S
     lived: list[Lived] = field(default_factory=list)
     outcome_ids: dict[str, str] = field(default_factory=dict)  # acknowledged: feedback id to session id
     failures: list[str] = field(default_factory=list)
@@ -39,8 +42,8 @@ class Truth:
         return [lived for lived in self.lived if lived.session.ending != "hung_up"]
 
     def before(self, moment_s: float) -> list[Lived]:
-        """Those started in the 20 s before, [moment - 20, moment)."""
-        return [lived for lived in self.judged if moment_s - WINDOW_S <= lived.started_s < moment_s]
+        """Those started in the window before, [moment - window, moment)."""
+        return [lived for lived in self.judged if moment_s - self.window_s <= lived.started_s < moment_s]
 
     def untaught(self) -> list[Lived]:
         """The first 200 sessions (or fewer) that the first version answered alone: nothing was learned."""
@@ -49,15 +52,22 @@ class Truth:
         return sorted(chosen, key=lambda lived: lived.started_s)[:MIN_SESSIONS]
 
     def quality_at(self, moment_s: float) -> float | None:
-        """Share truly good among those started in the 20 s before; None with fewer than 200 of them."""
+        """Share truly good among those started in the window before; None with fewer than 200 of them."""
         chosen = self.before(moment_s)
         return quality(chosen) if len(chosen) >= MIN_SESSIONS else None
 
     def quality_start(self) -> float | None:
         return quality(self.untaught())
 
+    def rise(self, moment_s: float) -> tuple[float, float] | None:
+        """The 95 % interval of the quality at the moment less that at the start; None where one of them is."""
+        start, end = self.untaught(), self.before(moment_s)
+        if not start or self.quality_at(moment_s) is None:
+            return None
+        return difference_of_shares(sum(one.good for one in end), len(end), sum(one.good for one in start), len(start))
+
     def accepted_share(self, moment_s: float) -> float | None:
-        """Share reported as accepted among those reported at all, of the sessions started in the 20 s before."""
+        """Share reported as accepted among those reported at all, of the sessions started in the window before."""
         reported = [lived.reported for lived in self.before(moment_s) if lived.reported is not None]
         return sum(name == "accepted" for name in reported) / len(reported) if reported else None
 
@@ -71,6 +81,26 @@ class Truth:
         for outcome_id, session_id in self.outcome_ids.items():
             ids[session_id].append(outcome_id)
         return ids
+
+
+def window_s(rate: float) -> float:
+    """Long enough for half as many sessions again as a figure needs."""
+    return max(WINDOW_S, 1.5 * MIN_SESSIONS / rate)
+
+
+def difference_of_shares(good: int, of: int, other_good: int, of_other: int) -> tuple[float, float]:
+    """Newcombe's 95 % interval for the difference of two independent shares (Statistics in Medicine 17, 1998, method
+    10), from Wilson's intervals for each."""
+    p, q = good / of, other_good / of_other
+    (p_low, p_high), (q_low, q_high) = _wilson(good, of), _wilson(other_good, of_other)
+    return p - q - math.hypot(p - p_low, q_high - q), p - q + math.hypot(p_high - p, q - q_low)
+
+
+def _wilson(good: int, of: int) -> tuple[float, float]:
+    share = good / of
+    middle = (share + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
+    reach = _Z / (1 + _Z**2 / of) * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of**2))
+    return middle - reach, middle + reach
 
 
 def quality(lived: Sequence[Lived]) -> float | None:

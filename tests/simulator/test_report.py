@@ -116,7 +116,14 @@ def test_a_service_that_errs_has_lost_what_it_does_not_show(service: ScriptedSer
     assert losses(service.url, told(service)) == Losses(60, 20)
 
 
-PASSING = {"lost_turns": 0, "lost_outcomes": 0, "failed_requests": 0, "quality_start": 0.3, "quality_end": 0.5}
+PASSING = {
+    "lost_turns": 0,
+    "lost_outcomes": 0,
+    "failed_requests": 0,
+    "quality_start": 0.3,
+    "quality_end": 0.5,
+    "quality_rise": [0.1, 0.3],
+}
 
 
 @pytest.mark.parametrize(
@@ -128,6 +135,8 @@ PASSING = {"lost_turns": 0, "lost_outcomes": 0, "failed_requests": 0, "quality_s
         ({"failed_requests": 1}, False),
         ({"quality_end": 0.49}, False),
         ({"quality_end": None}, False),
+        ({"quality_rise": (-0.01, 0.41)}, False),
+        ({"quality_rise": None}, False),
         ({"quality_start": None}, False),
     ],
 )
@@ -174,7 +183,9 @@ def test_the_summary_tells_the_figures() -> None:
 
 
 def test_the_summary_tells_what_nobody_could_tell_and_what_was_lost() -> None:
-    nothing = dict.fromkeys(("quality_start", "quality_end", "reported_accept_end", "swaps", "share_learned_from"))
+    nothing = dict.fromkeys(
+        ("quality_start", "quality_end", "quality_rise", "reported_accept_end", "swaps", "share_learned_from")
+    )
     text = summary(FIGURES | nothing | {"lost_turns": 3, "lost_outcomes": 1, "failed_requests": 5}, Path("demo"))
     assert "- at the start, - at the end" in text
     assert "5 requests; 3 turns, 1 outcomes" in text

@@ -10,7 +10,7 @@ from simulator.ide import Ending, Session
 from simulator.report import after_shift
 from simulator.tasks import Kind, sample_task
 from simulator.taste import Quality
-from simulator.truth import MIN_SESSIONS, WINDOW_S, Lived, Truth, rates
+from simulator.truth import MIN_SESSIONS, WINDOW_S, Lived, Truth, difference_of_shares, rates, window_s
 
 TASKS = {kind: sample_task(random.Random(1), kind) for kind in ("write", "fix")}
 
@@ -117,3 +117,21 @@ def test_no_recovery_says_so() -> None:
     figures = after_shift(steps((0, 0.8), (100, 0.4)), 100.0, 200.0)
     assert figures["recovered_after_s"] is None
     assert figures["recovered_share"] == pytest.approx(0.5)
+
+
+def test_the_interval_of_a_rise_is_newcombes() -> None:
+    """The example (a) of his paper: 56 of 70 against 48 of 80, by method 10."""
+    low, high = difference_of_shares(56, 70, 48, 80)
+    assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)
+
+
+def test_a_rise_needs_both_ends() -> None:
+    assert truth_of(*crowd(MIN_SESSIONS - 1, 0)).rise(20) is None
+    rise = truth_of(*crowd(MIN_SESSIONS, 0)).rise(20)
+    assert rise is not None
+    assert rise[0] < 0 < rise[1]
+
+
+def test_slow_traffic_is_looked_at_for_longer() -> None:
+    assert window_s(20.0) == WINDOW_S
+    assert window_s(5.0) == 60.0
