@@ -43,7 +43,8 @@ class Canary:
         self._rewards = RewardEvidence(settings.maturity_s)
         self._recent: dict[str, deque[ServedTurn]] = {}  # by arm of the experiment
         self._served: deque[ServedTurn] = deque(maxlen=2 * settings.guard_turns)  # of the live arm, whatever runs
-        self._judged_s = self._committed_s = float("-inf")
+        self._drift = RewardEvidence(settings.maturity_s)  # live against holdback, whatever runs; of one horizon
+        self._drift_since_s = self._judged_s = self._committed_s = float("-inf")
 
     # ------------------------------------------------------------------------------------------ listening
 
@@ -64,6 +65,9 @@ class Canary:
             self.rest(timeout_s)
         now_s = self._clock.now().timestamp()
         self._rewards.ripen(now_s)
+        if now_s - self._drift_since_s > self._settings.horizon_s:
+            self._drift, self._drift_since_s = RewardEvidence(self._settings.maturity_s), now_s
+        self._drift.ripen(now_s)
         self._seen.forget(now_s - self._settings.horizon_s)
         if running is None and self._clock.monotonic() - self._committed_s > _COMMIT_EVERY_S:
             self._committed_s = self._clock.monotonic()
@@ -75,6 +79,8 @@ class Canary:
     def _on_turn(self, turn: ServedTurn) -> None:
         if turn.arm == "live":
             self._served.append(turn)
+        if self._shows_drift(turn):
+            self._drift.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
         if not self._is_evidence(turn):
             return
         kept = self._recent.setdefault(turn.arm, deque(maxlen=self._settings.guard_turns))
@@ -82,8 +88,13 @@ class Canary:
         self._rewards.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
 
     def _on_reward(self, turn: ServedTurn, reward: Reward) -> None:
+        if self._shows_drift(turn):
+            self._drift.reward(turn.inference_id, reward.value)
         if self._is_evidence(turn):
             self._rewards.reward(turn.inference_id, reward.value)
+
+    def _shows_drift(self, turn: ServedTurn) -> bool:
+        return self._settings.holdback_share > 0 and turn.arm == turn.arm_assigned and turn.arm in ("live", "holdback")
 
     def _is_evidence(self, turn: ServedTurn) -> bool:
         """Of the running experiment. Where an engine was missing for the arm, it was for all its users alike."""
@@ -154,13 +165,14 @@ class Canary:
         turns = [turn for turn in self._served if turn.version not in undecided]
         why = tripped(*self._before_and_after(turns, view.live), list(self._seen.alarms.values()))
         if why is None and self._settings.holdback_share > 0:
-            found = drifted(self._rewards.arm("live"), self._rewards.arm("holdback"), self._settings)
+            found = drifted(self._drift.arm("live"), self._drift.arm("holdback"), self._settings)
             why = found.why if found.action == "rollback" else None
         return None if why is None else (view.previous, why)
 
     def forget(self) -> None:
         """After a rollback: what was seen of the version taken back says nothing of the one that serves."""
         self._served.clear()
+        self._drift = RewardEvidence(self._settings.maturity_s)
         self._seen.alarms.clear()
         self._seen.commit()
 
@@ -169,8 +181,10 @@ class Canary:
     ) -> tuple[Sequence[ServedTurn], Sequence[ServedTurn]]:
         """Turns by what serves, and by what served before it. Where versions come every few seconds, by the newest of
         them together that have enough turns to be judged."""
-        since = next((place for place, turn in enumerate(turns) if turn.version == live), len(turns))
-        since = max(0, min(since, len(turns) - LEAST_TURNS))
+        first = next((place for place, turn in enumerate(turns) if turn.version == live), None)
+        if first is None:
+            return (), ()  # nothing can be said of a version that served nobody
+        since = max(0, min(first, len(turns) - LEAST_TURNS))
         return turns[since:], turns[max(0, since - self._settings.guard_turns) : since]
 
     def _due(self) -> bool:

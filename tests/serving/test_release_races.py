@@ -12,7 +12,6 @@ from mortal import Fuse
 from release_world import LEASE_S, Process, ReleaseWorld
 
 from core.clock import SystemClock
-from core.errors import OnwardError
 
 MakeWorld = Callable[..., ReleaseWorld]
 

@@ -1,0 +1,188 @@
+"""A version that is released directly has no canary: when its turns are seen to be broken, it is taken back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from planted import alarm, plant
+from release_world import ReleaseWorld
+
+from core import telemetry
+from core.events import Topic
+from core.store import fleet
+from serving.releases import CLUSTER
+
+MakeWorld = Callable[..., ReleaseWorld]
+
+
+@pytest.fixture
+def world(start_world: MakeWorld) -> ReleaseWorld:
+    """The anchor serves, and did well."""
+    world = start_world()
+    served(world, 1)
+    return world
+
+
+def served(world: ReleaseWorld, version: int, turns: int = 60, **fields: Any) -> None:
+    for number in range(turns):
+        plant(world, 1, first=number, version=version, **({"latency_ms": 12.5 + number / 100} | fields))
+    world.pass_time(1)
+
+
+BROKEN = [
+    ({"finish_reason": "error"}, "error_rate"),
+    ({"text": '<tool_call>{"name"'}, "invalid_tool_calls"),
+    ({"text": ""}, "empty_answers"),
+    ({"finish_reason": "length"}, "over_long_answers"),
+    ({"latency_ms": 400.0}, "latency"),
+]
+
+
+@pytest.mark.parametrize(("fields", "guard"), BROKEN)
+def test_a_release_that_breaks_is_taken_back(world: ReleaseWorld, fields: dict[str, Any], guard: str) -> None:
+    tools = {"tools": ({"name": "run"},)}
+    rollbacks = _rollbacks()
+    world.release()
+    served(world, 1, **tools)
+    assert world.live == 2
+    served(world, 2, **(tools | fields))
+    assert world.states() == {1: "live", 2: "rolled_back"}
+    assert world.why(2).startswith(f"{guard} in write: ")
+    assert {(r.version, r.state, r.by) for r in world.history()[-2:]} == {
+        (2, "rolled_back", "guard"),
+        (1, "live", "guard"),
+    }
+    assert world.check_one_lives() == 1
+    assert _rollbacks() == rollbacks + 1
+    child = world.publish(2)
+    world.run()
+    assert world.states()[child] == "rejected"
+    assert world.release(1) == child + 1, "another may serve"
+
+
+def test_a_release_that_does_well_stays(world: ReleaseWorld) -> None:
+    world.release()
+    served(world, 2)
+    served(world, 2, 3, finish_reason="error")
+    served(world, 2, finish_reason="abort", text="")
+    assert world.check_one_lives() == 2
+
+
+def test_what_was_as_bad_before_is_not_the_new_versions_fault(start_world: MakeWorld) -> None:
+    world = start_world(guard_turns=50)
+    served(world, 1, 100, finish_reason="error")
+    world.release()
+    served(world, 2, 100, finish_reason="error")
+    assert world.check_one_lives() == 2
+
+
+def test_a_version_that_served_nobody_yet_is_not_to_blame(world: ReleaseWorld) -> None:
+    served(world, 1, 100, finish_reason="error")
+    world.release()
+    world.pass_time(2)
+    assert world.check_one_lives() == 2
+
+
+def test_workloads_are_compared_each_with_itself(world: ReleaseWorld) -> None:
+    """Another mix of users is no other version."""
+    served(world, 1, workload="commit", finish_reason="length")
+    world.release()
+    served(world, 2, 200, workload="commit", finish_reason="length")
+    assert world.check_one_lives() == 2
+    served(world, 2, workload="write", finish_reason="length")
+    assert world.check_one_lives() == 1
+
+
+def test_the_first_version_has_nothing_before_it(world: ReleaseWorld) -> None:
+    served(world, 1, 100, finish_reason="error")
+    assert [(r.version, r.state) for r in world.history()] == [(1, "live")]
+
+
+def test_a_pinned_version_stays(world: ReleaseWorld) -> None:
+    world.release()
+    world.carry_out("pin", 2)
+    served(world, 2, 100, finish_reason="error")
+    assert world.check_one_lives() == 2
+
+
+def test_a_rollback_is_not_followed_by_another(world: ReleaseWorld) -> None:
+    """What is still under way by the version taken back says nothing of the one before it."""
+    world.release()
+    served(world, 2)
+    world.release(2)
+    served(world, 3, finish_reason="error")
+    assert world.check_one_lives() == 2
+    for _ in range(3):
+        served(world, 3, 30, finish_reason="error")
+        served(world, 2, 30)
+    assert world.states() == {1: "retired", 2: "live", 3: "rolled_back"}
+
+
+def test_an_alarm_takes_one_version_back(world: ReleaseWorld) -> None:
+    """It stays open until its monitor is content: that is no reason to go back to the first version."""
+    world.release()
+    world.release(2)
+    world.log.append_blocking(Topic.ALARMS, [alarm(world)])
+    world.pass_time(1)
+    assert world.check_one_lives() == 2
+    assert world.why(3) == "alarm of broken tool calls: share 0.4"
+    world.log.append_blocking(Topic.ALARMS, [alarm(world, state="acknowledged")])
+    world.pass_time(3)
+    assert world.check_one_lives() == 2
+    world.replace_controller()
+    world.pass_time(3)
+    assert world.check_one_lives() == 2
+    world.log.append_blocking(Topic.ALARMS, [alarm(world, "another")])
+    world.pass_time(1)
+    assert world.check_one_lives() == 1
+
+
+def test_an_alarm_that_is_closed_is_none(world: ReleaseWorld) -> None:
+    world.release()
+    alarms = [alarm(world), alarm(world, state="closed"), alarm(world, "b", severity="warning")]
+    world.log.append_blocking(Topic.ALARMS, alarms)
+    world.pass_time(2)
+    assert world.check_one_lives() == 2
+
+
+def test_a_version_on_its_way_is_judged_when_it_is_live(start_world: MakeWorld) -> None:
+    """Half of the fleet serves it; the version that it shall replace is not taken back for it."""
+    world = start_world("a", "b", "c")
+    world.release()
+    served(world, 2)
+    version = world.publish(2)
+    world.run(until=lambda: world.targets()["b"].serve == version)
+    world.engines["b"].away = True
+    served(world, version, finish_reason="error")
+    assert world.live == 2
+    world.engines["b"].away = False
+    world.pass_time(3)
+    assert world.states() == {1: "retired", 2: "live", 3: "rolled_back"}
+    assert world.check_one_lives() == 2
+
+
+def test_slow_drift_is_seen_against_those_who_stayed_on_the_first_version(start_world: MakeWorld) -> None:
+    world = start_world(holdback_share=0.2, maturity_s=10.0, min_users=20)
+    world.release()
+    for reward in (0.5, 0.2):
+        plant(world, 15, 0.6, first=int(100 * reward), version=1, arm="holdback")
+        plant(world, 30, reward, first=int(100 * reward), version=2)
+        world.pass_time(11)
+        assert world.live == (2 if reward == 0.5 else 1), "too few were held back, and then enough"
+    assert world.states() == {1: "live", 2: "rolled_back"}
+    assert "against the first version" in world.why(2)
+    assert world.check_one_lives() == 1
+
+
+def test_the_guards_order_is_kept_with_the_others(world: ReleaseWorld) -> None:
+    world.release()
+    served(world, 2, finish_reason="error")
+    with world.store.read() as connection:
+        order = fleet.get_order(connection, 1)
+        assert fleet.open_orders(connection, CLUSTER) == []
+    assert order is not None
+    assert (order.kind, order.version, order.by, order.error) == ("rollback", 1, "guard", None)
+
+
+def _rollbacks() -> float:
+    return telemetry.REGISTRY.get_sample_value("onward_rollbacks_total", {"by": "guard"}) or 0
