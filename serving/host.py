@@ -49,6 +49,7 @@ class EngineHost:
         self._draining = False
         self._said: ReplicaStatus | None = None
         self._said_s = float("-inf")
+        self._missed = ""  # why what was last asked of the engine did not come about
         self._retry_at_s = float("-inf")
         self._wakened = threading.Event()
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
@@ -160,12 +161,12 @@ class EngineHost:
     def _switch(self, target: ReplicaTarget) -> bool:
         serving = self._engine.serving()
         if serving == target.serve:
-            self._state, self._detail = "ready", ""
+            self._state, self._detail, self._missed = "ready", "", ""
             return False
         if target.serve in self._refused or not self._is_verified(target.serve):
             why = self._refused.get(target.serve)
             self._state = "ready" if serving is not None else "starting" if why is None else "failed"
-            self._detail = why or ""
+            self._detail = why or (self._missed if serving is None else "")
             return False
         if self._clock.monotonic() < self._retry_at_s:
             return False
@@ -182,13 +183,16 @@ class EngineHost:
         return True
 
     def _unload_next(self, target: ReplicaTarget) -> bool:
-        wanted = {target.serve, *target.hold, self._engine.serving()}
+        serving = self._engine.serving()
+        if serving is None:
+            return False  # an engine that is away may come back on any of them
+        wanted = {target.serve, *target.hold, serving}
         if self._loading is not None:
             wanted.add(self._loading[0])  # the loader has not done with it
         for version in sorted(set(self._engine.loaded()) - wanted):
             try:
                 self._engine.unload(version)
-            except (Conflict, EngineUnavailable):  # a request is pinned to it; a later round tries again
+            except (Conflict, EngineUnavailable):  # a request is pinned to it, or it is away: a later round tries again
                 continue
             self._figures.pop(version, None)
             return True
@@ -200,6 +204,7 @@ class EngineHost:
 
     def _away(self, error: Unavailable) -> None:
         self._state, self._detail = "starting", str(error)
+        self._missed = str(error)
         self._retry_at_s = self._clock.monotonic() + _RETRY_S
 
     # ------------------------------------------------------------------------------------------ what is said

@@ -1,0 +1,109 @@
+"""From an outcome's arrival to the first token of a version that learned from it: each outcome once, in any order."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from release_world import START
+
+from core import telemetry
+from core.events import PolicyVersion
+from core.ids import Version
+from serving.releases import LoopTimer
+
+
+def policy(version: int, arrivals: Sequence[datetime], parent: int | None = None) -> PolicyVersion:
+    return PolicyVersion(
+        version=Version(version),
+        policy="tiny",
+        digest="d",
+        parent=Version(parent or version - 1),
+        manifest=None,
+        outcome_arrivals=tuple(arrivals),
+        weights="w",
+        created_at=START,
+    )
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def timed() -> float:
+    return telemetry.REGISTRY.get_sample_value("onward_feedback_to_served_seconds_count") or 0
+
+
+def quantile(which: str) -> float | None:
+    return telemetry.REGISTRY.get_sample_value("onward_feedback_to_served_quantile_seconds", {"quantile": which})
+
+
+def test_superseded_versions_hand_their_arrivals_on() -> None:
+    """Whoever serves next has learned from them."""
+    timer, before = LoopTimer(), timed()
+    timer.published(policy(2, [START]))
+    timer.published(policy(3, [after(2)]))
+    assert timed() == before, "nobody served"
+    timer.first_token(Version(3), after(5))
+    timer.first_token(Version(3), after(9))
+    assert timed() == before + 2, "only the first token counts"
+    timer.publish_quantiles()
+    assert (quantile("0.5"), quantile("0.99")) == (4.0, pytest.approx(4.98))
+
+
+def test_what_one_line_learned_another_did_not() -> None:
+    """2 and 3 are siblings: 3 does not answer for what 2 learned."""
+    timer, before = LoopTimer(), timed()
+    timer.published(policy(2, [START], parent=1))
+    timer.published(policy(3, [START, START], parent=1))
+    timer.first_token(Version(3), after(1))
+    assert timed() == before + 2
+    timer.first_token(Version(2), after(1))
+    assert timed() == before + 3
+
+
+def test_the_engine_may_speak_before_the_log_does() -> None:
+    timer, before = LoopTimer(), timed()
+    timer.first_token(Version(2), after(3))
+    assert timed() == before
+    timer.published(policy(2, [START]))
+    assert timed() == before + 1
+    timer.publish_quantiles()
+    assert quantile("0.5") == 3.0
+
+
+def test_a_policy_told_twice_counts_its_arrivals_once() -> None:
+    timer, before = LoopTimer(), timed()
+    for _ in range(2):
+        timer.published(policy(2, [START]))
+    timer.first_token(Version(2), after(1))
+    timer.published(policy(2, [START]))
+    timer.first_token(Version(2), after(2))
+    assert timed() == before + 1
+
+
+def test_a_version_that_serves_again_times_nothing_again() -> None:
+    timer, before = LoopTimer(), timed()
+    timer.published(policy(2, [START]))
+    timer.published(policy(3, [START]))
+    for version in (2, 3, 2):
+        timer.first_token(Version(version), after(1))
+    assert timed() == before + 2
+
+
+@given(seconds=st.lists(st.floats(0, 1e6), min_size=1, max_size=50), cuts=st.lists(st.integers(0, 50), max_size=5))
+def test_quantiles_are_exact(seconds: list[float], cuts: list[int]) -> None:
+    """Over all outcomes since the start, in however many versions they were learned."""
+    timer = LoopTimer()
+    places = sorted({0, len(seconds), *(cut % len(seconds) for cut in cuts)})
+    at, taken = after(2e6), [timedelta(seconds=value) for value in seconds]
+    for version, (start, end) in enumerate(pairwise(places), 2):
+        timer.published(policy(version, [at - value for value in taken[start:end]]))
+        timer.first_token(Version(version), at)
+    timer.publish_quantiles()
+    exact = [value.total_seconds() for value in taken]
+    for which in ("0.5", "0.99"):
+        assert quantile(which) == pytest.approx(float(np.quantile(exact, float(which))), abs=1e-9)
