@@ -162,6 +162,8 @@ def onward_headers(turns: list[Turn]) -> Headers:
     ]
     if reasons:
         headers.append((b"x-onward-untrainable-reasons", ",".join(reasons).encode()))
+    if turns[0].plan.overridden:
+        headers.append((b"x-onward-sampling-overridden", ",".join(turns[0].plan.overridden).encode()))
     return headers
 
 

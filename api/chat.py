@@ -21,7 +21,7 @@ from api.decoding import decode_body
 from api.endpoint import Exchange
 from api.intake import take_in
 from api.messages import canonical, check_order
-from api.sampling import room_for_answer, sampling_of
+from api.sampling import overrule, room_for_answer, sampling_of
 from api.sessions import find_place
 from api.streaming import event
 from api.tools import check_tools
@@ -49,7 +49,9 @@ async def plan_chat(context: Context, headers: Headers, raw: bytes) -> "ChatExch
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.default_max_tokens
-    max_tokens = room_for_answer(prompt_tokens, context_length, asked, asked_by, default, "messages")
+    rules = services.settings.workloads.get(intake.workload)
+    max_tokens = room_for_answer(prompt_tokens, context_length, asked, asked_by, default, "messages", rules)
+    sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
     plan = TurnPlan(
         intake=intake,
         place=place,
@@ -57,7 +59,8 @@ async def plan_chat(context: Context, headers: Headers, raw: bytes) -> "ChatExch
         group_id=group_id,
         messages=tuple(msgspec.to_builtins(message) for message in body.messages),
         tools=tools,
-        sampling=sampling_of(body, max_tokens),
+        sampling=sampling,
+        overridden=overridden,
         transcript=transcript,
         parse_tools=bool(tools) and body.tool_choice != "none",
         parallel_tool_calls=body.parallel_tool_calls is not False,

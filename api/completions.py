@@ -9,7 +9,7 @@ from api.context import Context
 from api.decoding import decode_body
 from api.endpoint import Exchange
 from api.intake import take_in
-from api.sampling import room_for_answer, sampling_of
+from api.sampling import overrule, room_for_answer, sampling_of
 from api.sessions import place_text
 from api.streaming import event
 from api.turns import Delta, Turn, TurnPlan
@@ -26,7 +26,9 @@ async def plan_completion(context: Context, headers: Headers, raw: bytes) -> "Co
     place = await place_text(services, intake, body.prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.default_max_tokens
-    max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt")
+    rules = services.settings.workloads.get(intake.workload)
+    max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt", rules)
+    sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
     message = {"role": "prompt", "content": body.prompt}
     if body.suffix is not None:
         message["suffix"] = body.suffix
@@ -36,7 +38,8 @@ async def plan_completion(context: Context, headers: Headers, raw: bytes) -> "Co
         assignment=services.traffic.assign(intake.user_id or place.session_id),
         group_id=new_group_id(),
         messages=(message,),
-        sampling=sampling_of(body, max_tokens),
+        sampling=sampling,
+        overridden=overridden,
         top_logprobs=body.logprobs or 0,
     )
     return CompletionExchange(context, plan, body)

@@ -12,9 +12,10 @@ from api.identity import Identity
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
 from core.ids import SessionId, UserHash
+from core.settings import WORKLOAD_NAME
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
-_WORKLOAD = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_WORKLOAD = re.compile(WORKLOAD_NAME)
 _PURPOSES: dict[str, Purpose] = {"main": "turn", "side": "side", "summary": "summary"}
 _MAX_TAGS = 16
 _MAX_TAG_CHARACTERS = 512

@@ -19,6 +19,15 @@ _SESSION_HEADERS = {
     "x-onward-environment": "production or simulated",
     "x-onward-harness": "Version of the client that made the prompt",
 }
+_ANSWER_HEADERS = {
+    "x-onward-inference-id": "What feedback names; of several choices, joined by commas",
+    "x-onward-session-id": "The session that this turn is in",
+    "x-onward-policy-version": "That sampled the first token",
+    "x-onward-arm": "live, canary or holdback: which version the user is served by",
+    "x-onward-trainable": "Whether the turn can be trained on; while streaming, as far as the first token tells",
+    "x-onward-untrainable-reasons": "Why not, joined by commas",
+    "x-onward-sampling-overridden": "Which sampling fields the workload's settings changed, joined by commas",
+}
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -58,14 +67,18 @@ def _operation(name: str, body: type, answer: type, chunk: type) -> dict[str, An
         {"name": header, "in": "header", "required": False, "description": meaning, "schema": {"type": "string"}}
         for header, meaning in _SESSION_HEADERS.items()
     ]
+    answered = {
+        name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in _ANSWER_HEADERS.items()
+    }
     contents = {"application/json": answer.__name__, "text/event-stream": chunk.__name__}
+    response = _content("The answer; with `stream`, its chunks as server-sent events", contents)
     return {
         "operationId": name,
         "tags": ["generation"],
         "summary": (body.__doc__ or "").strip(),
         "parameters": headers,
         "requestBody": {"required": True, **_content("", {"application/json": body.__name__})},
-        "responses": {"200": _content("The answer; with `stream`, its chunks as server-sent events", contents)},
+        "responses": {"200": {**response, "headers": answered}},
     }
 
 

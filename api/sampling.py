@@ -1,10 +1,14 @@
-"""From the body's fields to `core.events.Sampling`, and how many tokens there is room for."""
+"""From the body's fields to `core.events.Sampling`: what there is room for, and what the operator overrules."""
+
+import msgspec
 
 from api.bodies import MAX_STOPS, GenerationBody
 from core.errors import InvalidRequest
 from core.events import Sampling
+from core.settings import WorkloadSettings
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's, and the only one at which logprobs need no rescaling
+_NONE_WHEN_OFF = frozenset(("top_k", "min_p", "logit_bias"))
 
 
 def sampling_of(body: GenerationBody, max_tokens: int) -> Sampling:
@@ -23,10 +27,32 @@ def sampling_of(body: GenerationBody, max_tokens: int) -> Sampling:
     )
 
 
+def overrule(asked: Sampling, rules: WorkloadSettings | None) -> tuple[Sampling, tuple[str, ...]]:
+    """How a workload is really sampled, and the names of what its rules changed. `max_tokens` is a bound, the others
+    stand in place of what was asked for."""
+    if rules is None:
+        return asked, ()
+    wanted = {name: value for name, value in rules if value is not None}
+    wanted["max_tokens"] = min(asked.max_tokens, wanted.get("max_tokens", asked.max_tokens))
+    changed = {
+        name: (value or None) if name in _NONE_WHEN_OFF else value
+        for name, value in wanted.items()
+        if (value or None) != (getattr(asked, name) or None)
+    }
+    return msgspec.structs.replace(asked, **changed), tuple(changed)
+
+
 def room_for_answer(
-    prompt_tokens: int, context_length: int, asked: int | None, asked_by: str, default: int, prompt_field: str
+    prompt_tokens: int,
+    context_length: int,
+    asked: int | None,
+    asked_by: str,
+    default: int,
+    prompt_field: str,
+    rules: WorkloadSettings | None,
 ) -> int:
-    """Tokens that the answer may have. Raises InvalidRequest when the prompt, or what was asked for, does not fit."""
+    """Tokens that the answer would have but for the rules' bound. Raises InvalidRequest when the prompt does not fit,
+    or what was asked for within that bound."""
     room = context_length - prompt_tokens
     if room < 1:
         raise InvalidRequest(
@@ -36,7 +62,8 @@ def room_for_answer(
         )
     if asked is None:
         return min(default, room)
-    if asked > room:
+    bound = asked if rules is None or rules.max_tokens is None else rules.max_tokens
+    if min(asked, bound) > room:
         raise InvalidRequest(
             f"{asked_by}: {asked} tokens, but after {prompt_tokens} of prompt the context has room for {room}",
             param=asked_by,

@@ -26,7 +26,8 @@ _S_TO_MS = 1000.0
 
 
 class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the choices of one request share. `transcript` is None where no next turn will look for this one."""
+    """What the choices of one request share. `transcript` is None where no next turn will look for this one;
+    `overridden` names what of the sampling is the operator's will and not the request's."""
 
     intake: Intake
     place: Place
@@ -35,6 +36,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] = ()
     sampling: Sampling
+    overridden: tuple[str, ...] = ()
     transcript: Transcript | None = None
     parse_tools: bool = False
     parallel_tool_calls: bool = True

@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,7 @@ from core.errors import ConfigError
 PREFIX = "ONWARD_"
 NOT_SETTINGS = frozenset({"ONWARD_REQUIRE_SERVICES"})  # the tests' own switch
 Scope = Literal["chat", "feedback", "admin"]
+WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 
 
 class _Stage(BaseModel):
@@ -30,6 +31,29 @@ class ApiKey(_Stage):
     """The tenant it belongs to."""
     scopes: tuple[Scope, ...] = ("chat", "feedback")
     """What it may do."""
+
+
+class WorkloadSettings(_Stage):
+    """How a workload is sampled, whatever its requests ask for; None: as they ask."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """0: the likeliest tokens, which cannot be trained on."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """1: all tokens."""
+    top_k: int | None = Field(default=None, ge=0, le=1 << 31)
+    """0: all tokens."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """0: all tokens."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most output tokens; who asks for fewer gets fewer."""
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """0: none."""
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """0: none."""
+    logit_bias: Literal[False] | None = None
+    """False: none."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(default=None, max_length=4)
+    """Instead of the request's stop strings; an empty list: none."""
 
 
 class ApiSettings(_Stage):
@@ -53,6 +77,8 @@ class ApiSettings(_Stage):
     """Output tokens where the request names none; the context may allow fewer."""
     environment: Literal["production", "simulated"] = "production"
     """Stamped on every turn."""
+    workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = {}
+    """Sampling that wins over what requests of a workload ask for, by the workload's name."""
 
 
 class IngestSettings(_Stage):

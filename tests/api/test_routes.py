@@ -282,11 +282,16 @@ def test_the_document_describes_it_all(service: Service) -> None:
         "/v1/chat/completions", "/v1/completions", "/v1/feedback", "/v1/feedback/{feedback_id}", "/v1/models",
         "/v1/models/{model}", "/v1/policies", "/v1/releases", "/v1/experiments", "/v1/rewards", "/v1/rewards/stream",
         *(f"/v1/policies/{{version}}/{kind}" for kind in ("promote", "rollback", "hold", "unhold", "pin", "unpin")),
-        "/v1/sessions/{session_id}", "/v1/sessions/{session_id}/end", "/healthz", "/readyz", "/metrics",
+        "/v1/sessions/{session_id}", "/v1/sessions/{session_id}/end", "/v1/fleet", "/healthz", "/readyz",
+        "/metrics",
     }  # fmt: skip
     chat = document["components"]["schemas"]["ChatBody"]
     assert chat["additionalProperties"] is False
     assert {"messages", "tools", "session_id", "stop"} <= set(chat["properties"])
+    answer = document["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]
+    assert set(service.chat("hi").headers) - {"date", "server", "content-length", "content-type"} <= set(
+        answer["headers"]
+    )
     references = set(_references(document))
     assert references
     assert {name.removeprefix("#/components/schemas/") for name in references} <= set(document["components"]["schemas"])
