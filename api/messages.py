@@ -16,8 +16,11 @@ Content = str | list[TextPart]
 
 
 class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
+    """The last field is what OpenAI's client adds to a streamed answer that it put together; it must be empty."""
+
     name: str
     arguments: str
+    parsed_arguments: UnsetType | None = UNSET
 
 
 class ToolCallPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,7 +48,7 @@ class UserMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", 
 
 
 class AssistantMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="assistant"):
-    """The last four fields are what OpenAI's client sends back of an answer; they must be empty."""
+    """The last five fields are what OpenAI's client sends back of an answer; they must be empty."""
 
     content: Content | UnsetType | None = UNSET
     tool_calls: list[ToolCallPart] | UnsetType | None = UNSET
@@ -54,6 +57,7 @@ class AssistantMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="ro
     annotations: list[None] | UnsetType | None = UNSET
     audio: UnsetType | None = UNSET
     function_call: UnsetType | None = UNSET
+    parsed: UnsetType | None = UNSET
 
 
 class ToolMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="tool"):

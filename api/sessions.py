@@ -87,20 +87,24 @@ async def _after(
 
 
 async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcript) -> Chain | None:
-    """Of the longest known prefix. A session given by the client is looked at alone."""
+    """Of the longest known prefix. A session given by the client is looked at alone.
+
+    Live state may have lost any of its entries, so a shorter prefix that it knows does not say that nobody knows a
+    longer one: only the store can.
+    """
     namespace, session_id = intake.identity.namespace, intake.session_id
     digests = transcript.candidates()
     keys = digests if session_id is None else [_within(session_id, digest) for digest in digests]
     chain = await services.live_state.get_chain(namespace, keys)
-    if chain is not None:
+    counts = {digest: count for count, digest in transcript.answers}
+    longer = [digest for digest in digests if chain is None or counts[digest] > chain.num_messages]
+    if not longer:
         return chain
     try:
-        turn = await asyncio.to_thread(_find_turn, services, namespace, digests, session_id)
+        turn = await asyncio.to_thread(_find_turn, services, namespace, longer, session_id)
     except StoreUnavailable:
-        return None  # the turn is served all the same, and counted as rewritten
-    if turn is None:
-        return None
-    return chain_of(turn, {digest: count for count, digest in transcript.answers}[turn.transcript_digest or ""])
+        return chain  # the turn is served all the same; where there is none, it counts as rewritten
+    return chain if turn is None else chain_of(turn, counts[turn.transcript_digest or ""])
 
 
 def _find_turn(

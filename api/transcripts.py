@@ -6,6 +6,7 @@ and the user, so that two users who say the same never share a session.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class Transcript:
         self._hash = hashlib.blake2b(_encode((user_id, tools)), digest_size=_DIGEST_BYTES)
         self.answers: list[tuple[int, str]] = []
         for count, message in enumerate(messages, 1):
-            self._hash.update(_encode(message))
+            self._hash.update(_digestible(message))
             if message["role"] == "assistant":
                 self.answers.append((count, self._hash.hexdigest()))
         self.num_messages = len(messages)
@@ -43,5 +44,21 @@ class Transcript:
         if calls:
             message["tool_calls"] = [tool_call(call.id, call.name, call.arguments) for call in calls]
         answered = self._hash.copy()
-        answered.update(_encode(message))
+        answered.update(_digestible(message))
         return answered.hexdigest()
+
+
+def _digestible(message: Mapping[str, Any]) -> bytes:
+    """Clients read a call's arguments and write them again in their own way: what counts is the JSON they are."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return _encode(message)
+    meant = [(call["id"], call["function"]["name"], _normal(call["function"]["arguments"])) for call in calls]
+    return _encode({**message, "tool_calls": meant})
+
+
+def _normal(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -195,21 +195,28 @@ class Service:
 
 
 @contextmanager
-def running(app: Any) -> Iterator[str]:
-    """Under uvicorn in a thread, as in production; the URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
-    config = uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="critical")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+def running(*apps: Any) -> Iterator[list[str]]:
+    """Each under uvicorn, as in production, all on one event loop in a thread; their URLs."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in apps]
+    for listener in listeners:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
+    options: dict[str, Any] = {"loop": "uvloop", "http": "httptools", "access_log": False, "log_level": "critical"}
+    servers = [uvicorn.Server(uvicorn.Config(app, **options)) for app in apps]
+
+    async def work() -> None:
+        await asyncio.gather(*(s.serve(sockets=[at]) for s, at in zip(servers, listeners, strict=True)))
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
     thread.start()
     try:
-        wait_for(lambda: server.started, "the server's start")
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        wait_for(lambda: all(server.started for server in servers), "the servers' start")
+        yield [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     finally:
-        server.should_exit = True
+        for server in servers:
+            server.should_exit = True
         thread.join(WAIT_S)
-        listener.close()
+        for listener in listeners:
+            listener.close()
 
 
 @contextmanager
@@ -233,42 +240,57 @@ def writing(writer: Writer, on: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def serve(directory: Path, renderer: Renderer | None = None, **settings: Any) -> Iterator[Service]:
+    with serve_replicas(directory, 1, renderer, **settings) as (service,):
+        yield service
+
+
+@contextmanager
+def serve_replicas(
+    directory: Path, count: int, renderer: Renderer | None = None, **settings: Any
+) -> Iterator[list[Service]]:
+    """Applications that share log, store and live state, and nothing else: each has a model of its own."""
     directory.mkdir(exist_ok=True)
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
     real_store = open_sqlite(directory / "store.db")
-    log, store, policy, live_state = (
-        BreakableLog(real_log),
-        BreakableStore(real_store),
-        ScriptedPolicy(),
-        MemoryLiveState(),
-    )
+    log, store, live_state = BreakableLog(real_log), BreakableStore(real_store), MemoryLiveState()
     states = {"writer": "ok"}
     traffic, orders = ScriptedTraffic(), ScriptedController(real_store)
-    services = ApiServices(
-        settings=ApiSettings(**{"feedback_lookup_s": 0.3, **settings}),
-        log=log,
-        store=store,
-        live_state=live_state,
-        policy=policy,
-        renderer=renderer or ByteRenderer(),
-        spec=SPEC,
-        clock=SystemClock(),
-        model_name=MODEL,
-        readiness=lambda: states,
-        traffic=traffic,
-    )
+    policies = [ScriptedPolicy() for _ in range(count)]
+    parts = [
+        ApiServices(
+            settings=ApiSettings(**{"feedback_lookup_s": 0.3, **settings}),
+            log=log,
+            store=store,
+            live_state=live_state,
+            policy=policy,
+            renderer=renderer or ByteRenderer(),
+            spec=SPEC,
+            clock=SystemClock(),
+            model_name=MODEL,
+            readiness=lambda: states,
+            traffic=traffic,
+        )
+        for policy in policies
+    ]
     on = threading.Event()
     on.set()
-    app = create_app(services)
     try:
         with (
             writing(Writer(real_log, real_store, ingest, SystemClock()), on),
             orders,
-            running(app) as url,
-            httpx.Client(base_url=url, timeout=WAIT_S, verify=False) as http,  # plain HTTP: spare the TLS set-up
+            running(*map(create_app, parts)) as urls,
+            ExitStack() as clients,
         ):
-            yield Service(url, services, policy, log, store, live_state, states, traffic, orders, on, http)
+            https = [clients.enter_context(_client(url)) for url in urls]
+            yield [
+                Service(url, services, policy, log, store, live_state, states, traffic, orders, on, http)
+                for url, services, policy, http in zip(urls, parts, policies, https, strict=True)
+            ]
     finally:
         real_log.close()
         real_store.close()
+
+
+def _client(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, timeout=WAIT_S, verify=False)  # plain HTTP: spare the TLS set-up
