@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("core", "api", "ingest", "scoring", "learner", "serving", "onward", "simulator", "onward_kernels")
 LIGHT = ("core", "api", "ingest", "scoring", "serving.rendering", "serving.weights", "serving.releases", "onward.cli")
-LIGHT += ("serving.sglang", "serving.fleet", "serving.deltas", "serving.host", "serving.model_facts", "serving.requests")
-LIGHT += ("onward.wiring", "onward.runtime", "onward.stages")
+LIGHT += ("serving.sglang", "serving.fleet", "serving.deltas", "serving.host", "serving.model_facts")
+LIGHT += ("serving.requests", "onward.wiring", "onward.runtime", "onward.stages")
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "util", "misc"}
 
 

@@ -125,7 +125,7 @@ class FleetServing:
         self._view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.heartbeat_timeout_s)
         self.policy = FleetPolicy(self._view, settings, facts, foundation.clock)
         self.policy.on_first_token = timer.first_token
-        self._view.on_change = self.policy.notice
+        self._view.on_look = self.policy.notice
         self.policy.notice()
         self.stages: Mapping[str, Stage] = {"fleet": self._view}
         self.children: Sequence[Child] = tuple(_hosts(foundation))

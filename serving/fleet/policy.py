@@ -25,6 +25,7 @@ from serving.sglang.generation import Generation, open_session
 
 _SUSPECT_S = 2.0  # a replica that lost a request is asked last for so long
 _LOOK_AGAIN_S = 0.05
+_SILENT_S = 10.0  # of a request whose replica is away, by its host; a connection that breaks is noticed at once
 ROUTER_NOT_CAPTURED = "router_not_captured"
 
 FirstToken = Callable[[Version, datetime], None]
@@ -157,16 +158,20 @@ class FleetPolicy:
     # ------------------------------------------------------------------------------------------ the fleet changes
 
     def notice(self) -> None:
-        """The view has changed: what waits for a replica that is gone need not wait for its silence to be long."""
+        """The view was looked at: who waits for a replica that is away need not wait as long as for one that is not."""
         live = self.live_version
         if live != UNKNOWN:
             telemetry.POLICY_VERSION.set(live)
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._give_up_lost)
-
-    def _give_up_lost(self) -> None:
         there = {replica.name for replica in self._view.snapshot.replicas if replica.serving is not None}
+        is_lost = any(generations and name not in there for name, generations in list(self._under_way.items()))
+        if is_lost and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._give_up_lost, there)
+
+    def _give_up_lost(self, there: set[str]) -> None:
+        """A host may be wrong, or gone alone: answers that still come are none of its business."""
+        silent_since_s = time.monotonic() - _SILENT_S
         for name, generations in self._under_way.items():
             if name not in there:
                 for generation in tuple(generations):
-                    generation.give_up()
+                    if generation.heard_s < silent_since_s:
+                        generation.give_up()

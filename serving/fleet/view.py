@@ -30,7 +30,7 @@ class FleetView:
         self._period_s = period_s
         self._wakened = threading.Event()
         self._snapshot = FleetSnapshot()
-        self.on_change: Callable[[], None] | None = None  # called from `step`'s thread when something is new
+        self.on_look: Callable[[], None] | None = None  # called from `step`'s thread after each look
         self.refresh()
 
     @property
@@ -46,8 +46,8 @@ class FleetView:
         except StoreUnavailable as error:
             logger.warning("the fleet is as it was: %s", error)
             return 0
-        if is_new and self.on_change is not None:
-            self.on_change()
+        if self.on_look is not None:
+            self.on_look()
         return int(is_new)
 
     def wake(self) -> None:

@@ -5,6 +5,7 @@ aborts what it had dispatched), wherever the request stands, and without a key.
 """
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -43,6 +44,7 @@ class Generation:
     def __init__(self, http: aiohttp.ClientSession, url: str, request: GenerateRequest) -> None:
         self._http, self._url, self._request = http, url, request
         self._response: aiohttp.ClientResponse | None = None
+        self.heard_s = time.monotonic()  # when the server last said something
 
     def give_up(self) -> None:
         """Let `stream` raise EngineUnavailable, though nothing was heard."""
@@ -56,6 +58,7 @@ class Generation:
             response = self._response = await self._post()
             try:
                 async for piece in response.content.iter_any():
+                    self.heard_s = time.monotonic()
                     for data in events.feed(piece):
                         chunks = answer.take(decode_event(data))
                         is_last = bool(chunks) and chunks[-1].finish_reason is not None

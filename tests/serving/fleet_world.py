@@ -74,7 +74,7 @@ class Fleet:
         publish(self.store, world.refs[ANCHOR], "live")
         self.view = FleetView(self.store, CLUSTER, self.clock, settings.heartbeat_timeout_s, period_s=0.02)
         self.policy = FleetPolicy(self.view, settings, read_model_facts(world.model), self.clock)
-        self.view.on_change = self.policy.notice
+        self.view.on_look = self.policy.notice
         self._runner = asyncio.Runner()
         self._watching = Stepper(self.view.step)
         self.hosts: dict[str, tuple[EngineHost, Stepper]] = {}

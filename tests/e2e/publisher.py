@@ -1,0 +1,85 @@
+"""Publishes versions into a service's directory as a learner does, with weights of the test's choice."""
+
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from core.events import PolicyVersion, Topic
+from core.fleet import CLUSTER
+from core.ids import ANCHOR, Version
+from core.probes import get_probe, put_probe
+from core.store import policies
+from learner.policy_model import PolicyModel
+from learner.probe import record
+from onward.wiring import open_foundation
+
+
+class Publisher:
+    """Beside the service, in the test's process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._foundation = open_foundation(directory)
+        self._made = directory / "made"
+        self._made.mkdir(exist_ok=True)
+        self._policy = PolicyModel(self._foundation.model, "cpu")
+        self._tensors = {
+            name: value.float()
+            for shard in sorted(self._foundation.model.glob("*.safetensors"))
+            for name, value in load_file(shard).items()
+        }
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._foundation.close()
+
+    def publish_damaged(self) -> Version:
+        """A version whose file rots in the blobs just after it was published, before anybody hears of it."""
+        return self.publish(spoil=False, rot=True)
+
+    def publish(self, *, scale: float = 1e-4, share: float = 1.0, spoil: bool = False, rot: bool = False) -> Version:
+        """The last version's weights with noise on a share of them; `spoil`: the same with all of them drowned in it.
+        Its parent is what is live."""
+        foundation = self._foundation
+        with foundation.store.begin() as connection:
+            version = policies.allocate_version(connection, foundation.clock.now())
+            parent = policies.live_version(connection, CLUSTER)
+        generator = torch.Generator().manual_seed(version)
+        changed = {}
+        for name, value in self._tensors.items():
+            noise = torch.randn(value.shape, generator=generator)
+            chosen = torch.rand(value.shape, generator=generator) < share
+            changed[name] = value + (value.std() * noise if spoil else scale * noise * chosen)
+        shard = self._made / "model.safetensors"
+        save_file(changed, shard)
+        if not spoil:
+            self._tensors = changed
+        ref = foundation.weights.publish(version, [shard], parent)
+        if rot:
+            self._rot(version)
+        self._policy.load([shard])
+        put_probe(foundation.blobs, version, record(self._policy, get_probe(foundation.blobs, ANCHOR), ref.digest))
+        policy = PolicyVersion(
+            version=version,
+            policy=foundation.settings.serving.model_name,
+            digest=ref.digest,
+            parent=parent,
+            manifest=None,
+            weights=ref.path,
+            created_at=foundation.clock.now(),
+        )
+        with foundation.store.begin() as connection:
+            policies.put_policy(connection, policy)
+        foundation.log.append_blocking(Topic.POLICIES, [policy])
+        return version
+
+    def _rot(self, version: Version) -> None:
+        blobs = self._foundation.blobs
+        for path in blobs.list(f"weights/{version:08d}"):
+            if "safetensors" in path or "delta" in path:
+                content = bytearray(blobs.get(path))
+                content[-len(content) // 3] ^= 0x41
+                blobs.put(path, bytes(content))

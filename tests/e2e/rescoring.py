@@ -1,0 +1,66 @@
+"""What was recorded, computed again with stock transformers in float32."""
+
+import torch
+from safetensors.torch import load_file
+from sqlalchemy import select
+from transformers import AutoModelForCausalLM
+
+from core import tables
+from core.events import Completion
+from core.ports import WeightsRef
+from core.store import policies, turns
+from onward.wiring import Foundation
+
+
+def all_turns(foundation: Foundation) -> list[Completion]:
+    with foundation.store.read() as connection:
+        ids = [row[0] for row in connection.execute(select(tables.turns.c.inference_id))]
+        return [
+            turn
+            for start in range(0, len(ids), 500)
+            for turn in turns.get_turns(connection, ids[start : start + 500]).values()
+        ]
+
+
+def published_model(foundation: Foundation, version: int) -> torch.nn.Module:
+    with foundation.store.read() as connection:
+        policy = policies.get_policy(connection, version)  # type: ignore[arg-type]
+    assert policy is not None
+    shards = foundation.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
+    model = AutoModelForCausalLM.from_pretrained(foundation.model, dtype=torch.float32)
+    state = {name: tensor.float() for shard in shards for name, tensor in load_file(shard).items()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    model.tie_weights()
+    return model.eval()
+
+
+@torch.inference_mode()
+def worst_difference(model: torch.nn.Module, version: int, spoken: list[Completion]) -> float:
+    worst = 0.0
+    for turn in spoken:
+        ids = torch.tensor([turn.prompt_token_ids + turn.token_ids])
+        logits = model(ids).logits[0, len(turn.prompt_token_ids) - 1 : -1]
+        logprobs = torch.log_softmax(logits.float() / turn.logprob_space.temperature, -1)
+        for span in turn.policy_versions:
+            if span.version != version:
+                continue
+            span_ids = torch.tensor(turn.token_ids[span.start : span.end])
+            ours = torch.tensor(turn.logprobs[span.start : span.end])
+            theirs = logprobs[span.start : span.end].gather(1, span_ids[:, None])[:, 0]
+            worst = max(worst, float((ours - theirs).abs().max()))
+    return worst
+
+
+def worst_difference_of(foundation: Foundation, spoken: list[Completion]) -> float:
+    """Over all turns, each span under its own version."""
+    versions = {span.version for turn in spoken for span in turn.policy_versions}
+    return max(
+        worst_difference(published_model(foundation, version), version, turns_of(spoken, version))
+        for version in sorted(versions)
+    )
+
+
+def turns_of(spoken: list[Completion], version: int) -> list[Completion]:
+    return [turn for turn in spoken if any(span.version == version for span in turn.policy_versions)]

@@ -1,0 +1,243 @@
+"""The service over two real SGLang servers: used by a client, and hit by what happens to servers and hosts."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+from openai import OpenAI
+from publisher import Publisher
+from rescoring import all_turns, worst_difference_of
+from service_tree import Service, user, wait_for
+from sglang_server import PYTHON, require_sglang
+
+from core.events import Completion
+from onward.wiring import Foundation, open_foundation
+
+SETTINGS = {
+    "serving.engine": "sglang",
+    "serving.sglang.python": str(PYTHON),
+    "serving.sglang.replicas": 2,
+    "serving.sglang.admin_timeout_s": 5.0,
+    "serving.sglang.health_every_s": 1.0,
+    "serving.sglang.health_timeout_s": 3.0,
+    "serving.min_swap_interval_s": 0.05,
+    "learner.enabled": "false",
+    "release.canary": "off",
+}
+TOLERANCE = 1e-4
+ASK = "[web] write total(xs): sum of xs"
+ON_AND_ON = {"max_tokens": 400, "logit_bias": {"0": -100, "2": -100}}
+TOOL = {"type": "function", "function": {"name": "run_tests", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    require_sglang()
+    directory = tmp_path_factory.mktemp("fleet") / "service"
+    directory.mkdir()
+    made = Service(directory, SETTINGS)
+    yield made.start()
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def publisher(service: Service) -> Iterator[Publisher]:
+    with Publisher(service.directory) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def ready(service: Service) -> None:
+    """Whatever another test did to it."""
+    wait_for(lambda: all(replica["state"] == "ready" for replica in fleet(service)), 240, "a whole fleet")
+
+
+def fleet(service: Service) -> list[dict[str, Any]]:
+    return list(service.get("/v1/fleet")["data"])
+
+
+def all_serve(service: Service, version: int) -> bool:
+    live = service.get("/v1/policies")["live"]
+    return bool(live == version and [r["serving"] for r in fleet(service)] == [version, version])
+
+
+def host_process(service: Service, name: str) -> psutil.Process:
+    children = psutil.Process(service.pid).children()
+    return next(child for child in children if name in child.cmdline() and "serve" in child.cmdline())
+
+
+def engine_process(service: Service, name: str) -> psutil.Process:
+    return host_process(service, name).children()[0]
+
+
+def running(replica: dict[str, Any]) -> int:
+    with urllib.request.urlopen(f"{replica['url']}/v1/loads?include=core", timeout=10) as answer:
+        return sum(load["num_running_reqs"] for load in json.load(answer)["loads"])
+
+
+@asynccontextmanager
+async def streaming(service: Service, session: str = "", **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    body = {"model": "onward-tiny", "messages": [user(ASK)], "stream": True, **fields}
+    headers = {"x-onward-session-id": session} if session else {}
+    url = service.url + "/v1/chat/completions"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as response:
+        yield response
+
+
+async def events_of(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    async for line in response.content:
+        if line.startswith(b"data: {"):
+            yield json.loads(line.removeprefix(b"data: "))
+
+
+def test_the_official_client_streams_with_tools_and_goes_on_in_one_session(service: Service) -> None:
+    with OpenAI(base_url=service.url + "/v1", api_key="none") as client:
+        messages: list[Any] = [user(ASK)]
+        stream = client.chat.completions.create(
+            model="onward-tiny", messages=messages, tools=[TOOL], stream=True, stream_options={"include_usage": True}
+        )  # type: ignore[call-overload]
+        chunks = list(stream)
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert chunks[-1].usage.completion_tokens > 0
+    first = next(said["onward"] for chunk in chunks if "onward" in (said := chunk.model_dump()))
+    messages += [{"role": "assistant", "content": said}, user("again")]
+    again = service.post(
+        "/v1/chat/completions",
+        {"model": "onward-tiny", "messages": messages, "tools": [TOOL]},
+        x_onward_session_id=first["session_id"],
+    )
+    assert again["onward"]["parent_id"] == first["inference_id"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0  # the same server had the prefix
+    turns = logged(service, {first["inference_id"], again["onward"]["inference_id"]})
+    assert len({turn.replica for turn in turns}) == 1
+    assert turns[0].replica in ("engine-1", "engine-2")
+
+
+def logged(service: Service, inference_ids: set[str]) -> list[Completion]:
+    foundation = open_foundation(service.directory)
+    try:
+        return list(wait_for(lambda: _found(foundation, inference_ids), 10, "the turns in the store"))
+    finally:
+        foundation.close()
+
+
+def _found(foundation: Foundation, inference_ids: set[str]) -> list[Completion] | None:
+    turns = [turn for turn in all_turns(foundation) if turn.inference_id in inference_ids]
+    return turns if len(turns) == len(inference_ids) else None
+
+
+def test_what_was_recorded_rescores_across_a_swap(service: Service, publisher: Publisher) -> None:
+    async def talk() -> None:
+        swapping = asyncio.create_task(asyncio.to_thread(publish_and_wait))
+        while not swapping.done():
+            await asyncio.gather(*(drain() for _ in range(4)))
+        await swapping
+
+    async def drain() -> None:
+        async with streaming(service, max_tokens=60) as response:
+            assert [event async for event in events_of(response)][-1].get("error") is None
+
+    def publish_and_wait() -> None:
+        for _ in range(3):
+            version = publisher.publish(scale=3e-3)
+            wait_for(lambda v=version: all_serve(service, v), 60, f"version {version}")
+
+    asyncio.run(talk())
+    foundation = open_foundation(service.directory)
+    try:
+        turns = [turn for turn in all_turns(foundation) if turn.trainable]
+        assert sum(len(turn.policy_versions) > 1 for turn in turns) > 0, "no answer met a swap"
+        assert worst_difference_of(foundation, turns) < TOLERANCE
+    finally:
+        foundation.close()
+
+
+def test_an_engine_that_is_killed_costs_the_streams_begun_and_nothing_else(service: Service) -> None:
+    async def run() -> None:
+        async with streaming(service, session="s-killed", **ON_AND_ON) as response:
+            events = events_of(response)
+            await anext(events)
+            await asyncio.to_thread(kill_the_busy_one)
+            assert [event async for event in events][-1]["error"]["type"]
+        async with streaming(service, session="s-killed", max_tokens=8) as response:  # at once, by the other one
+            assert response.status == 200
+            assert "error" not in [event async for event in events_of(response)][-1]
+
+    def kill_the_busy_one() -> None:
+        name = next(replica["name"] for replica in fleet(service) if running(replica))
+        os.killpg(engine_process(service, name).pid, signal.SIGKILL)
+
+    asyncio.run(run())
+    wait_for(lambda: all(replica["state"] == "ready" for replica in fleet(service)), 240, "the engine's return")
+
+
+def test_a_host_that_is_killed_catches_up_by_itself(service: Service, publisher: Publisher) -> None:
+    before = host_process(service, "engine-2").pid
+    host_process(service, "engine-2").kill()
+    version = publisher.publish()
+    assert service.chat(ASK, max_tokens=4)["onward"]["inference_id"]
+    wait_for(lambda: all_serve(service, version), 150, "both engines on the new version")
+    assert host_process(service, "engine-2").pid != before
+
+
+def test_an_engine_that_hangs_is_left_and_started_again(service: Service) -> None:
+    stopped = engine_process(service, "engine-1")
+    os.killpg(stopped.pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    answers = [service.chat(ASK, max_tokens=4)["onward"]["inference_id"] for _ in range(8)]
+    assert len(set(answers)) == 8
+    assert time.monotonic() - began_s < 60
+    wait_for(lambda: not stopped.is_running(), 60, "the end of the hung engine")
+    wait_for(lambda: all(replica["state"] == "ready" for replica in fleet(service)), 240, "the engine's return")
+
+
+def test_a_client_that_hangs_up_aborts_its_request(service: Service) -> None:
+    async def run() -> None:
+        async with streaming(service, **ON_AND_ON) as response:
+            await anext(events_of(response))
+
+    asyncio.run(run())
+    wait_for(lambda: not any(map(running, fleet(service))), 0.8, "the abort")
+
+
+def test_an_operator_takes_a_version_back(service: Service, publisher: Publisher) -> None:
+    good = int(service.get("/v1/policies")["live"])
+    bad = publisher.publish()
+    wait_for(lambda: all_serve(service, bad), 60, "the release")
+    service.post(f"/v1/policies/{good}/rollback", {"why": "users complain"})
+    assert service.chat(ASK, max_tokens=4)["onward"]["policy_version"] == good  # who does not serve it yet is passed by
+    wait_for(lambda: all_serve(service, good), 60, "the other engine")
+    states = {entry["version"]: entry["state"] for entry in service.get("/v1/policies")["data"]}
+    assert (states[good], states[bad]) == ("live", "rolled_back")
+
+
+def test_what_is_damaged_is_refused_and_everybody_goes_on(service: Service, publisher: Publisher) -> None:
+    live = int(service.get("/v1/policies")["live"])
+    bad = publisher.publish_damaged()
+    wait_for(
+        lambda: {e["version"]: e["state"] for e in service.get("/v1/policies")["data"]}[bad] == "rejected",
+        60,
+        "the rejection",
+    )
+    assert all_serve(service, live)
+    assert service.chat(ASK, max_tokens=4)["onward"]["policy_version"] == live
+
+
+def test_the_command_line_shows_the_fleet(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
+    from onward.client import show_fleet
+
+    show_fleet(Path(service.directory), None)
+    shown = capfd.readouterr().out
+    assert "engine-1" in shown
+    assert "engine-2" in shown
+    assert "ready" in shown
