@@ -101,8 +101,9 @@ class ReleaseWorld:
 
     def make_model(self) -> Path:
         model = self.directory / "model"
-        model.mkdir()
-        self.shards_at(model / "model.safetensors", 0)
+        if not model.exists():
+            model.mkdir()
+            self.shards_at(model / "model.safetensors", 0)
         return model
 
     def shards_at(self, path: Path, seed: int) -> list[Path]:
@@ -214,11 +215,11 @@ class ReleaseWorld:
         deadline_s = time.monotonic() + _PATIENCE_S
         while True:
             moved = self.round()
-            if until() if until is not None else not moved and self.is_settled():
+            if until() if until is not None else not moved and not self.unsettled():
                 return
             assert time.monotonic() < deadline_s, (self.states(), self.statuses(), self.targets())
-            if not moved:
-                time.sleep(0.002)  # a loader's thread is at work
+            for name in [] if moved else self.unsettled():
+                self.hosts[name].step(0.02)  # its loader is at work
 
     def pass_time(self, seconds: float, step_s: float = 0.5) -> None:
         """As time goes by: rounds all along."""
@@ -227,20 +228,16 @@ class ReleaseWorld:
             self.clock.advance(min(step_s, left_s))
             self.run()
 
-    def is_settled(self) -> bool:
-        """Every host has what it shall have, or has refused it; an engine that is away is waited for elsewhere."""
+    def unsettled(self) -> list[str]:
+        """Hosts that neither have what they shall have, nor have refused it; an engine that is away is waited for
+        elsewhere."""
         targets, statuses = self.targets(), self.statuses()
-        for name in self.hosts:
-            if self.engines[name].serving() is None and getattr(self.engines[name], "away", False):
-                continue
-            if name not in targets or name not in statuses:
-                return False
-            target, status = targets[name], statuses[name]
-            if not set(target.hold) <= status.figures.keys() | status.refused.keys():
-                return False
-            if target.serve not in (status.serving, *status.refused):
-                return False
-        return True
+        return [
+            name
+            for name in self.hosts
+            if not getattr(self.engines[name], "away", False)
+            and (name not in targets or name not in statuses or not _has(statuses[name], targets[name]))
+        ]
 
     def release(self, parent: int = 1) -> Version:
         version = self.publish(parent)
@@ -351,6 +348,11 @@ class ReleaseWorld:
         assert {engine.serving() for engine in self.engines.values()} == {live}
         assert not in_order or [release.version for release in self.said() if release.state == "live"][-1] == live
         return live
+
+
+def _has(status: ReplicaStatus, target: ReplicaTarget) -> bool:
+    answered = status.figures.keys() | status.refused.keys()
+    return set(target.hold) <= answered and target.serve in (status.serving, *status.refused)
 
 
 def _key(release: Release) -> tuple[Any, ...]:
