@@ -109,7 +109,7 @@ def test_the_official_client_streams_with_tools_and_goes_on_in_one_session(servi
         chunks = list(stream)
     said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert chunks[-1].usage.completion_tokens > 0
-    first = next(said["onward"] for chunk in chunks if "onward" in (said := chunk.model_dump()))
+    first = next(told["onward"] for chunk in chunks if "onward" in (told := chunk.model_dump()))
     messages += [{"role": "assistant", "content": said}, user("again")]
     again = service.post(
         "/v1/chat/completions",
