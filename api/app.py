@@ -12,6 +12,7 @@ from starlette.routing import Route
 from api.asgi import Receive, Scope, Send
 from api.chat import plan_chat
 from api.completions import plan_completion
+from api.console import console_router
 from api.context import Context
 from api.endpoint import GenerationEndpoint
 from api.errors import answer_error, install_error_handlers
@@ -24,10 +25,20 @@ from api.policies import policies_router
 from api.rewards import rewards_router
 from api.services import ApiServices
 from api.session_routes import session_router
+from api.status import status_router
 
 VERSION = "0.1.0"
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+_ROUTERS = (
+    feedback_router,
+    session_router,
+    policies_router,
+    fleet_router,
+    rewards_router,
+    status_router,
+    health_router,
+)
 
 
 class Application(FastAPI):
@@ -66,8 +77,9 @@ def create_app(services: ApiServices) -> FastAPI:
     install_error_handlers(app)
     for path, plan in ((CHAT, plan_chat), (COMPLETIONS, plan_completion)):
         app.add_hot_route(path, GenerationEndpoint(context, plan))
-    for make in (feedback_router, session_router, policies_router, fleet_router, rewards_router, health_router):
+    for make in _ROUTERS:
         app.include_router(make(context))
+    app.include_router(console_router())
     _describe_all(app)
     return app
 

@@ -49,6 +49,13 @@ def list_policies(connection: Connection, limit: int) -> list[tuple[PolicyVersio
     return [(_decode(row.record), row.state) for row in rows]
 
 
+def count_states(connection: Connection) -> dict[str, int]:
+    """How many published versions are in each release state."""
+    table = tables.policies
+    query = select(table.c.state, func.count().label("versions")).where(table.c.record.is_not(None))
+    return {row.state: row.versions for row in connection.execute(query.group_by(table.c.state))}
+
+
 def list_versions(connection: Connection) -> list[Version]:
     """All that were allocated, the oldest first."""
     table = tables.policies
