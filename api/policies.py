@@ -88,6 +88,12 @@ def policies_router(context: Context) -> APIRouter:
 
     for kind, meaning in _ORDERS.items():
         _order_route(router, context, kind, meaning)
+    _history_routes(router, context)
+    return router
+
+
+def _history_routes(router: APIRouter, context: Context) -> None:
+    services = context.services
 
     @router.get("/v1/releases")
     async def list_releases(request: Request) -> Response:
@@ -108,8 +114,6 @@ def policies_router(context: Context) -> APIRouter:
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda c: fleet.list_experiments(c, CLUSTER, limit))
         return json_response({"object": "list", "data": [msgspec.to_builtins(each) for each in listed]})
-
-    return router
 
 
 def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: str) -> None:
