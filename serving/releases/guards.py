@@ -18,7 +18,7 @@ from serving.releases.sequential import confidence_sequence
 ALPHA = 0.01
 LEAST_TURNS = 20
 _SCALE = 0.2  # a share that differs by as much is what guards are for
-_SLOWER = math.log(1.5)
+_SLOWER = math.log(4)  # its users share a replica, which may be busier, or on a busier machine, than the others
 _LATENCY_SCALE = 0.5
 _Values = Sequence[tuple[str, float]]  # by unit
 

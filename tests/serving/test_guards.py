@@ -53,7 +53,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "invalid_tool_calls": {"invalid_call": True},
     "empty_answers": {"empty": True},
     "over_long_answers": {"finish_reason": "length", "over_long": True},
-    "latency": {"latency_ms": 20_000.0},
+    "latency": {"latency_ms": 1_000_000.0},
 }
 
 

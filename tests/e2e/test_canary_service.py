@@ -1,0 +1,98 @@
+"""Canaries on two real SGLang servers: versions of planted worth, judged by simulated users, decided by themselves."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+from publisher import Publisher
+from service_tree import Service, user, wait_for
+from sglang_server import PYTHON, require_sglang
+
+USERS = 80
+LIVE = 0.5  # the share of answers that is accepted
+VERDICT_TIMEOUT_S = 150
+SETTINGS = {
+    "serving.engine": "sglang",
+    "serving.sglang.python": str(PYTHON),
+    "serving.sglang.replicas": 2,
+    "learner.enabled": "false",
+    "release.canary_share": 0.4,
+    "release.maturity_s": 1.0,
+    "release.horizon_turns": 300,
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    require_sglang()
+    directory = tmp_path_factory.mktemp("canary") / "service"
+    directory.mkdir()
+    made = Service(directory, SETTINGS)
+    yield made.start()
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def publisher(service: Service) -> Iterator[Publisher]:
+    with Publisher(service.directory) as made:
+        yield made
+
+
+async def live_and_judge(service: Service, worth: Callable[[int], float], until: Callable[[], Any]) -> None:
+    """Every user asks, and takes or turns down what comes, as likely as the version that spoke is worth."""
+    over = asyncio.Event()
+
+    async def one(http: aiohttp.ClientSession, number: int) -> None:
+        chance = random.Random(number)
+        body = {"model": "onward-tiny", "messages": [user(f"[web] write f{number}(xs): sum of xs")], "max_tokens": 6}
+        while not over.is_set():
+            async with http.post("/v1/chat/completions", json={**body, "user": f"user-{number}"}) as response:
+                assert response.status == 200, await response.text()
+                onward = (await response.json())["onward"]
+            name = "accepted" if chance.random() < worth(onward["policy_version"]) else "rejected"
+            outcome = {"inference_id": onward["inference_id"], "metric_name": name, "value": True}
+            async with http.post("/v1/feedback", json=outcome) as response:
+                assert response.status == 200, await response.text()
+
+    async def watch() -> None:
+        await asyncio.to_thread(wait_for, until, VERDICT_TIMEOUT_S, "a verdict")
+        over.set()
+
+    connector = aiohttp.TCPConnector(limit=16)  # as many ask at a time
+    async with aiohttp.ClientSession(service.url, connector=connector) as http, asyncio.TaskGroup() as group:
+        for number in range(USERS):
+            group.create_task(one(http, number))
+        group.create_task(watch())
+
+
+@pytest.mark.parametrize(
+    ("effect", "ends"),
+    [(-0.4, {"rolled_back"}), (0.0, {"live", "rolled_back"}), (0.3, {"live"})],
+    ids=["worse", "equal", "better"],
+)
+@pytest.mark.timeout(600)
+def test_a_canary_is_decided_by_what_its_users_do(
+    service: Service, publisher: Publisher, effect: float, ends: set[str]
+) -> None:
+    live = int(service.get("/v1/policies")["live"])
+    canary = publisher.publish(scale=1e-5)
+
+    def state() -> str:
+        return str({each["version"]: each["state"] for each in service.get("/v1/policies")["data"]}[canary])
+
+    worth = {live: LIVE, canary: LIVE + effect}
+    asyncio.run(live_and_judge(service, lambda version: worth.get(version, LIVE), lambda: state() in ends))
+    experiment = service.get("/v1/experiments")["data"][0]
+    assert experiment["canary"] == canary
+    assert experiment["verdict"] == ("promote" if state() == "live" else "rollback")
+    assert "reward" in experiment["why"]
+    assert experiment["figures"]["turns"] > 0
+    wait_for(lambda: service.get("/v1/policies")["live"] == (canary if state() == "live" else live), 30)
+    wait_for(lambda: served(service) == {service.get("/v1/policies")["live"]}, 60, "both engines on what is live")
+
+
+def served(service: Service) -> set[int]:
+    return {replica["serving"] for replica in service.get("/v1/fleet")["data"]}
