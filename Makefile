@@ -10,11 +10,12 @@ SECONDS ?=
 SEED ?= 0
 SHIFT ?=
 ENGINE ?= local
+SWAPS ?=
 NAME ?=
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run test check bench model sglang-cpu lock clean
+.PHONY: install demo run test soak check bench model sglang-cpu lock clean
 
 install: $(VENV)/.installed
 
@@ -34,6 +35,9 @@ run: install ## the service alone, on DIR, until stopped
 
 test: install ## the tests
 	$(BIN)/python -m pytest
+
+soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
+	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/test_soak.py
 
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --check .

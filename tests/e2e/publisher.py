@@ -1,5 +1,6 @@
 """Publishes versions into a service's directory as a learner does, with weights of the test's choice."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -17,10 +18,10 @@ from onward.wiring import open_foundation
 
 
 class Publisher:
-    """Beside the service, in the test's process."""
+    """Beside the service, in the test's process, under the same settings."""
 
-    def __init__(self, directory: Path) -> None:
-        self._foundation = open_foundation(directory)
+    def __init__(self, directory: Path, overrides: Mapping[str, str] | None = None) -> None:
+        self._foundation = open_foundation(directory, overrides)
         self._made = directory / "made"
         self._made.mkdir(exist_ok=True)
         self._policy = PolicyModel(self._foundation.model, "cpu")
