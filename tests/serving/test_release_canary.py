@@ -174,12 +174,12 @@ def test_who_is_not_in_the_experiment_does_not_decide(world: ReleaseWorld, field
     assert is_undecided(world)
 
 
-def test_history_is_no_evidence(make_world: MakeWorld) -> None:
-    """What the log holds from before anybody judged."""
-    world = make_world(**SETTINGS)
-    plant(world, 50, 1.0, version=1, finish_reason="error")
-    world.start()
-    begin(world)
+def test_a_turn_told_twice_is_one(world: ReleaseWorld) -> None:
+    """The log tells at least once; 15 turns are too few for a guard."""
+    for name, finish in (("live", "stop"), ("canary", "error")):
+        turns = [turn(world, f"user-{number}", **arm(world, name, finish_reason=finish)) for number in range(15)]
+        for _ in range(3):
+            world.log.append_blocking(Topic.TURNS, turns)
     assert is_undecided(world)
 
 

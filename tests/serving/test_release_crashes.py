@@ -47,6 +47,26 @@ def test_a_release(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
     assert not world.has_weights(2)
 
 
+def test_what_was_served_without_a_word_is_said_before_anything_newer_is_tried(start_world: MakeWorld) -> None:
+    """A version may serve when its controller ends; one that came meanwhile does not make it superseded."""
+    world = start_world("a", "b", keep_versions=1000)
+    live = 1
+    for at in range(7):  # targets thrice, chain, log, outbox, targets
+        first = world.publish(live)
+        world.process.fuse.set(at)
+        with pytest.raises(Crash):
+            world.run()
+        for _ in range(3):  # the hosts go on with what they were told
+            for host in world.hosts.values():
+                host.step(0.01)
+        live = world.publish(live)
+        world.replace_controller()
+        world.run()
+        assert world.check_one_lives() == live, at
+        served = any(first in engine.switches for engine in world.engines.values())
+        assert world.steps(first) == (["live", "retired"] if served else ["superseded"]), at
+
+
 def test_a_refusal(start_world: MakeWorld) -> None:
     world = start_world()
     for at in range(MOST):

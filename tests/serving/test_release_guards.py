@@ -92,6 +92,17 @@ def test_workloads_are_compared_each_with_itself(world: ReleaseWorld) -> None:
     assert world.check_one_lives() == 1
 
 
+def test_history_is_no_evidence(make_world: MakeWorld) -> None:
+    """What the log holds from before anybody judged."""
+    world = make_world()
+    plant(world, 60, version=1)
+    plant(world, 60, version=2, finish_reason="error")
+    world.start()
+    world.release()
+    world.pass_time(2)
+    assert world.check_one_lives() == 2
+
+
 def test_the_first_version_has_nothing_before_it(world: ReleaseWorld) -> None:
     served(world, 1, 100, finish_reason="error")
     assert [(r.version, r.state) for r in world.history()] == [(1, "live")]
@@ -147,6 +158,7 @@ def test_an_alarm_that_is_closed_is_none(world: ReleaseWorld) -> None:
 def test_a_version_on_its_way_is_judged_when_it_is_live(start_world: MakeWorld) -> None:
     """Half of the fleet serves it; the version that it shall replace is not taken back for it."""
     world = start_world("a", "b", "c")
+    served(world, 1)
     world.release()
     served(world, 2)
     version = world.publish(2)
