@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from core import reward_spec, settings, telemetry
+from serving.sglang.swap import drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,3 +53,7 @@ def test_documents_link_to_what_exists() -> None:
             if not (document.parent / target).exists():
                 broken.append(f"{document.relative_to(ROOT)}: {target}")
     assert not broken
+
+
+def test_the_swap_is_drawn_as_it_is() -> None:
+    assert drawing() in (ROOT / "docs" / "architecture.md").read_text()
