@@ -34,7 +34,7 @@ class Answer:
         """`where` names the engine in errors."""
         self._where = where
         self._told = 0  # tokens
-        self._begun: tuple[str | None, int] | None = None  # label and retractions at the first token
+        self._begun: tuple[str | None, int] | None = None  # the label with the first token, and no retractions
         self._certain = True
 
     def take(self, event: Event) -> list[TokenChunk]:
@@ -53,7 +53,7 @@ class Answer:
         spans = None if finish is None or meta.weight_versions is None else version_spans(meta.weight_versions, end)
         chunks = self._chunks(event, start, end, spans)
         if finish is not None:
-            chunks[-1] = msgspec.structs.replace(chunks[-1], finish_reason=finish, version_spans=spans)
+            chunks[-1] = _last(chunks[-1], finish, spans)
         if start == 0:
             chunks[0] = msgspec.structs.replace(chunks[0], cached_tokens=meta.cached_tokens)
         return chunks
@@ -69,9 +69,8 @@ class Answer:
         return _FINISHED[finish.type]
 
     def _watch(self, meta: MetaInfo) -> None:
-        now = (meta.weight_version, meta.num_retractions)
-        self._begun = self._begun or now
-        self._certain = self._certain and now == self._begun
+        self._begun = self._begun or (meta.weight_version, 0)
+        self._certain = self._certain and (meta.weight_version, meta.num_retractions) == self._begun
 
     def _chunks(self, event: Event, start: int, end: int, spans: tuple[VersionSpan, ...] | None) -> list[TokenChunk]:
         """Tokens [start, end) of the answer, a chunk for each version that spoke; at least one chunk."""
@@ -105,6 +104,13 @@ class Answer:
             top_logprobs=tuple([tuple([(each[1], _number(each)) for each in top or ()]) for top in tops]),
             untrainable_reasons=reasons,
         )
+
+
+def _last(chunk: TokenChunk, finish: FinishReason, spans: tuple[VersionSpan, ...] | None) -> TokenChunk:
+    """The spans may name a stranger for tokens that were told before, with the label that came after it."""
+    strange = (_UNKNOWN_VERSION,) if any(span.version == UNKNOWN for span in spans or ()) else ()
+    reasons = tuple(dict.fromkeys((*chunk.untrainable_reasons, *strange)))
+    return msgspec.structs.replace(chunk, finish_reason=finish, version_spans=spans, untrainable_reasons=reasons)
 
 
 def _number(entry: TopEntry) -> float:
