@@ -15,7 +15,7 @@ NAME ?=
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run test soak check bench model sglang-cpu lock clean
+.PHONY: install demo run test soak faults check bench model sglang-cpu lock clean
 
 install: $(VENV)/.installed
 
@@ -38,6 +38,11 @@ test: install ## the tests
 
 soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
 	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/test_soak.py
+
+faults: install sglang-cpu ## processes killed, engines hung, files damaged, controllers racing
+	$(BIN)/python -m pytest tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/test_release_process.py \
+	  tests/e2e/test_sglang_service.py tests/serving/test_sglang_swap.py tests/serving/test_release_crashes.py \
+	  tests/serving/test_release_races.py tests/serving/test_host.py
 
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -259,6 +259,9 @@ class ReleaseSettings(_Stage):
 class Settings(_Stage):
     mode: Literal["embedded"] = "embedded"
     """Which adapters: one process tree and one directory."""
+    blobs: str | None = None
+    """Where weights, manifests and probes are kept: a directory, or a URL (`s3://bucket/prefix`, `gs://bucket/prefix`,
+    by the extras `s3` and `gcs`); None: `blobs` in the service's directory."""
     api: ApiSettings = ApiSettings()
     ingest: IngestSettings = IngestSettings()
     scoring: ScoringSettings = ScoringSettings()

@@ -60,7 +60,7 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
         case "embedded":
             log = SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s)
             store = open_sqlite(layout.store)
-            blobs = FsspecBlobs(layout.blobs, layout.cache)
+            blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
     serving = settings.serving
     return Foundation(
         layout=layout,

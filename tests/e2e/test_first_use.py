@@ -9,6 +9,8 @@ from pathlib import Path
 import openai
 from service_tree import Service, simulate, wait_for
 
+from onward.wiring import open_foundation
+
 MakeService = Callable[..., Service]
 
 
@@ -97,3 +99,11 @@ def command(*arguments: str) -> list[str]:
 def test_help_is_quick_and_complete() -> None:
     text = subprocess.run(command("--help"), capture_output=True, text=True, check=True).stdout
     assert {"run", "demo", "midtrain", "policies", "rollback", "replay"} <= set(text.split())
+
+
+def test_blobs_may_lie_elsewhere_by_url(tmp_path: Path) -> None:
+    overrides = {"ONWARD_BLOBS": f"file://{tmp_path}/elsewhere"}
+    foundation = open_foundation(tmp_path / "service", overrides)
+    foundation.blobs.put("weights/note", b"here")
+    foundation.close()
+    assert (tmp_path / "elsewhere" / "weights" / "note").read_bytes() == b"here"
