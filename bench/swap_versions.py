@@ -1,0 +1,73 @@
+"""Versions made before anything is measured, and announced when a swap is wanted: what a learner does to make one is
+not what a swap costs."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from core.events import PolicyVersion, Topic
+from core.ids import ANCHOR, Version
+from core.ports import WeightsRef
+from core.probes import get_probe, put_probe
+from core.store import policies
+from learner.policy_model import PolicyModel
+from learner.probe import record
+from onward.wiring import open_foundation
+from serving.sglang.shelf import Shelf
+
+SCALE = 1e-4
+
+
+class Versions:
+    """Of a service's directory, whose anchor is published already. Each is its parent's weights and some noise."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self._foundation = foundation = open_foundation(directory)
+        self._refs: dict[Version, WeightsRef] = {}
+        self._policy = PolicyModel(foundation.model, "cpu")
+        self._shard = directory / "made" / "model.safetensors"
+        self._shard.parent.mkdir()
+        shards = sorted(foundation.model.glob("*.safetensors"))
+        tensors = {name: value.float() for shard in shards for name, value in load_file(shard).items()}
+        parent = ANCHOR
+        for seed in range(count):
+            generator = torch.Generator().manual_seed(seed)
+            tensors = {n: value + SCALE * torch.randn(value.shape, generator=generator) for n, value in tensors.items()}
+            parent = self._publish(tensors, parent)
+        self.numbers = list(self._refs)
+
+    def _publish(self, tensors: dict[str, torch.Tensor], parent: Version) -> Version:
+        foundation = self._foundation
+        with foundation.store.begin() as connection:
+            version = policies.allocate_version(connection, foundation.clock.now())
+        save_file(tensors, self._shard)
+        ref = self._refs[version] = foundation.weights.publish(version, [self._shard], parent)
+        self._policy.load([self._shard])
+        probe = record(self._policy, get_probe(foundation.blobs, ANCHOR), ref.digest)
+        put_probe(foundation.blobs, version, probe)
+        return version
+
+    def announce(self, version: Version) -> None:
+        foundation, ref = self._foundation, self._refs[version]
+        policy = PolicyVersion(
+            version=version,
+            policy=foundation.settings.serving.model_name,
+            digest=ref.digest,
+            parent=ref.parent,
+            manifest=None,
+            weights=ref.path,
+            created_at=foundation.clock.now(),
+        )
+        with foundation.store.begin() as connection:
+            policies.put_policy(connection, policy)
+        foundation.log.append_blocking(Topic.POLICIES, [policy])
+
+    def directories(self, target: Path) -> dict[Version, Path]:
+        """Verified and laid out for SGLang as a host does it."""
+        foundation = self._foundation
+        shelf = Shelf(target, foundation.model, foundation.settings.serving.sglang.dtype)
+        return {version: shelf.put(ref, foundation.weights.open(ref)).directory for version, ref in self._refs.items()}
+
+    def close(self) -> None:
+        self._foundation.close()
