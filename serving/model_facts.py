@@ -27,7 +27,7 @@ def read_model_facts(directory: Path) -> ModelFacts:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: no object")
-    config = {**config, **config.get("text_config", {})}
+    config = {**config, **(config.get("text_config") or {})}
     facts = ModelFacts(
         vocabulary=_count(path, config, "vocab_size"),
         context_length=_count(path, config, "max_position_embeddings"),
@@ -49,9 +49,9 @@ def _check_tokenizer(path: Path, facts: ModelFacts) -> None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content.get("added_tokens", ()))]
+        largest = int(max(ids, default=0))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: no tokenizer can be read ({error!r})") from error
-    largest = max(ids, default=0)
     if largest >= facts.vocabulary:
         raise ConfigError(
             f"{path}: it has token {largest}, and the model's vocab_size is {facts.vocabulary}: "
