@@ -50,8 +50,8 @@ check: install ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install ## all benchmarks, or NAME=...
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step api_overhead probe_resolution deltas rollback_trials); do $(BIN)/python -m bench.$$name || exit 1; done
+bench: install ## all benchmarks, or NAME=...; sglang_overhead and swap_stall need `make sglang-cpu` first
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step api_overhead probe_resolution deltas rollback_trials sglang_overhead swap_stall); do $(BIN)/python -m bench.$$name || exit 1; done
 
 model: install ## the shipped tiny model again, into build/tiny/model
 	$(BIN)/python -m simulator.tiny build/tiny

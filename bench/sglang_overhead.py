@@ -35,7 +35,7 @@ from bench.sglang_world import (
 from bench.stream_load import Answer, Target, streaming
 from bench.table import Row, report
 
-ROUNDS = 9
+ROUNDS = 7
 SECONDS = 4.0
 CLIENTS = (1, 8)
 MAX_TOKENS = 16
@@ -60,10 +60,9 @@ class Figures:
     requests_per_s: float
 
     @classmethod
-    def of(cls, answers: list[Answer], began_s: float, over_s: float) -> "Figures":
-        answers = [answer for answer in answers if began_s <= answer.arrivals_s[-1] <= over_s]
+    def of(cls, answers: list[Answer], seconds: float) -> "Figures":
         p50_ms, p99_ms = np.percentile([answer.first_token_ms for answer in answers], [50, 99])
-        return cls(float(p50_ms), float(p99_ms), len(answers) / (over_s - began_s))
+        return cls(float(p50_ms), float(p99_ms), len(answers) / seconds)
 
 
 Rounds = Mapping[str, list[Figures]]
@@ -74,7 +73,10 @@ def measure(target: Target, clients: int) -> Figures:
         began_s = time.monotonic()
         time.sleep(SECONDS)
         over_s = time.monotonic()
-    return Figures.of(answers, began_s, over_s)
+    done = [answer for answer in answers if began_s <= answer.arrivals_s[-1] <= over_s]
+    if not done:
+        raise SystemExit(f"{target.path} at port {target.port} ended no answer within {SECONDS} s")
+    return Figures.of(done, over_s - began_s)
 
 
 def rounds_of(contenders: Mapping[str, Target], clients: int) -> Rounds:
