@@ -163,7 +163,8 @@ class Canary:
             return None
         undecided = {candidate.version for candidate in view.candidates}  # half of the fleet may serve one already
         turns = [turn for turn in self._served if turn.version not in undecided]
-        why = tripped(*self._before_and_after(turns, view.live), list(self._seen.alarms.values()))
+        before_and_after = self._before_and_after(turns, view.live)
+        why = tripped(*before_and_after, list(self._seen.alarms.values()), side_by_side=False)
         if why is None and self._settings.holdback_share > 0:
             found = drifted(self._drift.arm("live"), self._drift.arm("holdback"), self._settings)
             why = found.why if found.action == "rollback" else None

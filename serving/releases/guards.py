@@ -41,8 +41,13 @@ GUARDS = (
 )
 
 
-def tripped(new: Iterable[ServedTurn], old: Iterable[ServedTurn], alarms: Sequence[Alarm] = ()) -> str | None:
-    """Why the new version must go; None when nothing says so. Shares are compared within each workload."""
+def tripped(
+    new: Iterable[ServedTurn], old: Iterable[ServedTurn], alarms: Sequence[Alarm] = (), *, side_by_side: bool = True
+) -> str | None:
+    """Why the new version must go; None when nothing says so. Shares are compared within each workload.
+
+    `side_by_side`: both served in the same time. One after the other, their pace tells of the machine's load alone.
+    """
     for alarm in alarms:
         if alarm.severity == "critical" and "release" in alarm.holds:
             return f"alarm of {alarm.monitor}: {_said(alarm.figures)}"
@@ -54,7 +59,7 @@ def tripped(new: Iterable[ServedTurn], old: Iterable[ServedTurn], alarms: Sequen
             why = _shares(guard, mine[workload], theirs[workload], alpha)
             if why is not None:
                 return f"{guard.name} in {workload}: {why}"
-        why = _slower(mine[workload], theirs[workload], alpha)
+        why = _slower(mine[workload], theirs[workload], alpha) if side_by_side else None
         if why is not None:
             return f"latency in {workload}: {why}"
     return None

@@ -114,6 +114,12 @@ def test_an_error_is_counted_once_and_not_as_an_empty_answer() -> None:
     assert tripped(turns(500, rare, every=100), turns(2000)) is None
 
 
+def test_one_after_the_other_is_not_a_comparison_of_pace() -> None:
+    slow = turns(60, FAULTS["latency"], every=1)
+    assert tripped(slow, turns(240)) is not None
+    assert tripped(slow, turns(240), side_by_side=False) is None
+
+
 def test_latency_is_that_of_a_token() -> None:
     long_answers = {"latency_ms": 20_000.0, "tokens": 400}
     assert tripped(turns(300, long_answers), turns(1200)) is None

@@ -33,7 +33,6 @@ BROKEN = [
     ({"text": '<tool_call>{"name"'}, "invalid_tool_calls"),
     ({"text": ""}, "empty_answers"),
     ({"finish_reason": "length"}, "over_long_answers"),
-    ({"latency_ms": 400.0}, "latency"),
 ]
 
 
