@@ -17,6 +17,7 @@ from core.settings import ServingSettings, SglangSettings
 from serving.local import LocalEngine
 from serving.sglang.engine import SglangEngine
 
+pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 TWO, THREE = Version(2), Version(3)
 
 

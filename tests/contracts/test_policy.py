@@ -21,6 +21,7 @@ from core.settings import ServingSettings
 from serving.local import LocalEngine
 from serving.weights import BlobWeights
 
+pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
 PROMPT = tuple(range(250, 280))
 Ask = Callable[[GenerateRequest], list[TokenChunk]]

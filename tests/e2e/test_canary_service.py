@@ -73,7 +73,7 @@ async def live_and_judge(service: Service, worth: Callable[[int], float], until:
     [(-0.4, {"rolled_back"}), (0.0, {"live", "rolled_back"}), (0.3, {"live"})],
     ids=["worse", "equal", "better"],
 )
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_canary_is_decided_by_what_its_users_do(
     service: Service, publisher: Publisher, effect: float, ends: set[str]
 ) -> None:

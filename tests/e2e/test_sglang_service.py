@@ -23,6 +23,7 @@ from sglang_server import PYTHON, require_sglang
 from core.events import Completion
 from onward.wiring import Foundation, open_foundation
 
+pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 SETTINGS = {
     "serving.engine": "sglang",
     "serving.sglang.python": str(PYTHON),

@@ -18,6 +18,7 @@ from serving.sglang.admin import Admin
 from serving.sglang.engine import SglangEngine
 from serving.sglang.swap import NEXT, Step, drawing
 
+pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 TWO, THREE = Version(2), Version(3)
 SETTINGS = SglangSettings(python=PYTHON, admin_timeout_s=5.0, health_every_s=0.1, health_timeout_s=2.0)
 
