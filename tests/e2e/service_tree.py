@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-START_TIMEOUT_S = 240
+START_TIMEOUT_S = 400
 Condition = Callable[[], Any]
 
 

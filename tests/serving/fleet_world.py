@@ -23,7 +23,7 @@ from serving.host import EngineHost
 from serving.model_facts import read_model_facts
 from serving.sglang.engine import SglangEngine
 
-START_TIMEOUT_S = 180
+START_TIMEOUT_S = 300
 T = TypeVar("T")
 
 

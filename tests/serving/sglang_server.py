@@ -20,7 +20,7 @@ from serving.sglang.process import cpu_arguments, cpu_environment
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".sglang" / "bin" / "python"
 MODEL = ROOT / "models" / "tiny"
-START_TIMEOUT_S = 180
+START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 30
 
 
