@@ -1,0 +1,97 @@
+"""A small HTTP server that speaks SGLang's /generate as it is told to, and remembers what it was asked."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+
+class Line:
+    """One request to answer. What is written is heard at once."""
+
+    def __init__(self, request: web.Request, body: dict[str, Any]) -> None:
+        self._request, self.body = request, body
+        self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        self._told = 0
+
+    async def open(self) -> None:
+        if not self._response.prepared:
+            await self._response.prepare(self._request)
+
+    async def write(self, event: dict[str, Any]) -> None:
+        await self.open()
+        await self._response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+    async def token(self, token: int, finish: dict[str, Any] | None = None, label: str = "3") -> None:
+        self._told += 1
+        meta = {
+            "finish_reason": finish,
+            "completion_tokens": self._told,
+            "cached_tokens": 1,
+            "weight_version": label,
+            "output_token_logprobs": [[-0.5, token, None]],
+        }
+        await self.write({"output_ids": [token], "meta_info": meta})
+
+    async def end(self) -> web.StreamResponse:
+        await self._response.write(b"data: [DONE]\n\n")
+        return self._response
+
+    def die(self) -> web.StreamResponse:
+        """As a process that is killed: the connection breaks."""
+        assert self._request.transport is not None
+        self._request.transport.abort()
+        return self._response
+
+
+Script = Callable[[Line], Awaitable[web.StreamResponse]]
+
+
+async def answers(line: Line) -> web.StreamResponse:
+    """Tokens 10, 11, ... as many as were asked for."""
+    wanted = line.body["sampling_params"]["max_new_tokens"]
+    for place in range(wanted):
+        await line.token(10 + place, {"type": "length"} if place == wanted - 1 else None)
+    return await line.end()
+
+
+async def hangs(line: Line) -> web.StreamResponse:
+    await line.open()
+    await asyncio.Event().wait()
+    raise AssertionError("nothing sets it")
+
+
+class ScriptedSglang:
+    """Each request takes the next of `scripts`; with none left it is answered."""
+
+    def __init__(self) -> None:
+        self.scripts: deque[Script] = deque()
+        self.asked: list[dict[str, Any]] = []
+        self.connections: set[int] = set()
+        self.left = asyncio.Event()  # a client hung up
+        self.url = ""
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/generate", self._generate)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.asked.append(body)
+        self.connections.add(id(request.transport))
+        try:
+            return await (self.scripts.popleft() if self.scripts else answers)(Line(request, body))
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
