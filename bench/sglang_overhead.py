@@ -29,7 +29,7 @@ from bench.sglang_world import (
     ready_url,
     require_sglang,
     service,
-    sglang_server,
+    sglang_servers,
     wait_for,
 )
 from bench.stream_load import Answer, Target, streaming
@@ -132,7 +132,7 @@ def main() -> None:
     require_sglang()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=ROOT, prefix=".bench-sglang-")))
-        server = stack.enter_context(sglang_server(directory, "sglang"))
+        (server,) = stack.enter_context(sglang_servers(directory, "sglang"))
         stack.enter_context(service(directory / "service", SETTINGS.replace("URL", server.url)))
         url = wait_for(lambda: ready_url(directory / "service"), "the service")
         direct = port_of(server.url)
