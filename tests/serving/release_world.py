@@ -17,7 +17,7 @@ from core.clock import ManualClock
 from core.events import Event, PolicyVersion, Release, ReleaseState, Topic
 from core.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget
 from core.ids import Version
-from core.ports import WeightsRef
+from core.ports import Consumer, WeightsRef
 from core.probes import ProbeRecord
 from core.settings import ReleaseSettings, ServingSettings
 from core.store import fleet, open_sqlite, policies
@@ -96,6 +96,7 @@ class ReleaseWorld:
         self.engines: dict[str, Any] = {}
         self.hosts: dict[str, EngineHost] = {}
         self.processes: list[Process] = []
+        self._readers: dict[Topic, Consumer] = {}
 
     # ------------------------------------------------------------------------------------------ the model
 
@@ -194,6 +195,8 @@ class ReleaseWorld:
     def close(self) -> None:
         self.stop()
         self._watch.close()
+        for reader in self._readers.values():
+            reader.close()
         self.log.close()
         self.store.close()
 
@@ -229,13 +232,14 @@ class ReleaseWorld:
             self.run()
 
     def unsettled(self) -> list[str]:
-        """Hosts that neither have what they shall have, nor have refused it; an engine that is away is waited for
-        elsewhere."""
+        """Hosts that neither have what they shall have, nor have refused it; those whose engine is away, or was a
+        moment ago, wait for the clock."""
         targets, statuses = self.targets(), self.statuses()
         return [
             name
-            for name in self.hosts
+            for name, host in self.hosts.items()
             if not getattr(self.engines[name], "away", False)
+            and host._retry_at_s <= self.clock.monotonic()
             and (name not in targets or name not in statuses or not _has(statuses[name], targets[name]))
         ]
 
@@ -309,15 +313,13 @@ class ReleaseWorld:
         return [event for event in self.logged(Topic.RELEASES) if isinstance(event, Release)]
 
     def logged(self, topic: Topic) -> list[Event]:
-        consumer = self.log.consumer("reader", [topic])
-        try:
-            events = []
-            for source in consumer.assignment():
-                consumer.seek(source, self.log.earliest(source))
-            while records := consumer.poll(1000, 0):
-                events += [record.event for record in records if record.event is not None]
-        finally:
-            consumer.close()
+        if topic not in self._readers:
+            self._readers[topic] = self.log.consumer(f"reader-{len(self._readers)}", [topic])
+        reader, events = self._readers[topic], []
+        for source in reader.assignment():
+            reader.seek(source, self.log.earliest(source))
+        while records := reader.poll(1000, 0):
+            events += [record.event for record in records if record.event is not None]
         return events
 
     def has_weights(self, version: int) -> bool:
