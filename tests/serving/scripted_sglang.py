@@ -8,6 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
+_LAST_WORD_S = 0.01
+
 
 class Line:
     """One request to answer. What is written is heard at once."""
@@ -37,6 +39,8 @@ class Line:
         await self.write({"output_ids": [token], "meta_info": meta})
 
     async def end(self) -> web.StreamResponse:
+        """Said a moment after the last token, as SGLang does."""
+        await asyncio.sleep(_LAST_WORD_S)
         await self._response.write(b"data: [DONE]\n\n")
         return self._response
 
@@ -70,7 +74,7 @@ class ScriptedSglang:
     def __init__(self) -> None:
         self.scripts: deque[Script] = deque()
         self.asked: list[dict[str, Any]] = []
-        self.connections: set[int] = set()
+        self.connections: set[object] = set()  # the clients' ends
         self.left = asyncio.Event()  # a client hung up
         self.url = ""
 
@@ -89,7 +93,8 @@ class ScriptedSglang:
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.asked.append(body)
-        self.connections.add(id(request.transport))
+        assert request.transport is not None
+        self.connections.add(request.transport.get_extra_info("peername"))
         try:
             return await (self.scripts.popleft() if self.scripts else answers)(Line(request, body))
         except asyncio.CancelledError:
