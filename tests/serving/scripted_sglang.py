@@ -68,6 +68,48 @@ async def hangs(line: Line) -> web.StreamResponse:
     raise AssertionError("nothing sets it")
 
 
+async def dies(line: Line) -> web.StreamResponse:
+    return line.die()
+
+
+async def dies_after_the_headers(line: Line) -> web.StreamResponse:
+    await line.open()
+    return line.die()
+
+
+async def dies_after_a_token(line: Line) -> web.StreamResponse:
+    await line.token(7)
+    return line.die()
+
+
+async def ends_without_an_end(line: Line) -> web.StreamResponse:
+    await line.open()
+    return await line.end()
+
+
+async def hangs_after_a_token(line: Line) -> web.StreamResponse:
+    await line.token(7)
+    return await hangs(line)
+
+
+async def is_busy(_: Line) -> web.StreamResponse:
+    return web.json_response({"error": {"message": "busy"}}, status=503)
+
+
+async def refuses(_: Line) -> web.StreamResponse:
+    return web.json_response({"error": {"message": "top_p must be in (0, 1], got 2."}}, status=400)
+
+
+async def refuses_midway(line: Line) -> web.StreamResponse:
+    await line.write({"error": {"message": "top_p must be in (0, 1], got 2.", "code": 400}})
+    return await line.end()
+
+
+async def gives_up(line: Line) -> web.StreamResponse:
+    await line.write({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": "shutting down"}}})
+    return await line.end()
+
+
 class ScriptedSglang:
     """Each request takes the next of `scripts`; with none left it is answered."""
 

@@ -10,7 +10,20 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fleet_table import LIVE, FleetTable
-from scripted_sglang import Line, ScriptedSglang, hangs
+from scripted_sglang import (
+    Line,
+    ScriptedSglang,
+    dies,
+    dies_after_a_token,
+    dies_after_the_headers,
+    ends_without_an_end,
+    gives_up,
+    hangs,
+    hangs_after_a_token,
+    is_busy,
+    refuses,
+    refuses_midway,
+)
 from sglang_server import free_port
 
 from core import telemetry
@@ -97,48 +110,6 @@ def figure(name: str, **labels: str) -> float:
 
 def retries() -> float:
     return figure("router_retries_total")
-
-
-async def dies(line: Line) -> web.StreamResponse:
-    return line.die()
-
-
-async def dies_after_the_headers(line: Line) -> web.StreamResponse:
-    await line.open()
-    return line.die()
-
-
-async def dies_after_a_token(line: Line) -> web.StreamResponse:
-    await line.token(7)
-    return line.die()
-
-
-async def ends_without_an_end(line: Line) -> web.StreamResponse:
-    await line.open()
-    return await line.end()
-
-
-async def hangs_after_a_token(line: Line) -> web.StreamResponse:
-    await line.token(7)
-    return await hangs(line)
-
-
-async def is_busy(_: Line) -> web.StreamResponse:
-    return web.json_response({"error": {"message": "busy"}}, status=503)
-
-
-async def refuses(_: Line) -> web.StreamResponse:
-    return web.json_response({"error": {"message": "top_p must be in (0, 1], got 2."}}, status=400)
-
-
-async def refuses_midway(line: Line) -> web.StreamResponse:
-    await line.write({"error": {"message": "top_p must be in (0, 1], got 2.", "code": 400}})
-    return await line.end()
-
-
-async def gives_up(line: Line) -> web.StreamResponse:
-    await line.write({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": "shutting down"}}})
-    return await line.end()
 
 
 # ------------------------------------------------------------------------------------------------ answered
