@@ -124,7 +124,8 @@ def test_outcomes_are_timed_to_the_first_token_that_learned_from_them(world: Rel
     assert _timed() == before + 2
 
 
-def test_a_canary_speaks_to_its_users_and_is_promoted_by_them(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize(("verdict", "live"), [("promote", 2), ("rollback", 1)])
+def test_a_canary_speaks_to_its_users_who_decide(make_world: MakeWorld, verdict: str, live: int) -> None:
     """Users are assigned from the store, served by the arm's version, and decide."""
     world = make_world(kind=EmbeddedWorld, canary="on", canary_share=0.5, maturity_s=1.0, min_users=5)
     world.start()
@@ -140,14 +141,15 @@ def test_a_canary_speaks_to_its_users_and_is_promoted_by_them(make_world: MakeWo
         chosen = [assignment for assignment in assigned if assignment.arm == arm]
         assert speak(world, chosen[0].version).versions == [version] * 4
         experiment_id = chosen[0].experiment_id
-        plant(world, len(chosen), version - 1.0, arm=arm, version=version, experiment_id=experiment_id)
+        reward = 1.0 if version == live else 0.0
+        plant(world, len(chosen), reward, arm=arm, version=version, experiment_id=experiment_id)
     world.pass_time(2)
     (experiment,) = world.experiments()
-    assert experiment.verdict == "promote"
+    assert experiment.verdict == verdict
     assert experiment.figures["users"] == sum(each.arm == "canary" for each in assigned)
     assert experiment.figures["control_users"] == sum(each.arm == "live" for each in assigned)
-    assert speak(world).versions == [2] * 4
-    assert world.check_one_lives() == 2
+    assert speak(world).versions == [live] * 4
+    assert world.check_one_lives() == live
     traffic.step(0)
     assert traffic.assign(units[0]).arm == "live"
 
