@@ -107,15 +107,19 @@ class Admin:
         return dict(ranks[0]["checksums"])
 
     def score(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities at temperature 1 of each text's tokens but the first."""
+        """Log-probabilities at temperature 1 of each text's tokens but the first. One text after the other: all at once
+        they are one long prefill, and every stream stands still for it (decision 9)."""
+        return [self._score(text) for text in texts]
+
+    def _score(self, text: Sequence[int]) -> list[float]:
         asked = {
-            "input_ids": [list(text) for text in texts],
+            "input_ids": list(text),
             "return_logprob": True,
             "logprob_start_len": 0,
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
         }
-        answers = self._ask("POST", "/generate", asked)
-        return [[entry[0] for entry in answer["meta_info"]["input_token_logprobs"][1:]] for answer in answers]
+        answer = self._ask("POST", "/generate", asked)
+        return [entry[0] for entry in answer["meta_info"]["input_token_logprobs"][1:]]
 
     def _must(self, path: str, body: dict[str, Any]) -> None:
         self._ask("POST", path, body)

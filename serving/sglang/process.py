@@ -27,7 +27,7 @@ def cpu_arguments(dtype: str) -> list[str]:
     options = ["--device", "cpu", "--dtype", dtype, "--attention-backend", "torch_native"]
     options += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--mem-fraction-static", "0.2"]
     options += ["--max-total-tokens", "32768", "--max-running-requests", "48"]
-    return [*options, "--incremental-streaming-output"]
+    return [*options, "--incremental-streaming-output", "--sleep-on-idle"]  # else an idle server takes a whole core
 
 
 def _gpu_arguments(dtype: str) -> list[str]:
