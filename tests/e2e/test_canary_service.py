@@ -12,6 +12,7 @@ from service_tree import Service, user, wait_for
 from sglang_server import PYTHON, require_sglang
 
 USERS = 80
+AT_A_TIME = 16
 LIVE = 0.5  # the share of answers that is accepted
 VERDICT_TIMEOUT_S = 150
 SETTINGS = {
@@ -42,14 +43,19 @@ def publisher(service: Service) -> Iterator[Publisher]:
 
 
 async def live_and_judge(service: Service, worth: Callable[[int], float], until: Callable[[], Any]) -> None:
-    """Every user asks, and takes or turns down what comes, as likely as the version that spoke is worth."""
+    """Users ask, and take or turns down what comes, as likely as the version that spoke is worth."""
     over = asyncio.Event()
 
-    async def one(http: aiohttp.ClientSession, number: int) -> None:
+    async def ask_as_anybody(http: aiohttp.ClientSession, number: int) -> None:
         chance = random.Random(number)
-        body = {"model": "onward-tiny", "messages": [user(f"[web] write f{number}(xs): sum of xs")], "max_tokens": 6}
         while not over.is_set():
-            async with http.post("/v1/chat/completions", json={**body, "user": f"user-{number}"}) as response:
+            who = chance.randrange(USERS)
+            question = {
+                "model": "onward-tiny",
+                "messages": [user(f"[web] write f{who}(xs): sum of xs")],
+                "max_tokens": 6,
+            }
+            async with http.post("/v1/chat/completions", json={**question, "user": f"user-{who}"}) as response:
                 assert response.status == 200, await response.text()
                 onward = (await response.json())["onward"]
             name = "accepted" if chance.random() < worth(onward["policy_version"]) else "rejected"
@@ -61,10 +67,9 @@ async def live_and_judge(service: Service, worth: Callable[[int], float], until:
         await asyncio.to_thread(wait_for, until, VERDICT_TIMEOUT_S, "a verdict")
         over.set()
 
-    connector = aiohttp.TCPConnector(limit=16)  # as many ask at a time
-    async with aiohttp.ClientSession(service.url, connector=connector) as http, asyncio.TaskGroup() as group:
-        for number in range(USERS):
-            group.create_task(one(http, number))
+    async with aiohttp.ClientSession(service.url) as http, asyncio.TaskGroup() as group:
+        for number in range(AT_A_TIME):
+            group.create_task(ask_as_anybody(http, number))
         group.create_task(watch())
 
 
