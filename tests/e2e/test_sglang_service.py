@@ -89,7 +89,7 @@ def running(replica: dict[str, Any]) -> int:
 @asynccontextmanager
 async def streaming(service: Service, session: str = "", **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
     body = {"model": "onward-tiny", "messages": [user(ASK)], "stream": True, **fields}
-    headers = {"x-onward-session-id": session} if session else {}
+    headers = {"x-session-id": session} if session else {}
     url = service.url + "/v1/chat/completions"
     async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as response:
         yield response
@@ -115,7 +115,7 @@ def test_the_official_client_streams_with_tools_and_goes_on_in_one_session(servi
     again = service.post(
         "/v1/chat/completions",
         {"model": "onward-tiny", "messages": messages, "tools": [TOOL]},
-        x_onward_session_id=first["session_id"],
+        x_session_id=first["session_id"],
     )
     assert again["onward"]["parent_id"] == first["inference_id"]
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0  # the same server had the prefix
@@ -164,19 +164,20 @@ def test_what_was_recorded_rescores_across_a_swap(service: Service, publisher: P
 
 
 def test_an_engine_that_is_killed_costs_the_streams_begun_and_nothing_else(service: Service) -> None:
+    begun = service.chat(ASK, max_tokens=4)["onward"]
+    replica = logged(service, {begun["inference_id"]})[0].replica
+    assert replica is not None
+    engine = engine_process(service, replica).pid  # of the session's next turn, too
+
     async def run() -> None:
-        async with streaming(service, session="s-killed", **ON_AND_ON) as response:
+        async with streaming(service, session=begun["session_id"], **ON_AND_ON) as response:
             events = events_of(response)
             await anext(events)
-            await asyncio.to_thread(kill_the_busy_one)
+            os.killpg(engine, signal.SIGKILL)
             assert [event async for event in events][-1]["error"]["type"]
-        async with streaming(service, session="s-killed", max_tokens=8) as response:  # at once, by the other one
+        async with streaming(service, session=begun["session_id"], max_tokens=8) as response:  # by the other, at once
             assert response.status == 200
             assert "error" not in [event async for event in events_of(response)][-1]
-
-    def kill_the_busy_one() -> None:
-        name = next(replica["name"] for replica in fleet(service) if running(replica))
-        os.killpg(engine_process(service, name).pid, signal.SIGKILL)
 
     asyncio.run(run())
     wait_for(lambda: all(replica["state"] == "ready" for replica in fleet(service)), 240, "the engine's return")
