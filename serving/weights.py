@@ -41,7 +41,7 @@ from serving.deltas.sample import promised_share
 
 logger = logging.getLogger(__name__)
 
-_WORTH = 0.4  # of the full bytes: then decoding takes no longer than fetching the rest at 1 Gbit/s
+_WORTH = 0.4  # of the full bytes: beyond it a delta saves little for the time that it takes (decision 7)
 
 
 class BlobWeights:

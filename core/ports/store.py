@@ -35,7 +35,8 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveState(Protocol):
-    """A cache beside the store. Losing all of it loses nothing but speed."""
+    """A cache beside the store. Losing all of it costs speed, and that a turn which is not in the store yet is not
+    continued: what follows it is rendered afresh."""
 
     async def put_chain(self, namespace: Namespace, transcript_digest: str, chain: Chain) -> None: ...
 

@@ -46,11 +46,11 @@ class Serving(Protocol):
         """What must be `ok` besides its threads and processes, which may go on and be at a loss."""
         ...
 
-    def on_targets(self) -> None:
+    def targets_changed(self) -> None:
         """The release controller of this process wants something else."""
         ...
 
-    def tell(self, on_status: Callable[[], None]) -> None:
+    def when_status_changes(self, call: Callable[[], None]) -> None:
         """Whom to call when a host of this process has something new to say."""
         ...
 
@@ -93,11 +93,11 @@ class LocalServing:
     def states(self) -> Mapping[str, str]:
         return {"engine": self.policy.state, "host": self._host.state}
 
-    def on_targets(self) -> None:
+    def targets_changed(self) -> None:
         self._host.wake()
 
-    def tell(self, on_status: Callable[[], None]) -> None:
-        self._host.on_change = on_status
+    def when_status_changes(self, call: Callable[[], None]) -> None:
+        self._host.on_change = call
 
     def bring_up(self) -> None:
         """The engine serves what is live."""
@@ -133,10 +133,10 @@ class FleetServing:
     def states(self) -> Mapping[str, str]:
         return {"engine": self.policy.state}
 
-    def on_targets(self) -> None:
+    def targets_changed(self) -> None:
         self._view.wake()
 
-    def tell(self, on_status: Callable[[], None]) -> None:
+    def when_status_changes(self, call: Callable[[], None]) -> None:
         """Hosts are processes of their own: the controller looks for itself."""
 
     def bring_up(self) -> None:

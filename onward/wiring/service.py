@@ -52,8 +52,8 @@ def build_service(foundation: Foundation) -> Service:
         **serving.stages,
     }
     if settings.release.controller:
-        stages["releases"] = releases = build_releases(foundation, log, serving.on_targets)
-        serving.tell(releases.wake)
+        stages["releases"] = releases = build_releases(foundation, log, serving.targets_changed)
+        serving.when_status_changes(releases.wake)
     children = [*serving.children]
     if settings.learner.enabled:
         layout = foundation.layout

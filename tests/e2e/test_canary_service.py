@@ -9,17 +9,14 @@ import aiohttp
 import pytest
 from publisher import Publisher
 from service_tree import Service, user, wait_for
-from sglang_server import PYTHON, require_sglang
+from sglang_service import sglang_service
 
 USERS = 80
 AT_A_TIME = 16
 LIVE = 0.5  # the share of answers that is accepted
 VERDICT_TIMEOUT_S = 150
 SETTINGS = {
-    "serving.engine": "sglang",
-    "serving.sglang.python": str(PYTHON),
     "serving.sglang.replicas": 2,
-    "learner.enabled": "false",
     "release.canary_share": 0.4,
     "release.maturity_s": 1.0,
     "release.horizon_turns": 300,
@@ -28,12 +25,8 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    require_sglang()
-    directory = tmp_path_factory.mktemp("canary") / "service"
-    directory.mkdir()
-    made = Service(directory, SETTINGS)
-    yield made.start()
-    made.stop()
+    with sglang_service(tmp_path_factory.mktemp("canary"), SETTINGS) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -18,21 +18,18 @@ from openai import OpenAI
 from publisher import Publisher
 from rescoring import all_turns, worst_difference_of
 from service_tree import Service, user, wait_for
-from sglang_server import PYTHON, require_sglang
+from sglang_service import sglang_service
 
 from core.events import Completion
 from onward.wiring import Foundation, open_foundation
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 SETTINGS = {
-    "serving.engine": "sglang",
-    "serving.sglang.python": str(PYTHON),
     "serving.sglang.replicas": 2,
     "serving.sglang.admin_timeout_s": 5.0,
     "serving.sglang.health_every_s": 1.0,
     "serving.sglang.health_timeout_s": 3.0,
     "serving.min_swap_interval_s": 0.05,
-    "learner.enabled": "false",
     "release.canary": "off",
 }
 TOLERANCE = 1e-4
@@ -43,12 +40,8 @@ TOOL = {"type": "function", "function": {"name": "run_tests", "parameters": {"ty
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    require_sglang()
-    directory = tmp_path_factory.mktemp("fleet") / "service"
-    directory.mkdir()
-    made = Service(directory, SETTINGS)
-    yield made.start()
-    made.stop()
+    with sglang_service(tmp_path_factory.mktemp("fleet"), SETTINGS) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

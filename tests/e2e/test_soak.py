@@ -15,7 +15,7 @@ import pytest
 from publisher import Publisher
 from rescoring import all_turns, worst_difference_of
 from service_tree import Service, user, wait_for
-from sglang_server import PYTHON, require_sglang
+from sglang_service import sglang_service
 
 from onward.wiring import open_foundation
 
@@ -27,24 +27,17 @@ GROWTH = 1.15  # of memory, from half of the way to the end
 ENDINGS = ("stop", "length", "tool_calls")
 TOOL = {"type": "function", "function": {"name": "run_tests", "parameters": {"type": "object", "properties": {}}}}
 SETTINGS = {
-    "serving.engine": "sglang",
-    "serving.sglang.python": str(PYTHON),
     "serving.anchor_every": 2,  # every second version whole
     "serving.keep_versions": 1000,
     "serving.min_swap_interval_s": 0.05,
-    "learner.enabled": "false",
     "release.canary": "off",
 }
 
 
 @pytest.fixture
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    require_sglang()
-    directory = tmp_path_factory.mktemp("soak") / "service"
-    directory.mkdir()
-    made = Service(directory, SETTINGS)
-    yield made.start()
-    made.stop()
+    with sglang_service(tmp_path_factory.mktemp("soak"), SETTINGS) as made:
+        yield made
 
 
 class Clients:
