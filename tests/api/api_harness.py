@@ -138,6 +138,13 @@ def order_time() -> datetime:
     return SystemClock().now()
 
 
+class ForgetfulLiveState(MemoryLiveState):
+    """May lose all of it at once, as a cache may."""
+
+    def forget(self) -> None:
+        self.__dict__.update(MemoryLiveState().__dict__)
+
+
 @dataclass
 class Service:
     url: str
@@ -145,7 +152,7 @@ class Service:
     policy: ScriptedPolicy
     log: BreakableLog
     store: BreakableStore
-    live_state: MemoryLiveState
+    live_state: ForgetfulLiveState
     states: dict[str, str]
     traffic: "ScriptedTraffic"
     orders: "ScriptedController"
@@ -253,7 +260,7 @@ def serve_replicas(
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
     real_store = open_sqlite(directory / "store.db")
-    log, store, live_state = BreakableLog(real_log), BreakableStore(real_store), MemoryLiveState()
+    log, store, live_state = BreakableLog(real_log), BreakableStore(real_store), ForgetfulLiveState()
     states = {"writer": "ok"}
     traffic, orders = ScriptedTraffic(), ScriptedController(real_store)
     policies = [ScriptedPolicy() for _ in range(count)]

@@ -59,7 +59,7 @@ class Replicas:
 
     def lose(self) -> None:
         """All of it. Turns that `ask` returned are in the store."""
-        self.services[0].live_state.__init__()  # type: ignore[misc]
+        self.services[0].live_state.forget()
 
 
 @pytest.fixture(scope="module")
