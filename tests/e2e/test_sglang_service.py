@@ -26,7 +26,7 @@ from onward.wiring import Foundation, open_foundation
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 SETTINGS = {
     "serving.sglang.replicas": 2,
-    "serving.sglang.admin_timeout_s": 5.0,
+    "serving.sglang.admin_timeout_s": 20.0,
     "serving.sglang.health_every_s": 1.0,
     "serving.sglang.health_timeout_s": 3.0,
     "serving.min_swap_interval_s": 0.05,
