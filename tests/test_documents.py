@@ -16,7 +16,9 @@ def models(module: object) -> list[type[BaseModel]]:
     return [
         model
         for _, model in inspect.getmembers(module, inspect.isclass)
-        if issubclass(model, BaseModel) and model.__module__ == getattr(module, "__name__", "") and model.model_fields
+        if issubclass(model, BaseModel)
+        and model.__module__.startswith(getattr(module, "__name__", ""))
+        and model.model_fields
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from core.blobs import FsspecBlobs
 from core.clock import SystemClock
+from core.errors import ConfigError
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import Settings, load_settings
 from core.store import SqlStore, open_sqlite
@@ -61,6 +62,8 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
             log = SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s)
             store = open_sqlite(layout.store)
             blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
+        case "distributed":
+            raise ConfigError("mode: this build has no distributed adapters yet")
     serving = settings.serving
     return Foundation(
         layout=layout,

@@ -1,0 +1,102 @@
+"""Settings: one frozen model per stage, from `onward.toml` and the environment, read once.
+
+A value comes from the environment (`ONWARD_API__PORT=9000`), else from the file, else from the default here.
+Unknown keys are refused in both. Every field is documented in docs/settings.md, which a test holds against this file.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from core.errors import ConfigError
+from core.settings.api import WORKLOAD_NAME, ApiKey, ApiSettings, Scope, WorkloadSettings
+from core.settings.ingest import IngestSettings
+from core.settings.kafka import KafkaSettings
+from core.settings.learner import LearnerSettings
+from core.settings.postgres import PostgresSettings
+from core.settings.redis import RedisSettings
+from core.settings.release import ReleaseSettings
+from core.settings.scoring import ScoringSettings
+from core.settings.section import Section
+from core.settings.serving import ServingSettings, SglangSettings
+
+PREFIX = "ONWARD_"
+NOT_SETTINGS = frozenset({"ONWARD_REQUIRE_SERVICES"})  # the tests' own switch
+
+__all__ = [
+    "WORKLOAD_NAME",
+    "ApiKey",
+    "ApiSettings",
+    "IngestSettings",
+    "KafkaSettings",
+    "LearnerSettings",
+    "PostgresSettings",
+    "RedisSettings",
+    "ReleaseSettings",
+    "Scope",
+    "ScoringSettings",
+    "ServingSettings",
+    "Settings",
+    "SglangSettings",
+    "WorkloadSettings",
+    "load_settings",
+]
+
+
+class Settings(Section):
+    mode: Literal["embedded", "distributed"] = "embedded"
+    """Which adapters: one process tree and one directory, or Kafka, Postgres and Redis."""
+    blobs: str | None = None
+    """Where weights, manifests and probes are kept: a directory, or a URL (`s3://bucket/prefix`, `gs://bucket/prefix`,
+    by the extras `s3` and `gcs`); None: `blobs` in the service's directory."""
+    api: ApiSettings = ApiSettings()
+    ingest: IngestSettings = IngestSettings()
+    scoring: ScoringSettings = ScoringSettings()
+    learner: LearnerSettings = LearnerSettings()
+    serving: ServingSettings = ServingSettings()
+    release: ReleaseSettings = ReleaseSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    """The log of mode `distributed`."""
+    postgres: PostgresSettings = PostgresSettings()
+    """Its store."""
+    redis: RedisSettings = RedisSettings()
+    """Its live state."""
+
+
+def load_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Raises ConfigError naming the key. A `file` of None or one that does not exist counts as empty."""
+    values: dict[str, Any] = {}
+    if file is not None and file.exists():
+        try:
+            values = tomllib.loads(file.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{file}: {error}") from error
+    for name, text in sorted(environment.items()):  # a section's own name before its keys: a clash is seen
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS:
+            _place(values, name.removeprefix(PREFIX).lower().split("__"), _parse(text))
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        lines = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise ConfigError("settings: " + "; ".join(lines)) from error
+
+
+def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
+    *parents, leaf = path
+    for key in parents:
+        values = values.setdefault(key, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"settings: {'.'.join(path)}: {key} is no section")
+    values[leaf] = value
+
+
+def _parse(text: str) -> Any:
+    """An environment value is TOML where it reads as such (numbers, booleans, lists), else plain text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,67 @@
+"""The HTTP API."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from core.settings.section import Section
+
+Scope = Literal["chat", "feedback", "admin"]
+WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
+
+
+class ApiKey(Section):
+    key: str = Field(min_length=8)
+    """The bearer token."""
+    namespace: str = Field(min_length=1)
+    """The tenant it belongs to."""
+    scopes: tuple[Scope, ...] = ("chat", "feedback")
+    """What it may do."""
+
+
+class WorkloadSettings(Section):
+    """How a workload is sampled, whatever its requests ask for; None: as they ask."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """0: the likeliest tokens, which cannot be trained on."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """1: all tokens."""
+    top_k: int | None = Field(default=None, ge=0, le=1 << 31)
+    """0: all tokens."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """0: all tokens."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most output tokens; who asks for fewer gets fewer."""
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """0: none."""
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """0: none."""
+    logit_bias: Literal[False] | None = None
+    """False: none."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(default=None, max_length=4)
+    """Instead of the request's stop strings; an empty list: none."""
+
+
+class ApiSettings(Section):
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs keys."""
+    port: int = Field(default=8700, ge=0, le=65535)
+    """Port; 0 asks the system for a free one."""
+    keys: tuple[ApiKey, ...] = ()
+    """API keys; without any, requests from loopback act as `default_namespace` with all scopes."""
+    default_namespace: str = "default"
+    """Namespace of keyless requests."""
+    user_hash_key: str = "onward-development"
+    """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
+    max_body_bytes: int = Field(default=4 << 20, gt=0)
+    """Larger request bodies are refused with 413."""
+    feedback_lookup_s: float = Field(default=2.0, ge=0)
+    """How long feedback looks for an inference that is not known yet."""
+    order_wait_s: float = Field(default=60.0, ge=0)
+    """How long an order to the release controller is waited for before it is answered as accepted."""
+    default_max_tokens: int = Field(default=512, gt=0)
+    """Output tokens where the request names none; the context may allow fewer."""
+    environment: Literal["production", "simulated"] = "production"
+    """Stamped on every turn."""
+    workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = Field(default={})
+    """Sampling that wins over what requests of a workload ask for, by the workload's name."""

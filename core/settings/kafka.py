@@ -1,0 +1,49 @@
+"""Apache Kafka, the log of mode `distributed`."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from core.settings.section import Section
+
+
+class KafkaSettings(Section):
+    bootstrap_servers: tuple[str, ...] = ("127.0.0.1:9092",)
+    """Brokers to ask first, as HOST:PORT."""
+    prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]*$")
+    """Put before the names of topics and groups: several installations share one cluster."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How brokers are spoken to."""
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    """With one of the SASL protocols."""
+    sasl_username: str | None = None
+    """For SASL."""
+    sasl_password: str | None = Field(default=None, repr=False)
+    """For SASL; better in the environment than in the file."""
+    ssl_cafile: Path | None = None
+    """Authorities that brokers' certificates may be of; None: the system's."""
+    ssl_certfile: Path | None = None
+    """Our own certificate, where brokers ask for one."""
+    ssl_keyfile: Path | None = None
+    """Its key."""
+    ssl_check_hostname: bool = True
+    """Whether a broker's certificate must name its host."""
+    replication_factor: int = Field(default=1, ge=1)
+    """Of the topics that `onward migrate` makes; three on a cluster of three and more."""
+    min_insync_replicas: int = Field(default=1, ge=1)
+    """Replicas that must have a record before it is acknowledged."""
+    retention_s: float = Field(default=30 * 86400.0, gt=0)
+    """Age at which brokers may drop records of turns, rewards, alarms and dead letters."""
+    max_record_bytes: int = Field(default=8 << 20, ge=1 << 16)
+    """Largest record; larger ones are refused before they are sent."""
+    buffer_bytes: int = Field(default=64 << 20, ge=1 << 20)
+    """Most bytes on their way to the brokers; beyond it appends count the log as away."""
+    linger_s: float = Field(default=0.005, ge=0)
+    """How long a record waits for others to share its request."""
+    delivery_timeout_s: float = Field(default=5.0, gt=0)
+    """How long an append may take before the log counts as away."""
+    session_timeout_s: float = Field(default=10.0, gt=0)
+    """A group's member that has said nothing for so long is gone."""
+    max_poll_interval_s: float = Field(default=120.0, gt=0)
+    """A member that does not come back for records for so long is gone."""

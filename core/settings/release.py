@@ -1,0 +1,39 @@
+"""Canaries, guards and orders."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from core.settings.section import Section
+
+
+class ReleaseSettings(Section):
+    controller: bool = True
+    """Whether `onward run` decides on releases; False: an `onward release` process does."""
+    lease_s: float = Field(default=5.0, gt=0)
+    """How long a controller that fell silent keeps its right to decide."""
+    order_timeout_s: float = Field(default=60.0, gt=0)
+    """How long an operator's order may wait for an engine."""
+    canary: Literal["auto", "on", "off"] = "auto"
+    """Whether a version is tried on a share of users first; auto: with a fleet of several engines. One engine of one
+    version cannot; then versions are released directly, under guards."""
+    canary_share: float = Field(default=0.2, gt=0, lt=1)
+    """Share of users that a canary serves."""
+    holdback_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of users that stay on the first version, against which slow drift is measured."""
+    holdback_salt: str = "holdback"
+    """Which users these are; changing it chooses others."""
+    maturity_s: float = Field(default=30.0, ge=0)
+    """Age at which a turn's reward counts in the test of a canary, in every arm alike."""
+    margin: float = Field(default=0.02, ge=0)
+    """Reward by which a canary may be worse and still be promoted before the horizon."""
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    """Share of canaries as good as the live version that the test may roll back wrongly."""
+    min_users: int = Field(default=20, ge=2)
+    """Fewest users in each arm before the test decides."""
+    horizon_turns: int = Field(default=2000, ge=1)
+    """Matured canary turns after which a canary is decided on whatever the test knows."""
+    horizon_s: float = Field(default=86400.0, gt=0)
+    """The same in time."""
+    guard_turns: int = Field(default=2000, ge=20)
+    """Most turns of each side that the guards look back on."""

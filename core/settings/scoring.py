@@ -1,0 +1,16 @@
+"""Outcomes to rewards."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from core.settings.section import Section
+
+
+class ScoringSettings(Section):
+    spec: Path | None = None
+    """Reward spec; None: `rewards.toml` in the directory, else the shipped one."""
+    tick_s: float = Field(default=0.1, gt=0)
+    """How often waits are checked."""
+    batch_records: int = Field(default=512, ge=1)
+    """Most records taken into the ledger in one transaction."""

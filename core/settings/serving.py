@@ -1,0 +1,77 @@
+"""Engines and what they serve."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from core.settings.section import Section
+
+
+class SglangSettings(Section):
+    python: Path = Path(".sglang/bin/python")
+    """Interpreter of the environment that SGLang is installed in; `make sglang-cpu` makes the one for CPUs."""
+    replicas: int = Field(default=1, ge=0, le=64)
+    """Servers that `onward run` starts, each beside its host; 0: hosts are started with `onward serve`."""
+    urls: tuple[str, ...] = ()
+    """Servers that run already: `onward run` starts a host beside each of these instead."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """What the servers compute on."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What they compute in: what log-probabilities may differ by depends on it."""
+    arguments: tuple[str, ...] = ()
+    """More arguments for the servers, as SGLang's own command line takes them."""
+    admin_key: str | None = None
+    """Their --admin-api-key."""
+    admin_timeout_s: float = Field(default=30.0, gt=0)
+    """How long a step of a swap may take before the server counts as hung; large weights take longer to load."""
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    """How long a server may take to start."""
+    drain_s: float = Field(default=20.0, ge=0)
+    """How long a host that is stopped waits for requests under way."""
+    silence_s: float = Field(default=60.0, gt=0)
+    """How long a request may hear nothing from its server before it counts as lost."""
+    health_every_s: float = Field(default=5.0, gt=0)
+    """How often a server must show that it still generates."""
+    health_timeout_s: float = Field(default=10.0, gt=0)
+    """How long it has for that."""
+
+
+class ServingSettings(Section):
+    engine: Literal["local", "sglang"] = "local"
+    """What generates: torch within the service's process, or SGLang servers."""
+    model: Path | None = None
+    """Directory of a Hugging Face causal LM; None: the shipped tiny model."""
+    model_name: str = "onward-tiny"
+    """The name clients use."""
+    device: str = "cpu"
+    """Torch device of the local engine."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What the local engine computes in."""
+    slots: int = Field(default=48, ge=1)
+    """Requests decoded together; each slot keeps its prefix for reuse afterwards."""
+    context_length: int | None = Field(default=None, ge=16)
+    """Most tokens of prompt and answer; None: the model's."""
+    prefill_tokens: int = Field(default=4096, ge=16)
+    """Most prompt tokens computed between two decode steps."""
+    min_swap_interval_s: float = Field(default=0.5, ge=0)
+    """Least time between two swaps."""
+    gate_max_kl: float = Field(default=1.0, gt=0)
+    """Sanity gate: largest mean KL divergence per token to the live version, on the probe set."""
+    gate_min_entropy: float = Field(default=1e-4, ge=0)
+    """Sanity gate: smallest mean entropy per token (nats)."""
+    gate_max_entropy_share: float = Field(default=0.8, gt=0, le=1)
+    """Sanity gate: largest mean entropy as a share of log(vocabulary)."""
+    keep_versions: int = Field(default=8, ge=2)
+    """Published weights kept besides the live ones and their ancestors in memory."""
+    anchor_every: int = Field(default=25, ge=1)
+    """Of so many versions in a row one is published whole, the others as deltas where these are worth it; 1: all are
+    whole."""
+    cached_versions: int = Field(default=4, ge=2)
+    """Versions rebuilt from deltas, or fetched, that a host keeps on its disk: the last used."""
+    engine_wait_s: float = Field(default=10.0, ge=0)
+    """How long a request waits for an engine while none serves, or the one that had it is lost before a token."""
+    heartbeat_timeout_s: float = Field(default=5.0, gt=0)
+    """A replica that has said nothing for so long is gone: it gets no requests, and nobody waits for it."""
+    sglang: SglangSettings = SglangSettings()
+    """The SGLang servers."""
