@@ -167,11 +167,12 @@ def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[f
 
 
 def errors(what: str, wrong: int, trials: int, allowed: float) -> list[Row]:
-    """`holds`: no more than allowed were seen. The interval says what the true share may be."""
+    """`holds`: so many are no evidence that the true share is above what is allowed, for the least share in the exact
+    95% interval is not; the ratio is of that least share."""
     low, high = clopper_pearson(wrong, trials)
     share = wrong / trials
     return [
-        Row.at_most(what, share, f"of {trials} trials", f"{allowed:g} allowed", share / allowed, 1.0),
+        Row.at_most(what, share, f"of {trials} trials", f"{allowed:g} allowed", low / allowed, 1.0),
         Row(f"{what}: 95% interval from", low, "share"),
         Row(f"{what}: 95% interval to", high, "share"),
     ]
