@@ -109,7 +109,11 @@ class SpoolingLog:
         return self._depth_records == 0
 
     def _waiting(self, topic: Topic, event: Event) -> Position:
-        return Position(topic=topic, partition=partition_of(event, self._log.partitions(topic)), offset=-1)
+        try:
+            partition = partition_of(event, self._log.partitions(topic))
+        except LogUnavailable:  # and has never been there since we started
+            partition = -1
+        return Position(topic=topic, partition=partition, offset=-1)
 
     def _note(self, error: Exception | None) -> None:
         reason = None if error is None else str(error)
@@ -224,11 +228,15 @@ class SpoolingLog:
         return self._log.end(partition)
 
     def close(self) -> None:
-        """What waits in the spool stays there for the next start. Closes the log, too."""
+        """Closes the log, too."""
+        self.close_spool()
+        self._log.close()
+
+    def close_spool(self) -> None:
+        """What waits in the spool stays there for the next start."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._drainer.join()
         self._spool.close()
         self._files.seal()
-        self._log.close()

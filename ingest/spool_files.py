@@ -52,6 +52,11 @@ def read_segment(path: Path) -> Segment:
     return Segment(path, payloads, len(content) - sum(map(frame_bytes, payloads)))
 
 
+def has_segments(directory: Path) -> bool:
+    """Whether anything may wait there."""
+    return any(path.suffix in (_OPEN, _SEALED) for path in directory.iterdir())
+
+
 class SegmentFiles:
     """The directory. One thread writes (`append`, `seal`), one reads and removes; a segment passes between them by its
     name. `append` starts a new segment after `segment_bytes`, and after every failure."""
