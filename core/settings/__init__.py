@@ -17,7 +17,9 @@ from core.settings.api import WORKLOAD_NAME, ApiKey, ApiSettings, Scope, Workloa
 from core.settings.ingest import IngestSettings
 from core.settings.kafka import KafkaSettings
 from core.settings.learner import LearnerSettings
+from core.settings.metrics import MetricsSettings
 from core.settings.postgres import PostgresSettings
+from core.settings.processes import ProcessSettings
 from core.settings.redis import RedisSettings
 from core.settings.release import ReleaseSettings
 from core.settings.scoring import ScoringSettings
@@ -34,7 +36,9 @@ __all__ = [
     "IngestSettings",
     "KafkaSettings",
     "LearnerSettings",
+    "MetricsSettings",
     "PostgresSettings",
+    "ProcessSettings",
     "RedisSettings",
     "ReleaseSettings",
     "Scope",
@@ -65,6 +69,10 @@ class Settings(Section):
     """Its store."""
     redis: RedisSettings = RedisSettings()
     """Its live state."""
+    processes: ProcessSettings = ProcessSettings()
+    """How many of each stage `onward run` starts in that mode."""
+    metrics: MetricsSettings = MetricsSettings()
+    """What stages that run alone show of themselves."""
 
 
 def load_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -1,4 +1,4 @@
-"""What every process of one directory shares: settings, log, store, blobs."""
+"""What every process shares: settings, log, store, blobs."""
 
 import os
 from collections.abc import Mapping
@@ -8,11 +8,10 @@ from typing import Protocol
 
 from core.blobs import FsspecBlobs
 from core.clock import SystemClock
-from core.errors import ConfigError
+from core.ports import EventLog
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import Settings, load_settings
-from core.store import SqlStore, open_sqlite
-from ingest.sqlite_log import SqliteEventLog
+from core.store import SqlStore
 from onward.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
 from serving.weights import BlobWeights
 
@@ -35,10 +34,12 @@ class Foundation:
     """Settings as environment variables would say them: for the processes that this one starts."""
     spec: RewardSpec
     clock: SystemClock
-    log: SqliteEventLog
+    log: EventLog
     store: SqlStore
     blobs: FsspecBlobs
     weights: BlobWeights
+    is_shared: bool
+    """Whether other machines work on the same log and store: what there may be one of is then leased."""
 
     @property
     def model(self) -> Path:
@@ -50,20 +51,14 @@ class Foundation:
 
 
 def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> Foundation:
-    """Open, or make, a service's directory. Raises ConfigError naming the setting or file at fault.
+    """Open, or make, a service's directory, and what its settings say it works on. Raises ConfigError naming the
+    setting or file at fault, StoreUnavailable.
 
     `overrides` win over everything else.
     """
-    layout = Layout(root.resolve())
-    layout.ensure()
-    settings = load_settings(layout.settings, {**os.environ, **(overrides or {})})
-    match settings.mode:
-        case "embedded":
-            log = SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s)
-            store = open_sqlite(layout.store)
-            blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
-        case "distributed":
-            raise ConfigError("mode: this build has no distributed adapters yet")
+    layout, settings = read_directory(root, overrides)
+    log, store = _open_log_and_store(layout, settings)
+    blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
     serving = settings.serving
     return Foundation(
         layout=layout,
@@ -75,7 +70,35 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
         store=store,
         blobs=blobs,
         weights=BlobWeights(blobs, layout.cache / "weights", serving.anchor_every, serving.cached_versions),
+        is_shared=is_distributed(settings),
     )
+
+
+def read_directory(root: Path, overrides: Mapping[str, str] | None = None) -> tuple[Layout, Settings]:
+    """Raises ConfigError."""
+    layout = Layout(root.resolve())
+    layout.ensure()
+    return layout, load_settings(layout.settings, {**os.environ, **(overrides or {})})
+
+
+def is_distributed(settings: Settings) -> bool:
+    return settings.mode == "distributed"
+
+
+def _open_log_and_store(layout: Layout, settings: Settings) -> tuple[EventLog, SqlStore]:
+    match settings.mode:
+        case "embedded":
+            from core.store import open_sqlite
+            from ingest.sqlite_log import SqliteEventLog
+
+            store = open_sqlite(layout.store)
+            return SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s), store
+        case "distributed":
+            from core.store import open_postgres
+            from ingest.kafka_log import KafkaEventLog
+
+            store = open_postgres(settings.postgres)
+            return KafkaEventLog(settings.kafka), store
 
 
 def _spec_path(layout: Layout, settings: Settings) -> Path:
