@@ -15,7 +15,7 @@ NAME ?=
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run test soak faults check bench model sglang-cpu lock clean
+.PHONY: install demo run services services-down test soak faults check bench model sglang-cpu lock clean
 
 install: $(VENV)/.installed
 
@@ -32,6 +32,12 @@ demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) ## the whole loop with
 
 run: install ## the service alone, on DIR, until stopped
 	$(BIN)/onward run $(DIR)
+
+services: ## Kafka, PostgreSQL and Redis in build/services, for tests and a first look; settings in build/services/services.env
+	@$(PYTHON) -m deploy.services up
+
+services-down: ## stop them
+	@$(PYTHON) -m deploy.services down
 
 test: install ## the tests
 	$(BIN)/python -m pytest

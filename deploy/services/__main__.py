@@ -1,0 +1,42 @@
+"""python -m deploy.services up|down|status|pin [--no-fsync] [DIR]. `pin` trusts Kafka's jars as they are now."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from deploy.services import jars
+from deploy.services.server import ServiceError
+from deploy.services.stack import DEFAULT, Stack
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m deploy.services")
+    parser.add_argument("action", choices=("up", "down", "status", "pin"))
+    parser.add_argument("directory", type=Path, nargs="?", default=DEFAULT)
+    parser.add_argument("--no-fsync", action="store_true", help="PostgreSQL may lose data with the machine: for tests")
+    arguments = parser.parse_args()
+    stack = Stack(arguments.directory, fsync=not arguments.no_fsync)
+    try:
+        if arguments.action == "pin":
+            jars.pin()
+        elif arguments.action == "up":
+            stack.up()
+            print((stack.directory / "services.env").read_text(), end="")
+        elif arguments.action == "down":
+            stack.down()
+        else:
+            return _show(stack)
+    except ServiceError as error:
+        print(f"services: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _show(stack: Stack) -> int:
+    for server in stack.servers:
+        print(f"{server.name:<10}{f'pid {server.pid}, {server.address}' if server.alive else 'down'}")
+    return 0 if stack.alive else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Apache Kafka: one broker that is its own controller (KRaft)."""
+
+import base64
+import shutil
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deploy.services import jars
+from deploy.services.programs import path_of
+from deploy.services.server import Server, ServiceError
+
+
+class Broker(Server):
+    """`properties` are set over those of the file below."""
+
+    name = "kafka"
+    port_names = ("port", "controller")
+
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory)
+        self._file = self.directory / "server.properties"
+        self._data = self.directory / "data"
+        self._properties = dict(properties or {})
+
+    def prepare(self) -> None:
+        jars.fetch()
+        lines = {**_FIXED, **self._addresses(), "log.dirs": str(self._data), **self._properties}
+        self._file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        if not (self._data / "meta.properties").exists():
+            self._format()
+
+    def _addresses(self) -> dict[str, str]:
+        controller = f"127.0.0.1:{self.ports['controller']}"
+        return {
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.quorum.voters": f"1@{controller}",
+        }
+
+    def _format(self) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        shutil.rmtree(self._data, ignore_errors=True)  # of a formatting that was cut off
+        done = subprocess.run(
+            [*_java("error"), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._file)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ServiceError(f"Kafka's storage could not be made:\n{done.stdout}{done.stderr}")
+
+    def command(self) -> Sequence[str]:
+        return [*_java("warn"), "kafka.Kafka", str(self._file)]
+
+    def mark(self) -> str:
+        return f"kafka.Kafka {self._file}"
+
+
+def _java(level: str) -> list[str]:
+    memory = ["-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return [path_of("java"), *memory, f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}", "-cp", f"{jars.JARS}/*"]
+
+
+_FIXED = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "auto.create.topics.enable": "false",  # topics have settings: `onward migrate` makes them
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "8",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "8",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+}

@@ -1,0 +1,159 @@
+"""One server process in a directory of its own: started, found again by its pid, stopped, killed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+class ServiceError(Exception):
+    """What went wrong, for the user."""
+
+
+class Server:
+    """`up` and `down` may be repeated. The ports are the OS's choice and are kept, so that clients find it again."""
+
+    name: str
+    port_names: Sequence[str] = ("port",)
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        self.log = self.directory / "log"
+        self._state = self.directory / "server.json"
+
+    # ------------------------------------------------------------------------------------------ of each kind
+
+    def prepare(self) -> None:
+        """Make data and configuration, if they are not there."""
+        raise NotImplementedError
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def mark(self) -> str:
+        """What only this server's command line contains."""
+        raise NotImplementedError
+
+    def spawn(self) -> int:
+        """Start it; returns its pid."""
+        return spawn(self.command(), self.log)
+
+    # ------------------------------------------------------------------------------------------ all alike
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return dict(self._read().get("ports", {}))
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT."""
+        return f"127.0.0.1:{self.ports['port']}"
+
+    @property
+    def pid(self) -> int:
+        return int(self._read().get("pid", 0))
+
+    @property
+    def alive(self) -> bool:
+        return self.pid > 0 and self.mark() in command_line(self.pid)
+
+    def up(self) -> None:
+        """Running and answering when it returns. Raises ServiceError with the end of the server's log."""
+        if self.alive:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.wait(lambda: not is_zombie(self.pid), STOP_TIMEOUT_S, "go away")  # PostgreSQL would take it for alive
+        kept = self.ports
+        self._write(0, {name: choose_port(kept.get(name)) for name in self.port_names})
+        self.prepare()
+        self._write(self.spawn(), self.ports)
+        self.wait(lambda: answers(self.ports["port"]) or not self.alive, START_TIMEOUT_S, "answer")
+        if not self.alive:
+            raise ServiceError(f"{self.name} ended at its start; {self.log} ends with:\n{tail(self.log)}")
+
+    def down(self) -> None:
+        if self.alive:
+            os.kill(self.pid, self.stop_signal)
+            self.wait(lambda: not self.alive, STOP_TIMEOUT_S, "stop")
+
+    def kill(self) -> None:
+        """As a crash would: SIGKILL."""
+        if self.alive:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait(lambda: not self.alive, STOP_TIMEOUT_S, "die")
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Raises ServiceError when the condition does not come true."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{self.name} did not {what} within {timeout_s:g} s; see {self.log}")
+            time.sleep(0.02)
+
+    def _read(self) -> dict[str, object]:
+        return json.loads(self._state.read_text()) if self._state.exists() else {}
+
+    def _write(self, pid: int, ports: Mapping[str, int]) -> None:
+        self._state.write_text(json.dumps({"pid": pid, "ports": ports}))
+
+
+def spawn(command: Sequence[str], log: Path) -> int:
+    """Start it as nobody's child: it outlives us, and no zombie of it stays with us. Returns its pid."""
+    script = 'log=$1; shift; "$@" </dev/null >>"$log" 2>&1 & echo $!'
+    started = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", str(log), *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    return int(started.stdout)
+
+
+def command_line(pid: int) -> str:
+    """Of a process; empty when there is none, or but a zombie."""
+    shown = _shown(pid)
+    return "" if shown.startswith("Z") else shown
+
+
+def is_zombie(pid: int) -> bool:
+    """Ended, but its parent has not taken notice: signals still find it."""
+    return _shown(pid).startswith("Z")
+
+
+def _shown(pid: int) -> str:
+    command = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def choose_port(kept: int | None) -> int:
+    """The kept one where it is free, else one of the OS's choice."""
+    for port in (kept, 0):
+        if port is None:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ServiceError("the OS has no free port on 127.0.0.1")
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(nothing)"

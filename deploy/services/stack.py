@@ -1,0 +1,61 @@
+"""The three of them in one directory."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.services.broker import Broker
+from deploy.services.postgres import Postgres
+from deploy.services.programs import PACKAGES, require
+from deploy.services.redis import Redis
+from deploy.services.server import Server
+
+DEFAULT = Path(__file__).parents[2] / "build" / "services"
+
+
+class Stack:
+    """`up` starts what does not run and leaves in the directory `services.env`, the settings that lead to it, and
+    `services.json`, the same addresses for programs."""
+
+    def __init__(self, directory: Path = DEFAULT, fsync: bool = True) -> None:
+        self.directory = directory.resolve()
+        self.kafka = Broker(self.directory / "kafka")
+        self.postgres = Postgres(self.directory / "postgres", fsync)
+        self.redis = Redis(self.directory / "redis")
+        self.servers: tuple[Server, ...] = (self.kafka, self.postgres, self.redis)
+
+    @property
+    def alive(self) -> bool:
+        return all(server.alive for server in self.servers)
+
+    def addresses(self) -> dict[str, str]:
+        return {"kafka": self.kafka.address, "postgres": self.postgres.url, "redis": self.redis.url}
+
+    def up(self) -> None:
+        """Raises ServiceError."""
+        require(PACKAGES)
+        with self._alone():
+            for server in self.servers:
+                server.up()
+            settings = {
+                "ONWARD_KAFKA__BOOTSTRAP_SERVERS": json.dumps([self.kafka.address]),
+                "ONWARD_POSTGRES__URL": self.postgres.url,
+                "ONWARD_REDIS__URL": self.redis.url,
+            }
+            lines = (f"{name}='{value}'\n" for name, value in settings.items())  # quoted: shells read it, too
+            (self.directory / "services.env").write_text("".join(lines))
+            (self.directory / "services.json").write_text(json.dumps(self.addresses(), indent=1))
+
+    def down(self) -> None:
+        with self._alone():
+            for server in self.servers:
+                server.down()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
