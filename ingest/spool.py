@@ -15,7 +15,7 @@ import msgspec
 from core import telemetry
 from core.errors import LogError, LogUnavailable
 from core.events import Event, Topic
-from core.ports import Consumer, EventLog, Position, RebalanceListener, TopicPartition
+from core.ports import Consumer, EventLog, Position, Reader, RebalanceListener, TopicPartition
 from ingest.codec import decode, encode
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
@@ -217,6 +217,9 @@ class SpoolingLog:
 
     def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
         return self._log.consumer(group, topics, listener)
+
+    def reader(self, topics: Sequence[Topic]) -> Reader:
+        return self._log.reader(topics)
 
     def partitions(self, topic: Topic) -> int:
         return self._log.partitions(topic)

@@ -13,6 +13,9 @@ app = App(name="onward", help="Serve an open-weight model to a product and keep 
 
 Directory = Annotated[Path, Parameter(help="The service's directory: settings, log, store, weights.")]
 DEFAULT_DIRECTORY = Path("data")
+Set = Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")]
+ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
+"""By which the process that started this one looks for it; it then ends with that."""
 
 
 def main() -> None:
@@ -29,29 +32,60 @@ def run(
     *,
     host: str | None = None,
     port: int | None = None,
-    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
+    set_: Set = None,
 ) -> None:
-    """Serve, log, score and learn in one process tree, until stopped. Starts again where it was."""
+    """Serve, log, score and learn in one process tree, until stopped. Starts again where it was. In mode `distributed`
+    every stage is a process of its own, as many as `[processes]` says, on existing Kafka, Postgres and Redis."""
     from onward.runtime import run_service
 
-    overrides = _overrides(set_ or [])
-    if host is not None:
-        overrides["ONWARD_API__HOST"] = host
-    if port is not None:
-        overrides["ONWARD_API__PORT"] = str(port)
-    run_service(directory, overrides)
+    run_service(directory, _overrides(set_ or []) | _listen(host, port))
 
 
 @app.command
-def release(
+def api(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
+    host: str | None = None,
+    port: int | None = None,
+    child: ChildName = None,
+    set_: Set = None,
 ) -> None:
+    """Answer requests and log them, until stopped: one replica of the API, of as many as there shall be."""
+    from onward.runtime import run_api
+
+    run_api(directory, _overrides(set_ or []) | _listen(host, port), child)
+
+
+@app.command
+def ingest(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
+    """Copy turns and outcomes from the log to the store, until stopped; several share the partitions."""
+    from onward.stages import run_ingest
+
+    run_ingest(directory, _overrides(set_ or []), child)
+
+
+@app.command
+def score(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
+    """Turn outcomes into rewards, until stopped; several share the partitions."""
+    from onward.stages import run_score
+
+    run_score(directory, _overrides(set_ or []), child)
+
+
+@app.command
+def learn(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
+    """Update the weights from rewards, until stopped; in mode `distributed` a second one stands by."""
+    from onward.stages import run_learner
+
+    run_learner(directory, _overrides(set_ or []), child)
+
+
+@app.command
+def release(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
     """Decide on releases, until stopped; a second one stands by. For services with `release.controller` false."""
     from onward.stages import run_release
 
-    run_release(directory, _overrides(set_ or []))
+    run_release(directory, _overrides(set_ or []), child)
 
 
 @app.command
@@ -60,13 +94,29 @@ def serve(
     *,
     name: Annotated[str, Parameter(help="The engine's name in the fleet.")] = "engine-1",
     url: Annotated[str | None, Parameter(help="Of an SGLang server that runs; without it one is started.")] = None,
-    child: Annotated[bool, Parameter(show=False, negative="")] = False,
-    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
+    child: ChildName = None,
+    set_: Set = None,
 ) -> None:
     """Host one SGLang server: keep it at what is released, until stopped. `run` starts as many as its settings say."""
     from onward.stages import run_host
 
-    run_host(directory, name, url, _overrides(set_ or []), is_child=child)
+    run_host(directory, name, url, _overrides(set_ or []), child)
+
+
+@app.command
+def migrate(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+    """Make the topics and tables of mode `distributed`, or bring them up to this build. Again: nothing happens."""
+    from onward.wiring import migrate, read_directory
+
+    migrate(read_directory(directory, _overrides(set_ or []))[1])
+
+
+@app.command
+def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+    """Check settings, files and every service they name, and say what to do; exit code 1 when something is wrong."""
+    from onward.doctor import examine
+
+    sys.exit(examine(directory, _overrides(set_ or [])))
 
 
 @app.command
@@ -78,19 +128,11 @@ def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: str | None = None) -
 
 
 @app.command(show=False)
-def anchor(directory: Directory) -> None:
-    """Publish the given model as the first version; `run` does it."""
+def anchor(directory: Directory, *, set_: Set = None) -> None:
+    """Publish the given model as the first version; `run` and `learn` do it."""
     from onward.stages import run_anchor
 
-    run_anchor(directory)
-
-
-@app.command(show=False)
-def learn(directory: Directory) -> None:
-    """The learner's process; `run` starts it."""
-    from onward.stages import run_learner
-
-    run_learner(directory)
+    run_anchor(directory, _overrides(set_ or []))
 
 
 @app.command
@@ -164,7 +206,7 @@ def demo(
     shift: bool = False,
     engine: Annotated[Literal["local", "sglang"], Parameter(help="What generates.")] = "local",
     rate: float | None = None,
-    set_: Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")] = None,
+    set_: Set = None,
 ) -> None:
     """Start the product, let simulated IDE users work with it, and show whether it became better."""
     from onward.demo import run_demo
@@ -182,3 +224,8 @@ def _overrides(assignments: list[str]) -> dict[str, str]:
             raise ConfigError(f"--set {assignment}: want SECTION.NAME=VALUE")
         overrides["ONWARD_" + name.upper().replace(".", "__")] = value
     return overrides
+
+
+def _listen(host: str | None, port: int | None) -> dict[str, str]:
+    given = {"ONWARD_API__HOST": host, "ONWARD_API__PORT": None if port is None else str(port)}
+    return {name: value for name, value in given.items() if value is not None}

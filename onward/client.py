@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from core.errors import ConfigError, OnwardError
-from onward.layout import Layout
+from core.errors import OnwardError
+from onward.addresses import find_urls
 
 _TIMEOUT_S = 90
 
@@ -69,18 +69,9 @@ def give_order(directory: Path, kind: str, version: int, why: str, key: str | No
     Console().print(f"version {version}: {answer['status']}")
 
 
-def service_url(directory: Path) -> str:
-    """Raises ConfigError when no service runs on the directory."""
-    address = Layout(directory.resolve()).address
-    try:
-        return str(json.loads(address.read_text())["url"])
-    except FileNotFoundError as error:
-        raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)") from error
-
-
 def _call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
     request = urllib.request.Request(
-        service_url(directory) + path,
+        find_urls(directory)[0] + path,
         method=method,
         data=None if body is None else json.dumps(body).encode(),
         headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),

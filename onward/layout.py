@@ -38,21 +38,29 @@ class Layout:
         return self.root / "spool"
 
     @property
-    def learner(self) -> Path:
-        return self.root / "learner"
+    def spools(self) -> Path:
+        """Those of API processes that run alone, a directory each."""
+        return self.root / "spools"
 
     @property
-    def learner_ready(self) -> Path:
-        """The pid of the learner that has loaded everything and takes rewards."""
-        return self.root / "learner.pid"
+    def learner(self) -> Path:
+        return self.root / "learner"
 
     def host(self, name: str) -> Path:
         """What the host of one engine keeps: verified versions, its engine's log."""
         return self.root / "hosts" / name
 
-    def host_ready(self, name: str) -> Path:
-        """The pid of the host whose engine serves what it shall."""
-        return self.root / "hosts" / f"{name}.pid"
+    @property
+    def apis(self) -> Path:
+        """JSON of the pid and URL of each replica of the API that runs alone."""
+        return self.root / "apis"
+
+    def api(self, name: str) -> Path:
+        return self.apis / f"{name}.json"
+
+    def ready(self, name: str) -> Path:
+        """The pid of a stage that runs alone, once it does its work."""
+        return self.root / "ready" / f"{name}.pid"
 
     @property
     def cache(self) -> Path:

@@ -1,23 +1,29 @@
 """`onward run`: the whole product in one process tree, on one directory, until stopped."""
 
 import asyncio
-import fcntl
 import gc
-import json
 import logging
-import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import uvicorn
 
-from core.errors import ConfigError
-from onward.layout import Layout
+from onward.addresses import announce, own_address
+from onward.locks import exclusive
 from onward.supervisor import ChildProcess, StageThread
-from onward.wiring import Foundation, Service, build_app, build_service, open_foundation
+from onward.tree import run_tree
+from onward.wiring import (
+    Foundation,
+    Service,
+    build_api,
+    build_app,
+    build_service,
+    is_distributed,
+    open_foundation,
+    read_directory,
+)
 
 _GC_THRESHOLDS = (50_000, 20, 1000)  # measured: p99 of a request 19 to 7 ms
 _SWITCH_INTERVAL_S = 0.001  # the engine's thread and the event loop share the interpreter
@@ -29,22 +35,40 @@ logger = logging.getLogger(__name__)
 
 
 def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ConfigError when the directory is in use or a setting is wrong."""
-    layout = Layout(directory.resolve())
-    layout.ensure()
-    with _exclusive(layout):
-        foundation = open_foundation(directory, overrides)
-        try:
-            _serve(foundation)
-        finally:
-            foundation.close()
+    """All of it, until SIGINT or SIGTERM. Raises ConfigError when the directory is in use or a setting is wrong."""
+    layout, settings = read_directory(directory, overrides)
+    with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
+        if is_distributed(settings):
+            run_tree(layout, settings, overrides)
+        else:
+            _run(directory, overrides, build_service, [layout.address])
 
 
-def _serve(foundation: Foundation) -> None:
+def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
+    """One replica of the API, until SIGINT or SIGTERM. `child`: the name by which the process that started this one
+    looks for it. Raises ConfigError as `run_service` does."""
+    layout, _ = read_directory(directory, overrides)
+    layout.apis.mkdir(exist_ok=True)
+    announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
+    _run(directory, overrides, build_api, announced)
+
+
+def _run(
+    directory: Path, overrides: Mapping[str, str], build: Callable[[Foundation], Service], announced: Sequence[Path]
+) -> None:
+    """`announced`: files for those who look for this process, there while it serves: its pid, or pid and URL (JSON)."""
+    foundation = open_foundation(directory, overrides)
+    try:
+        _serve(build(foundation), announced)
+    finally:
+        foundation.close()
+
+
+def _serve(service: Service, announced: Sequence[Path]) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    service = build_service(foundation)
+    overrides = service.foundation.overrides
     threads = [StageThread(name, stage) for name, stage in service.stages.items()]
-    children = [ChildProcess(each.name, each.arguments, each.ready, foundation.overrides) for each in service.children]
+    children = [ChildProcess(each.name, each.arguments, each.ready, overrides) for each in service.children]
     parts: list[StageThread | ChildProcess] = [*threads, *children]
 
     def readiness() -> dict[str, str]:
@@ -59,7 +83,7 @@ def _serve(foundation: Foundation) -> None:
     for part in parts:
         part.start()
     try:
-        _serve_http(service, app)
+        _serve_http(service, app, announced)
     finally:
         _stop(children, threads)
         service.serving.close()
@@ -76,7 +100,7 @@ def _stop(children: Sequence[ChildProcess], threads: Sequence[StageThread]) -> N
         thread.stop()
 
 
-def _serve_http(service: Service, app: object) -> None:
+def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> None:
     foundation = service.foundation
     settings = foundation.settings.api
     listener = socket.create_server((settings.host, settings.port), backlog=_BACKLOG)
@@ -100,7 +124,8 @@ def _serve_http(service: Service, app: object) -> None:
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not server.started and not serving.done():  # uvicorn sets a flag and wakes nobody
             await asyncio.wait([serving], timeout=_START_POLL_S)
-        foundation.layout.address.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+        for path in announced:
+            announce(path, url)
         print(f"onward serves at {url}  (directory {foundation.layout.root})", flush=True)
         await serving
         await service.serving.aclose()
@@ -110,16 +135,6 @@ def _serve_http(service: Service, app: object) -> None:
     except KeyboardInterrupt:
         logger.info("stopped")
     finally:
-        foundation.layout.address.unlink(missing_ok=True)
+        for path in announced:
+            path.unlink(missing_ok=True)
         listener.close()
-
-
-@contextmanager
-def _exclusive(layout: Layout) -> Iterator[None]:
-    """One service per directory; the lock dies with its process."""
-    with layout.lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(f"{layout.root}: another service runs on this directory") from error
-        yield

@@ -1,22 +1,26 @@
 """Stages as processes of their own."""
 
-import fcntl
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Protocol, runtime_checkable
 
-from core.errors import ConfigError
+from onward.layout import Layout
+from onward.locks import exclusive
+from onward.metrics_server import OK, metrics_server
 from onward.wiring import (
     Foundation,
     Stage,
     build_host,
     build_learner,
     build_releases,
+    build_scorer,
+    build_writer,
     open_foundation,
     publish_anchor,
 )
@@ -25,37 +29,49 @@ _STEP_S = 0.1
 _ROUTERS_NOTICE_S = 0.5  # they look several times a second
 
 
-def run_learner(directory: Path) -> None:
-    """Until SIGTERM, or until the service that started it is gone."""
-    parent = os.getppid()
-    foundation = open_foundation(directory)
-    ready = foundation.layout.learner_ready
-    learner = build_learner(foundation)
-    ready.write_text(str(os.getpid()))
-    try:
-        _run(foundation, learner, parent)
-    finally:
-        ready.unlink(missing_ok=True)
+@runtime_checkable
+class Stateful(Protocol):
+    """A stage that may go on and be at a loss."""
+
+    @property
+    def state(self) -> str:
+        """`ok`, or what is wrong."""
+        ...
 
 
-def run_release(directory: Path, overrides: Mapping[str, str]) -> None:
+def run_ingest(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
+    """The writer from log to store, until SIGTERM. `child`: the name by which the process that started this one, and
+    with which it ends, looks for it."""
+    _run(directory, overrides, "ingest", lambda foundation: build_writer(foundation, foundation.log), child)
+
+
+def run_score(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
+    """A scorer, until SIGTERM."""
+    _run(directory, overrides, "score", lambda foundation: build_scorer(foundation, foundation.log), child)
+
+
+def run_learner(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
+    """Until SIGTERM."""
+    _run(directory, overrides, "learn", build_learner, child)
+
+
+def run_release(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
     """The release controller, until SIGTERM."""
-    foundation = open_foundation(directory, overrides)
-    _run(foundation, build_releases(foundation, foundation.log, None))
+    _run(directory, overrides, "release", lambda foundation: build_releases(foundation, foundation.log, None), child)
 
 
-def run_host(directory: Path, name: str, url: str | None, overrides: Mapping[str, str], *, is_child: bool) -> None:
-    """The host of one SGLang server, until SIGTERM, or (as a service's child) until that is gone. Raises ConfigError
-    for a name that is taken."""
-    parent = os.getppid() if is_child else None
-    foundation = open_foundation(directory, overrides)
-    with _exclusive_name(foundation, name):
-        _run(foundation, HostStage(foundation, name, url), parent)
+def run_host(
+    directory: Path, name: str, url: str | None, overrides: Mapping[str, str], child: str | None = None
+) -> None:
+    """The host of one SGLang server, until SIGTERM. Raises ConfigError for a name that is taken."""
+    lock = Layout(directory.resolve()).host(name) / "host.lock"
+    with exclusive(lock, f"--name {name}: a host of that name runs already"):
+        _run(directory, overrides, name, lambda foundation: HostStage(foundation, name, url), child)
 
 
-def run_anchor(directory: Path) -> None:
+def run_anchor(directory: Path, overrides: Mapping[str, str]) -> None:
     """Publish and release the given model, if that was not done yet."""
-    foundation = open_foundation(directory)
+    foundation = open_foundation(directory, overrides)
     try:
         publish_anchor(foundation, foundation.log)
     finally:
@@ -63,24 +79,21 @@ def run_anchor(directory: Path) -> None:
 
 
 class HostStage:
-    """A host and its engine; says in a file when the engine serves what it shall. Ends with what runs finished."""
+    """A host and its engine. Ends with what runs finished."""
 
     def __init__(self, foundation: Foundation, name: str, url: str | None) -> None:
-        self._ready = foundation.layout.host_ready(name)
         self._drain_s = foundation.settings.serving.sglang.drain_s
         self._engine, self._host = build_host(foundation, name, url)
 
+    @property
+    def state(self) -> str:
+        """`ok` while the engine serves what it shall."""
+        return self._host.state
+
     def step(self, timeout_s: float) -> int:
-        done = self._host.step(timeout_s)
-        if self._host.state == "ok":
-            if not self._ready.exists():
-                self._ready.write_text(str(os.getpid()))
-        else:
-            self._ready.unlink(missing_ok=True)
-        return done
+        return self._host.step(timeout_s)
 
     def close(self) -> None:
-        self._ready.unlink(missing_ok=True)
         self._host.drain()
         began_s = now_s = time.monotonic()
         while now_s - began_s < self._drain_s:
@@ -92,21 +105,49 @@ class HostStage:
         self._engine.close()
 
 
+# ---------------------------------------------------------------------------------------------- one process
+
+
+def _run(
+    directory: Path,
+    overrides: Mapping[str, str],
+    name: str,
+    build: Callable[[Foundation], Stage],
+    child: str | None,
+) -> None:
+    """Step until told to stop, or until the parent is gone whose child this is."""
+    parent = os.getppid() if child is not None else None
+    foundation = open_foundation(directory, overrides)
+    try:
+        with _told_to_stop() as stopping, _readiness(foundation.layout, child) as tell:
+            _step(build(foundation), name, foundation, stopping, parent, tell)
+    finally:
+        foundation.close()
+
+
+def _step(
+    stage: Stage,
+    name: str,
+    foundation: Foundation,
+    stopping: threading.Event,
+    parent: int | None,
+    tell: Callable[[bool], None],
+) -> None:
+    def state() -> str:
+        return stage.state if isinstance(stage, Stateful) else OK
+
+    try:
+        with metrics_server(foundation.settings.metrics, name, state):
+            while not stopping.is_set() and parent in (None, os.getppid()):
+                stage.step(_STEP_S)
+                tell(state() == OK)
+    finally:
+        tell(False)
+        stage.close()
+
+
 @contextmanager
-def _exclusive_name(foundation: Foundation, name: str) -> Iterator[None]:
-    """The lock dies with its process."""
-    directory = foundation.layout.host(name)
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "host.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(f"--name {name}: a host of that name runs already") from error
-        yield
-
-
-def _run(foundation: Foundation, stage: Stage, parent: int | None = None) -> None:
-    """Step until told to stop, or until `parent` is no longer ours."""
+def _told_to_stop() -> Iterator[threading.Event]:
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -114,9 +155,25 @@ def _run(foundation: Foundation, stage: Stage, parent: int | None = None) -> Non
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    try:
-        while not stopping.is_set() and parent in (None, os.getppid()):
-            stage.step(_STEP_S)
-    finally:
-        stage.close()
-        foundation.close()
+    yield stopping
+
+
+@contextmanager
+def _readiness(layout: Layout, child: str | None) -> Iterator[Callable[[bool], None]]:
+    """A file with the pid, there while the stage is ready, for the process that started it."""
+    if child is None:
+        yield lambda _: None
+        return
+    file, was_ready = layout.ready(child), False
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+
+    def tell(is_ready: bool) -> None:
+        nonlocal was_ready
+        if is_ready and not was_ready:
+            file.write_text(str(os.getpid()))
+        elif was_ready and not is_ready:
+            file.unlink(missing_ok=True)
+        was_ready = is_ready
+
+    yield tell

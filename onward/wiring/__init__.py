@@ -4,20 +4,37 @@ Heavy imports (torch) happen inside the functions that need them, so that `onwar
 light.
 """
 
-from onward.wiring.engines import Child, build_host, publish_anchor
-from onward.wiring.foundation import Foundation, Stage, open_foundation
-from onward.wiring.service import Service, build_app, build_learner, build_releases, build_service
+from onward.wiring.engines import Child, build_host, host_children, publish_anchor
+from onward.wiring.foundation import Foundation, Stage, is_distributed, open_foundation, read_directory
+from onward.wiring.migrate import migrate
+from onward.wiring.service import (
+    Service,
+    build_api,
+    build_app,
+    build_learner,
+    build_releases,
+    build_scorer,
+    build_service,
+    build_writer,
+)
 
 __all__ = [
     "Child",
     "Foundation",
     "Service",
     "Stage",
+    "build_api",
     "build_app",
     "build_host",
     "build_learner",
     "build_releases",
+    "build_scorer",
     "build_service",
+    "build_writer",
+    "host_children",
+    "is_distributed",
+    "migrate",
     "open_foundation",
     "publish_anchor",
+    "read_directory",
 ]

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 from core.errors import ConfigError
 from core.fleet import CLUSTER
 from core.ports import EventLog, Policy, WeightsRef
+from core.settings import Settings
 from core.store import policies
+from onward.layout import Layout
 from onward.wiring.foundation import Foundation, Stage
 
 if TYPE_CHECKING:
@@ -67,12 +69,19 @@ class Serving(Protocol):
         ...
 
 
-def build_serving(foundation: Foundation, log: EventLog, timer: "LoopTimer") -> Serving:
+def build_serving(foundation: Foundation, log: EventLog, timer: "LoopTimer", *, is_whole: bool) -> Serving:
+    """`is_whole`: this process sees to the hosts and to the first version, too. Raises ConfigError."""
     match foundation.settings.serving.engine:
+        case "local" if foundation.is_shared:
+            raise ConfigError('serving.engine: "local" generates within one service; mode distributed takes "sglang"')
         case "local":
             return LocalServing(foundation, log, timer)
         case "sglang":
-            return FleetServing(foundation, timer)
+            if is_whole:
+                _let_publish_anchor(foundation)
+            return FleetServing(
+                foundation, timer, host_children(foundation.layout, foundation.settings) if is_whole else ()
+            )
 
 
 class LocalServing:
@@ -115,20 +124,19 @@ class LocalServing:
 class FleetServing:
     """Servers elsewhere, found in the store; this process only routes."""
 
-    def __init__(self, foundation: Foundation, timer: "LoopTimer") -> None:
+    def __init__(self, foundation: Foundation, timer: "LoopTimer", hosts: Sequence[Child]) -> None:
         from serving.fleet import FleetPolicy, FleetView
         from serving.model_facts import read_model_facts
 
         settings = foundation.settings.serving
         facts = read_model_facts(foundation.model)
-        _let_publish_anchor(foundation)
         self._view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.heartbeat_timeout_s)
         self.policy = FleetPolicy(self._view, settings, facts, foundation.clock)
         self.policy.on_first_token = timer.first_token
         self._view.on_look = self.policy.notice
         self.policy.notice()
         self.stages: Mapping[str, Stage] = {"fleet": self._view}
-        self.children: Sequence[Child] = tuple(_hosts(foundation))
+        self.children = hosts
 
     def states(self) -> Mapping[str, str]:
         return {"engine": self.policy.state}
@@ -149,14 +157,15 @@ class FleetServing:
         pass
 
 
-def _hosts(foundation: Foundation) -> list[Child]:
-    settings, layout = foundation.settings.serving.sglang, foundation.layout
-    urls = settings.urls or (None,) * settings.replicas
+def host_children(layout: Layout, settings: Settings) -> list[Child]:
+    servers = settings.serving.sglang
+    urls = servers.urls or (None,) * servers.replicas
     children = []
     for number, url in enumerate(urls, 1):
         name = f"engine-{number}"
-        arguments = ("serve", str(layout.root), "--name", name, "--child", *(() if url is None else ("--url", url)))
-        children.append(Child(name, arguments, layout.host_ready(name)))
+        there = () if url is None else ("--url", url)
+        arguments = ("serve", str(layout.root), "--name", name, "--child", name, *there)
+        children.append(Child(name, arguments, layout.ready(name)))
     return children
 
 

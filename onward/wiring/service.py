@@ -4,24 +4,26 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import ConfigError
 from core.ports import EventLog, Renderer
 from ingest.spool import SpoolingLog
-from onward.wiring.engines import Child, Serving, build_serving
+from onward.wiring.engines import Child, Serving, build_serving, publish_anchor
 from onward.wiring.foundation import Foundation, Stage
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from learner.stage import Learner
-    from serving.releases import ReleaseController, StoreTraffic
+    from serving.releases import LoopTimer, ReleaseController, StoreTraffic
 
 
 @dataclass(frozen=True)
 class Service:
-    """The service process: what the runtime starts, watches and stops."""
+    """The process that serves HTTP: what the runtime starts, watches and stops."""
 
     foundation: Foundation
     log: SpoolingLog
@@ -32,22 +34,19 @@ class Service:
 
 
 def build_service(foundation: Foundation) -> Service:
-    """Everything but the HTTP application. Nothing runs yet."""
-    _check(foundation)
-    from ingest.writer import Writer
-    from onward.observer import PolicyObserver
-    from scoring.stage import Scorer
+    """Everything in one process tree, but the HTTP application. Nothing runs yet."""
     from serving.releases import LoopTimer, StoreTraffic
 
-    settings = foundation.settings
-    log = SpoolingLog(foundation.log, foundation.layout.spool, settings.ingest.spool_bytes)
+    _check(foundation)
+    settings, layout = foundation.settings, foundation.layout
+    log = _spooling(foundation, layout.spool)
     timer = LoopTimer()
-    serving = build_serving(foundation, log, timer)
+    serving = build_serving(foundation, log, timer, is_whole=True)
     traffic = StoreTraffic(foundation.store, settings.release)
     stages: dict[str, Stage] = {
-        "writer": Writer(log, foundation.store, settings.ingest, foundation.clock),
-        "scorer": Scorer(log, foundation.store, foundation.spec, settings.scoring, foundation.clock),
-        "observer": PolicyObserver(log, timer),
+        "writer": build_writer(foundation, log),
+        "scorer": build_scorer(foundation, log),
+        "observer": _build_observer(log, timer),
         "traffic": traffic,
         **serving.stages,
     }
@@ -56,9 +55,51 @@ def build_service(foundation: Foundation) -> Service:
         serving.when_status_changes(releases.wake)
     children = [*serving.children]
     if settings.learner.enabled:
-        layout = foundation.layout
-        children.append(Child("learner", ("learn", str(layout.root)), layout.learner_ready))
+        learner = ("learn", str(layout.root), "--child", "learner")
+        children.append(Child("learner", learner, layout.ready("learner")))
     return Service(foundation, log, serving, traffic, stages, tuple(children))
+
+
+def build_api(foundation: Foundation) -> Service:
+    """One replica of the API: it answers, logs and routes. Others write, score, learn, host and decide."""
+    from ingest.spool_directories import Orphans, claim
+    from serving.releases import LoopTimer, StoreTraffic
+
+    _check(foundation)
+    spools = foundation.layout.spools
+    log = _spooling(foundation, claim(spools).path)
+    timer = LoopTimer()
+    serving = build_serving(foundation, log, timer, is_whole=False)
+    traffic = StoreTraffic(foundation.store, foundation.settings.release)
+    stages = {
+        "orphans": Orphans(spools, partial(_spooling, foundation)),
+        "observer": _build_observer(log, timer),
+        "traffic": traffic,
+        **serving.stages,
+    }
+    return Service(foundation, log, serving, traffic, stages, ())
+
+
+def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:
+    return SpoolingLog(foundation.log, directory, foundation.settings.ingest.spool_bytes)
+
+
+def build_writer(foundation: Foundation, log: EventLog) -> Stage:
+    from ingest.writer import Writer
+
+    return Writer(log, foundation.store, foundation.settings.ingest, foundation.clock)
+
+
+def build_scorer(foundation: Foundation, log: EventLog) -> Stage:
+    from scoring.stage import Scorer
+
+    return Scorer(log, foundation.store, foundation.spec, foundation.settings.scoring, foundation.clock)
+
+
+def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
+    from onward.observer import PolicyObserver
+
+    return PolicyObserver(log, timer)
 
 
 def build_releases(foundation: Foundation, log: EventLog, on_change: Callable[[], None] | None) -> "ReleaseController":
@@ -74,9 +115,14 @@ def build_releases(foundation: Foundation, log: EventLog, on_change: Callable[[]
         settings.release,
         read_model_facts(foundation.model).vocabulary,
         foundation.clock,
-        holder=f"{socket.gethostname()}:{os.getpid()}",
+        holder=_holder(),
         on_change=on_change,
     )
+
+
+def _holder() -> str:
+    """Of leases: this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _check(foundation: Foundation) -> None:
@@ -113,7 +159,21 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
     )
 
 
-def build_learner(foundation: Foundation) -> "Learner":
+def build_learner(foundation: Foundation) -> Stage:
+    """Where other machines may run one, too, only the holder of the lease learns; another stands by."""
+    from onward.leased import Leased
+
+    if not foundation.is_shared:
+        return _make_learner(foundation)
+
+    def make() -> Stage:
+        publish_anchor(foundation, foundation.log)
+        return _make_learner(foundation)
+
+    return Leased("learner", _holder(), foundation.store, foundation.clock, foundation.settings.release.lease_s, make)
+
+
+def _make_learner(foundation: Foundation) -> "Learner":
     from learner.stage import Learner
 
     return Learner(

@@ -1,0 +1,63 @@
+"""Where a directory's services are, written for those who look for them on the same machine."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+from core.errors import ConfigError
+from onward.layout import Layout
+
+
+def write_address(path: Path, url: str, urls: list[str] | None = None) -> None:
+    """Of this process."""
+    path.write_text(json.dumps({"pid": os.getpid(), "url": url, "urls": urls or [url]}))
+
+
+def announce(path: Path, url: str) -> None:
+    """This process in a file: its pid and URL, or (for a supervisor, which knows the rest) its pid alone."""
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".json":
+        write_address(path, url)
+    else:
+        path.write_text(str(os.getpid()))
+
+
+def own_address(layout: Layout) -> Path:
+    """Where this process writes its own, as one of several replicas."""
+    return layout.api(_name(os.getpid()))
+
+
+def address_of(layout: Layout, pid: int | None) -> str:
+    """The URL of a replica on this machine that is ready."""
+    assert pid is not None
+    return str(json.loads(layout.api(_name(pid)).read_text())["url"])
+
+
+def find_urls(directory: Path) -> list[str]:
+    """Of the services that run on a directory. Raises ConfigError when there is none."""
+    layout = Layout(directory.resolve())
+    candidates = [layout.address, *sorted(layout.apis.glob(f"{_name('*')}.json"))]
+    for path in candidates:
+        try:
+            found = json.loads(path.read_text())
+        except FileNotFoundError:
+            continue
+        if _is_alive(found["pid"]):
+            return [str(url) for url in found["urls"]]
+    raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)")
+
+
+def _name(pid: int | str) -> str:
+    """Several machines may share a directory."""
+    return f"{socket.gethostname()}-{pid}"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True

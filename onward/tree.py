@@ -1,0 +1,79 @@
+"""`onward run` in mode `distributed`: every stage as processes of its own, on one machine, until stopped."""
+
+import logging
+import signal
+import threading
+from collections.abc import Mapping
+from types import FrameType
+
+from core.settings import Settings
+from onward.addresses import address_of, write_address
+from onward.layout import Layout
+from onward.supervisor import ChildProcess
+from onward.wiring import Child, host_children, migrate
+
+_LOOK_EVERY_S = 0.1
+logger = logging.getLogger(__name__)
+
+
+def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> None:
+    """Raises ConfigError naming the setting at fault."""
+    migrate(settings)
+    children = [
+        ChildProcess(child.name, child.arguments, child.ready, {**overrides, **_metrics(settings, number)})
+        for number, child in enumerate(_children(layout, settings))
+    ]
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    for child in children:
+        child.start()
+    try:
+        _announce(layout, children, stopping)
+        stopping.wait()
+    finally:
+        layout.address.unlink(missing_ok=True)
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.stop()
+
+
+def _announce(layout: Layout, children: list[ChildProcess], stopping: threading.Event) -> None:
+    """Where the API is, once everything works."""
+    while not all(child.state == "ok" for child in children):
+        if stopping.wait(_LOOK_EVERY_S):
+            return
+    urls = [address_of(layout, child.pid) for child in children if child.name.startswith("api-")]
+    if urls:
+        write_address(layout.address, urls[0], urls)
+    print(f"onward serves at {', '.join(urls)}  (directory {layout.root})", flush=True)
+
+
+def _children(layout: Layout, settings: Settings) -> list[Child]:
+    counts = settings.processes
+    children = [_api(layout, settings, number) for number in range(counts.api)]
+    for stage, count in (("ingest", counts.ingest), ("score", counts.score), ("release", counts.release)):
+        children += [_child(layout, f"{stage}-{number}", stage) for number in range(1, count + 1)]
+    if settings.learner.enabled:
+        children.append(_child(layout, "learner", "learn"))
+    return children + host_children(layout, settings)
+
+
+def _api(layout: Layout, settings: Settings, number: int) -> Child:
+    port = settings.api.port + number if settings.api.port else 0
+    return _child(layout, f"api-{number + 1}", "api", "--port", str(port))
+
+
+def _child(layout: Layout, name: str, command: str, *arguments: str) -> Child:
+    return Child(name, (command, str(layout.root), "--child", name, *arguments), layout.ready(name))
+
+
+def _metrics(settings: Settings, number: int) -> dict[str, str]:
+    """A port each."""
+    port = settings.metrics.port
+    return {} if not port else {"ONWARD_METRICS__PORT": str(port + number)}

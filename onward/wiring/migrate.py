@@ -1,0 +1,16 @@
+"""Topics and tables, made or brought up to this build."""
+
+from core.settings import Settings
+from onward.wiring.foundation import is_distributed
+
+
+def migrate(settings: Settings) -> None:
+    """Of mode distributed; the embedded log and store see to themselves when they are opened. Raises ConfigError
+    naming the setting at fault."""
+    if not is_distributed(settings):
+        return
+    from core.store.migrate import migrate_postgres
+    from ingest.kafka_topics import migrate as migrate_topics
+
+    migrate_topics(settings.kafka, settings.ingest.partitions)
+    migrate_postgres(settings.postgres)
