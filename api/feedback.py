@@ -15,6 +15,7 @@ from api.lookup import look_up, read
 from api.outcome_targets import Subject, check_superseded, check_target, find_subject
 from api.outcome_values import check_value
 from api.plain import body_of, identify, json_body, json_response
+from api.services import ApiServices
 from core.errors import Conflict, InvalidRequest, LogUnavailable, NotFound, StoreUnavailable
 from core.events import Outcome, TokenRange, ToolCallTarget, Topic
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId, new_outcome_id
@@ -51,10 +52,12 @@ def feedback_router(context: Context) -> APIRouter:
     @router.post("/v1/feedback", openapi_extra=json_body(FeedbackBody, "What somebody made of a turn or a session"))
     async def post_feedback(request: Request) -> Response:
         """Say what became of an inference or a session. A retry with the same `feedback_id` and content gets the same
-        answer; other content 409. 202 when the store cannot be asked whether the inference exists."""
+        answer; other content 409. 202 when nobody can say yet whether the inference exists, or whether the same id
+        was given to other content at the same moment."""
         identity = _may(context, request)
         body = await body_of(context, request, feedback_decoder)
-        return await _record(context, identity.namespace, _outcome(context, identity, body))
+        outcome = _outcome(context, identity, body)
+        return await context.background.insist(_record(context, outcome, own_id=body.feedback_id is not None))
 
     @router.get("/v1/feedback/{feedback_id}")
     async def get_feedback(request: Request, feedback_id: str) -> Response:
@@ -106,39 +109,63 @@ def _outcome(context: Context, identity: Identity, body: FeedbackBody) -> Outcom
     )
 
 
-async def _record(context: Context, namespace: Namespace, outcome: Outcome) -> Response:
-    """Check it against what is known, then append it; durable when this returns."""
-    services = context.services
-    digest = turns.outcome_digest(outcome)
-    key = f"feedback:{outcome.outcome_id}"
-    if await services.live_state.claim(namespace, key, digest) != digest:
-        raise _other_content(outcome.outcome_id)
-    try:
-        return await context.background.insist(_check_and_append(context, outcome, digest))
-    except (NotFound, InvalidRequest, Conflict, LogUnavailable):
-        await services.live_state.release_claim(namespace, key)
-        raise
-
-
-async def _check_and_append(context: Context, outcome: Outcome, digest: str) -> Response:
+async def _record(context: Context, outcome: Outcome, *, own_id: bool) -> Response:
+    """Check it against what is known, then append it; durable when this returns. `own_id`: its id is the client's."""
     services, namespace = context.services, outcome.namespace
-    answer = {"feedback_id": outcome.outcome_id, "status": "recorded"}
+    digest = turns.outcome_digest(outcome)
     try:
-        before = await read(services, lambda c: turns.get_outcome(c, namespace, outcome.outcome_id))
-        if before is not None:
-            if before[1] != digest:
-                raise _other_content(outcome.outcome_id)
-            return json_response(answer)
+        known = await read(services, lambda c: turns.get_outcome(c, namespace, outcome.outcome_id)) if own_id else None
+        if known is not None:
+            return _answer(outcome, known[1], digest)
         subject: Subject = await find_subject(services, outcome)
         await check_target(services, outcome, subject)
         await check_superseded(services, outcome)
-        status = 200
+        answer = _recorded(outcome)
     except StoreUnavailable:
         # Nothing is lost by taking it on trust: what names an unknown inference is never joined to a turn.
-        answer["status"], status = "pending", 202
-    await services.log.append(Topic.TURNS, outcome)
+        answer = _pending(outcome)
+    if own_id:
+        answer = await _append_once(services, outcome, digest, answer)
+    else:
+        await services.log.append(Topic.TURNS, outcome)
     OUTCOMES.labels(outcome.name).inc()
-    return json_response(answer, status)
+    return answer
+
+
+async def _append_once(services: ApiServices, outcome: Outcome, digest: str, answer: Response) -> Response:
+    """Other content under the same id, even at the same moment and at another replica, is a conflict. Live state tells,
+    and may forget between any two lines here: so it is asked again afterwards, and where it cannot tell, the store does
+    once the writer is there. The first in the log is the one that counts."""
+    claim = outcome.namespace, f"feedback:{outcome.outcome_id}", digest
+    if await services.live_state.claim(*claim) not in (digest, None):
+        raise _other_content(outcome.outcome_id)
+    try:
+        await services.log.append(Topic.TURNS, outcome)
+    except LogUnavailable:
+        await services.live_state.release_claim(*claim)
+        raise
+    if await services.live_state.claim(*claim) == digest:
+        return answer
+    try:
+        known = await look_up(services, lambda c: turns.get_outcome(c, outcome.namespace, outcome.outcome_id))
+    except StoreUnavailable:
+        known = None
+    return _pending(outcome) if known is None else _answer(outcome, known[1], digest)
+
+
+def _answer(outcome: Outcome, known_digest: str, digest: str) -> Response:
+    """Raises Conflict."""
+    if known_digest != digest:
+        raise _other_content(outcome.outcome_id)
+    return _recorded(outcome)
+
+
+def _recorded(outcome: Outcome) -> Response:
+    return json_response({"feedback_id": outcome.outcome_id, "status": "recorded"})
+
+
+def _pending(outcome: Outcome) -> Response:
+    return json_response({"feedback_id": outcome.outcome_id, "status": "pending"}, 202)
 
 
 async def _withdraw(context: Context, namespace: Namespace, outcome_id: OutcomeId) -> Response:

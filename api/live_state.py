@@ -1,58 +1,51 @@
 """`LiveState` in process: least recently used entries go first, and the store answers for what has gone."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, Self
 
+from api.buckets import Buckets
+from api.changes import Channels
+from api.counting import Slots
+from api.recent import Recent
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Chain
-
-V = TypeVar("V")
+from core.ports import Allowance, Bucket, Chain, Changes, RecentCounts
 
 DEFAULT_ENTRIES = 100_000
 DEFAULT_CHAIN_TOKENS = 2_000_000  # at most 36 bytes each: 72 MB
 
 
-class _Recent(Generic[V]):
-    """A map that keeps its most recently used entries, by their number and their total weight."""
-
-    def __init__(self, max_entries: int, max_weight: int) -> None:
-        self._entries: OrderedDict[object, tuple[V, int]] = OrderedDict()
-        self._max_entries = max_entries
-        self._max_weight = max_weight
-        self._weight = 0
-
-    def put(self, key: object, value: V, weight: int = 0) -> None:
-        self.drop(key)
-        self._entries[key] = (value, weight)
-        self._weight += weight
-        while len(self._entries) > self._max_entries or (self._weight > self._max_weight and len(self._entries) > 1):
-            self._weight -= self._entries.popitem(last=False)[1][1]
-
-    def get(self, key: object) -> V | None:
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        return entry[0]
-
-    def drop(self, key: object) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._weight -= entry[1]
-
-
 class MemoryLiveState:
-    """Used from one event loop; nothing here waits."""
+    """Used from one event loop; nothing here waits, but for changes."""
+
+    state: Final = "ok"
 
     def __init__(self, max_entries: int = DEFAULT_ENTRIES, max_chain_tokens: int = DEFAULT_CHAIN_TOKENS) -> None:
-        self._chains: _Recent[Chain] = _Recent(max_entries, max_chain_tokens)
-        self._inferences: _Recent[SessionId] = _Recent(max_entries, 0)
-        self._sessions: _Recent[bool] = _Recent(max_entries, 0)
-        self._claims: _Recent[str] = _Recent(max_entries, 0)
+        self._chains: Recent[Chain] = Recent(max_entries, max_chain_tokens)
+        self._inferences: Recent[SessionId] = Recent(max_entries)
+        self._sessions: Recent[bool] = Recent(max_entries)
+        self._claims: Recent[str] = Recent(max_entries)
+        self._buckets = Buckets(max_entries)
+        self._slots = Slots()
+        self._channels = Channels()
 
-    async def put_chain(self, namespace: Namespace, transcript_digest: str, chain: Chain) -> None:
-        self._chains.put((namespace, transcript_digest), chain, len(chain.token_ids))
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None:
+        self._inferences.put((namespace, inference_id), session_id)
+        self._sessions.put((namespace, session_id), True)
+
+    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: Chain) -> None:
+        await self.put_inference(namespace, chain.inference_id, chain.session_id)
+        for digest in transcript_digests:
+            self._chains.put((namespace, digest), chain, len(chain.token_ids))
 
     async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
         for digest in transcript_digests:
@@ -60,10 +53,6 @@ class MemoryLiveState:
             if chain is not None:
                 return chain
         return None
-
-    async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None:
-        self._inferences.put((namespace, inference_id), session_id)
-        self._sessions.put((namespace, session_id), True)
 
     async def get_session(self, namespace: Namespace, inference_id: InferenceId) -> SessionId | None:
         return self._inferences.get((namespace, inference_id))
@@ -78,5 +67,21 @@ class MemoryLiveState:
             return content_digest
         return holder
 
-    async def release_claim(self, namespace: Namespace, key: str) -> None:
-        self._claims.drop((namespace, key))
+    async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
+        if self._claims.get((namespace, key)) == content_digest:
+            self._claims.drop((namespace, key))
+
+    async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
+        return self._buckets.take(buckets)
+
+    def count(self, namespace: Namespace, name: str) -> None:
+        self._slots.count(namespace, name)
+
+    async def counts(self, namespace: Namespace) -> RecentCounts:
+        return RecentCounts(counts=self._slots.totals(namespace), complete=True)
+
+    def announce(self, channel: str) -> None:
+        self._channels.announce(channel)
+
+    def changes(self, channel: str) -> AbstractContextManager[Changes]:
+        return self._channels.changes(channel)

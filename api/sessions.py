@@ -79,7 +79,7 @@ async def _after(
         session_id=chain.session_id,
         parent_id=chain.inference_id,
         turn_index=chain.turn_index + 1,
-        how="continued" if first == group_id else "branch",
+        how="continued" if first in (group_id, None) else "branch",
         prompt_token_ids=await _off_loop_when_long(
             _characters(new), lambda: services.renderer.extend(chain.token_ids, new)
         ),
@@ -126,12 +126,11 @@ def chain_of(turn: Completion, num_messages: int) -> Chain:
 
 async def remember(services: ApiServices, turn: Completion) -> None:
     """So that the next turn, and feedback, find this one before the store has it."""
-    live_state = services.live_state
-    await live_state.put_inference(turn.namespace, turn.inference_id, turn.session_id)
-    if turn.transcript_digest is not None:
-        chain = chain_of(turn, len(turn.messages) + 1)
-        await live_state.put_chain(turn.namespace, turn.transcript_digest, chain)
-        await live_state.put_chain(turn.namespace, _within(turn.session_id, turn.transcript_digest), chain)
+    if turn.transcript_digest is None:
+        await services.live_state.put_inference(turn.namespace, turn.inference_id, turn.session_id)
+    else:
+        digests = turn.transcript_digest, _within(turn.session_id, turn.transcript_digest)
+        await services.live_state.put_chain(turn.namespace, digests, chain_of(turn, len(turn.messages) + 1))
 
 
 def _within(session_id: SessionId, digest: str) -> str:

@@ -6,14 +6,20 @@ suite per port, run over every adapter.
 
 from core.ports.clock import Clock
 from core.ports.engine import Engine
+from core.ports.live_state import REWARDS, Allowance, Announcer, Bucket, Chain, Changes, LiveState, RecentCounts
 from core.ports.log import Consumer, EventLog, Position, RebalanceListener, Record, TopicPartition
 from core.ports.model import GenerateRequest, OutputDelta, OutputParser, Policy, Renderer, TokenChunk, Traffic
-from core.ports.store import Chain, LiveState, Store
+from core.ports.store import Store
 from core.ports.weights import Blobs, Weights, WeightsRef
 
 __all__ = [
+    "REWARDS",
+    "Allowance",
+    "Announcer",
     "Blobs",
+    "Bucket",
     "Chain",
+    "Changes",
     "Clock",
     "Consumer",
     "Engine",
@@ -25,6 +31,7 @@ __all__ = [
     "Policy",
     "Position",
     "RebalanceListener",
+    "RecentCounts",
     "Record",
     "Renderer",
     "Store",

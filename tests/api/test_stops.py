@@ -53,26 +53,11 @@ def test_live_state_is_bounded_and_forgets_the_oldest(sizes: list[int]) -> None:
     async def scenario() -> None:
         state, namespace = MemoryLiveState(max_entries=8, max_chain_tokens=100), Namespace("n")
         for number, size in enumerate(sizes):
-            await state.put_chain(namespace, str(number), chain(number, size))
+            await state.put_chain(namespace, [str(number)], chain(number, size))
         kept = [n for n in range(len(sizes)) if await state.get_chain(namespace, [str(n)]) is not None]
         assert kept == list(range(kept[0], len(sizes)))
         assert len(kept) <= 8
         assert sum(sizes[n] for n in kept) <= 100 or len(kept) == 1
         assert await state.get_chain(Namespace("other"), [str(kept[-1])]) is None
-
-    asyncio.run(scenario())
-
-
-def test_the_first_known_digest_wins_and_claims_are_held() -> None:
-    async def scenario() -> None:
-        state, namespace = MemoryLiveState(), Namespace("n")
-        await state.put_chain(namespace, "a", chain(1, 3))
-        await state.put_chain(namespace, "b", chain(2, 3))
-        found = await state.get_chain(namespace, ["x", "b", "a"])
-        assert found is not None
-        assert found.inference_id == "i2"
-        assert [await state.claim(namespace, "k", content) for content in "ab"] == ["a", "a"]
-        await state.release_claim(namespace, "k")
-        assert await state.claim(namespace, "k", "b") == "b"
 
     asyncio.run(scenario())

@@ -1,0 +1,58 @@
+"""What was counted in the last minute, in slots of time that are the same for every API replica."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from core.ids import Namespace
+
+SLOT_S = 5
+SLOTS = 12  # a minute, the slot that has begun included
+
+Slot = tuple[Namespace, int]
+
+
+class Slots:
+    """Used from one thread."""
+
+    def __init__(self) -> None:
+        self._slots: dict[Slot, Counter[str]] = {}
+        self._changed: set[Slot] = set()
+
+    def count(self, namespace: Namespace, name: str) -> None:
+        slot = namespace, _now()
+        counts = self._slots.get(slot)
+        if counts is None:
+            self._drop_old()
+            counts = self._slots[slot] = Counter()
+        counts[name] += 1
+        self._changed.add(slot)
+
+    def totals(self, namespace: Namespace) -> Mapping[str, int]:
+        total: Counter[str] = Counter()
+        for slot in recent_slots(namespace):
+            total.update(self._slots.get(slot, {}))
+        return total
+
+    def take_changed(self) -> dict[Slot, Mapping[str, int]]:
+        """Those counted in since the last time, each as it stands now."""
+        self._drop_old()
+        changed, self._changed = self._changed, set()
+        return {slot: self._slots[slot] for slot in changed if slot in self._slots}
+
+    def put_back(self, slots: Mapping[Slot, object]) -> None:
+        """They were taken, but could not be told to anybody."""
+        self._changed.update(slots)
+
+    def _drop_old(self) -> None:
+        oldest = _now() - SLOTS
+        self._slots = {slot: counts for slot, counts in self._slots.items() if slot[1] > oldest}
+
+
+def recent_slots(namespace: Namespace) -> list[Slot]:
+    now = _now()
+    return [(namespace, number) for number in range(now - SLOTS + 1, now + 1)]
+
+
+def _now() -> int:
+    return int(time.time() // SLOT_S)  # by the wall clock: replicas on several machines mean the same slot

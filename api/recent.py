@@ -1,0 +1,36 @@
+"""A map that keeps what was used last."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class Recent(Generic[V]):
+    """Keeps its most recently used entries, by their number and their total weight."""
+
+    def __init__(self, max_entries: int, max_weight: int = 0) -> None:
+        self._entries: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
+        self._max_entries = max_entries
+        self._max_weight = max_weight
+        self._weight = 0
+
+    def put(self, key: Hashable, value: V, weight: int = 0) -> None:
+        self.drop(key)
+        self._entries[key] = (value, weight)
+        self._weight += weight
+        while len(self._entries) > self._max_entries or (self._weight > self._max_weight and len(self._entries) > 1):
+            self._weight -= self._entries.popitem(last=False)[1][1]
+
+    def get(self, key: Hashable) -> V | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def drop(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._weight -= entry[1]

@@ -1,0 +1,116 @@
+"""The cache beside the store: what API replicas tell one another without asking it."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import msgspec
+
+from core.ids import InferenceId, Namespace, SessionId
+
+REWARDS: Final = "rewards"  # the channel on which a scorer says that the store has new rewards
+
+
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of a transcript up to and including one answer: what the next turn's prompt continues."""
+
+    inference_id: InferenceId
+    session_id: SessionId
+    turn_index: int
+    num_messages: int  # of the transcript, the answer included
+    token_ids: tuple[int, ...]  # prompt and answer
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit: `burst` requests at once, and then as many as it is refilled with."""
+
+    name: str
+    rate_per_s: float
+    burst: int
+
+
+class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bucket has."""
+
+    wait_s: float  # until it has one again; 0: it had one
+    remaining: int
+    full_in_s: float
+
+
+class RecentCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted in the last minute, to within the width of a slot; names that were not are absent."""
+
+    counts: Mapping[str, int]
+    complete: bool  # over all API replicas; else of this one alone
+
+
+class Announcer(Protocol):
+    def announce(self, channel: str) -> None:
+        """Wake who waits for changes of the channel, in every process. From any thread; never blocks or raises.
+        Announcements may be lost and may be joined: who waits also looks by itself now and then."""
+        ...
+
+
+class Changes(Protocol):
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether the channel was announced since the last wait ended (or these changes began); False after
+        `timeout_s`."""
+        ...
+
+
+class LiveState(Announcer, Protocol):
+    """A cache beside the store. Losing all of it costs speed, and that a turn which is not in the store yet is not
+    continued: what follows it is rendered afresh.
+
+    Used from one event loop, within `async with`. No operation raises when a server behind it is away: it then does
+    what it can for this process alone.
+    """
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def state(self) -> str:
+        """ "ok", or why replicas do not see one another's entries."""
+        ...
+
+    async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None: ...
+
+    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: Chain) -> None:
+        """Under each of the digests. Its inference is put too, as by `put_inference`."""
+        ...
+
+    async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
+        """The chain of the first digest that is known."""
+        ...
+
+    async def get_session(self, namespace: Namespace, inference_id: InferenceId) -> SessionId | None: ...
+
+    async def has_session(self, namespace: Namespace, session_id: SessionId) -> bool:
+        """Whether an inference of the session was put."""
+        ...
+
+    async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str | None:
+        """Remember the content first seen under an idempotency key; returns the content that holds it. None: this
+        process knows of no other content, and nobody can say whether another does."""
+        ...
+
+    async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
+        """Where that content holds it."""
+        ...
+
+    async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
+        """One from each bucket; from none where one of them is empty. For each what it has afterwards."""
+        ...
+
+    def count(self, namespace: Namespace, name: str) -> None:
+        """Never waits."""
+        ...
+
+    async def counts(self, namespace: Namespace) -> RecentCounts: ...
+
+    def changes(self, channel: str) -> AbstractContextManager[Changes]: ...
