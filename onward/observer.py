@@ -16,13 +16,11 @@ class PolicyObserver:
 
     def __init__(self, log: EventLog, timer: LoopTimer) -> None:
         self._timer = timer
-        self._consumer = log.consumer("observer", [Topic.POLICIES])
+        self._reader = log.reader([Topic.POLICIES])
         self._seen: set[Version] = set()  # a restarted learner says its newest version again
-        for source in self._consumer.assignment():
-            self._consumer.seek(source, log.earliest(source))
 
     def step(self, timeout_s: float) -> int:
-        records = self._consumer.poll(_MAX_RECORDS, timeout_s)
+        records = self._reader.poll(_MAX_RECORDS, timeout_s)
         for record in records:
             if isinstance(record.event, PolicyVersion) and record.event.version not in self._seen:
                 self._seen.add(record.event.version)
@@ -32,7 +30,7 @@ class PolicyObserver:
         return len(records)
 
     def close(self) -> None:
-        self._consumer.close()
+        self._reader.close()
 
 
 def observe(policy: PolicyVersion) -> None:

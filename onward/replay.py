@@ -5,7 +5,6 @@ rewards and the same weights, down to the digest.
 """
 
 import hashlib
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Completion, Outcome, Release, Reward, SessionEnded, Topic
 from core.ids import Version
-from core.ports import EventLog, Record
+from core.ports import Record
 from core.reward_spec import load_reward_spec
 from core.settings import LearnerSettings
 from core.store import policies, turns
+from core.whole_log import read_whole
 from learner.probe import probe_of_model
 from learner.stage import Learner
 from onward.wiring import Foundation, open_foundation
@@ -49,7 +49,7 @@ def replay_log(directory: Path, out: Path, spec: Path | None, seed: int | None) 
 def _score(source: Foundation, target: Foundation, spec: Path | None) -> list[Reward]:
     """Turns into the target's store, and their rewards in order of event time."""
     reward_spec = source.spec if spec is None else load_reward_spec(spec)
-    records = list(_records(source.log))
+    records = [record for batch in read_whole(source.log, Topic.TURNS) for record in batch]
     moments = [moment for record in records if (moment := _event_time(record)) is not None]
     if not moments:
         raise ConfigError(f"{source.layout.log}: no turns to replay")
@@ -58,18 +58,6 @@ def _score(source: Foundation, target: Foundation, spec: Path | None) -> list[Re
         for start in range(0, len(spoken), _BATCH):
             turns.put_turns(connection, spoken[start : start + _BATCH])
     return list(rescore(source.log, reward_spec, target.store, ManualClock(min(moments)), until=max(moments)))
-
-
-def _records(log: EventLog) -> Iterator[Record]:
-    """The whole topic from the earliest offset; leaves no trace in the log's groups."""
-    consumer = log.consumer("replay", [Topic.TURNS])
-    try:
-        for partition in consumer.assignment():
-            consumer.seek(partition, log.earliest(partition))
-        while records := consumer.poll(_BATCH, 0.0):
-            yield from records
-    finally:
-        consumer.close()
 
 
 def _event_time(record: Record) -> Any:

@@ -5,7 +5,7 @@ light.
 """
 
 from onward.wiring.engines import Child, build_host, host_children, publish_anchor
-from onward.wiring.foundation import Foundation, Stage, is_distributed, open_foundation, read_directory
+from onward.wiring.foundation import Foundation, Stage, is_distributed, open_foundation, read_directory, spec_path
 from onward.wiring.migrate import migrate
 from onward.wiring.service import (
     Service,
@@ -37,4 +37,5 @@ __all__ = [
     "open_foundation",
     "publish_anchor",
     "read_directory",
+    "spec_path",
 ]

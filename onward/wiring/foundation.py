@@ -64,7 +64,7 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
         layout=layout,
         settings=settings,
         overrides=dict(overrides or {}),
-        spec=load_reward_spec(_spec_path(layout, settings)),
+        spec=load_reward_spec(spec_path(layout, settings)),
         clock=SystemClock(),
         log=log,
         store=store,
@@ -102,7 +102,7 @@ def _open_log_and_store(layout: Layout, settings: Settings) -> tuple[EventLog, S
             return KafkaEventLog(settings.kafka), store
 
 
-def _spec_path(layout: Layout, settings: Settings) -> Path:
+def spec_path(layout: Layout, settings: Settings) -> Path:
     if settings.scoring.spec is not None:
         return settings.scoring.spec
     return layout.rewards if layout.rewards.exists() else SHIPPED_REWARDS

@@ -1,0 +1,72 @@
+"""An operator asks what is wrong, and is told what to do."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def doctor(directory: Path, *settings: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "onward", "doctor", str(directory)]
+    for setting in settings:
+        command += ["--set", setting]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "300", "PATH": "/bin"})
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_new_directory_is_well(tmp_path: Path) -> None:
+    code, told = doctor(tmp_path / "service")
+    assert code == 0, told
+    assert "wrong " not in told
+    assert "a new directory" in told
+
+
+@pytest.mark.parametrize(
+    ("setting", "what", "why"),
+    [
+        ("api.port=99999", "settings", "api.port"),
+        ("serving.model=/nowhere", "model", "/nowhere"),
+        ("scoring.spec=/nowhere.toml", "rewards", "/nowhere.toml"),
+        ("api.host=0.0.0.0", "api keys", "keys"),
+        ("blobs=/proc/nothing", "blobs", "/proc"),
+        ("serving.engine=sglang", "SGLang", "serving.sglang.python"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, setting: str, what: str, why: str) -> None:
+    more = ("serving.sglang.python=/nowhere/python",) if "sglang" in setting else ()
+    code, told = doctor(tmp_path / "service", setting, *more)
+    assert code == 1, told
+    (line,) = [line for line in told.splitlines() if "wrong " in line]
+    assert what in line
+    assert why in line
+
+
+def test_services_that_are_away_are_named(tmp_path: Path) -> None:
+    nowhere = "127.0.0.1:1"
+    code, told = doctor(
+        tmp_path / "service",
+        "mode=distributed",
+        "serving.engine=sglang",
+        f"serving.sglang.urls=['http://{nowhere}']",
+        f"kafka.bootstrap_servers=['{nowhere}']",
+        f"postgres.url=postgresql://onward@{nowhere}/onward",
+        f"redis.url=redis://{nowhere}/0",
+    )
+    assert code == 1
+    wrong = [line for line in told.splitlines() if "wrong " in line]
+    for name in ("Kafka", "Postgres", "Redis", "SGLang"):
+        assert any(name in line for line in wrong), told
+
+
+def test_a_damaged_log_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / "service"
+    directory.mkdir()
+    (directory / "log.db").write_bytes(b"this is no database" * 1000)
+    code, told = doctor(directory)
+    assert code == 1
+    assert "log.db" in told
+    (directory / "log.db").unlink()
+    sqlite3.connect(directory / "log.db").close()
+    assert doctor(directory)[0] == 0
