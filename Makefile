@@ -70,9 +70,14 @@ $(SGLANG)/.installed: $(wildcard deploy/sglang-cpu/*) $(wildcard deploy/sglang-c
 	$(BIN)/python deploy/sglang-cpu/check.py $(SGLANG)/bin/python models/tiny
 	@touch $@
 
-lock: install ## requirements.lock anew from pyproject.toml
-	$(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --extra dev pyproject.toml -o requirements.lock
+COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header pyproject.toml
+
+lock: install ## requirements.lock anew from pyproject.toml, and the images' parts of it
+	$(BIN)/$(COMPILE) --extra torch --extra demo --extra dev -o requirements.lock
 	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
+	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate -o deploy/light.lock
+	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra torch --extra demo -o deploy/torch.lock
+	@sed -i '1i # Of requirements.lock what an image needs; made by `make lock`.' deploy/light.lock deploy/torch.lock
 	deploy/sglang-cpu/lock.sh $(CURDIR)/$(BIN)/uv
 
 clean: ## what was built; never a service's directory

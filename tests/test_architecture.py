@@ -124,6 +124,22 @@ def test_the_lock_holds_the_versions_that_the_engine_pins() -> None:
     for pin in ("torch==2.14.1", "transformers==5.19.0", "tokenizers==0.23.2"):
         assert re.search(rf"^{re.escape(pin)} \\$", lock, re.MULTILINE), pin
     assert "://" not in lock
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    locked = {line.split("==")[0].lower() for line in lock.splitlines() if re.match(r"^[a-z0-9]", line)}
-    assert {re.split(r"[\[=<>]", name)[0].lower() for name in wanted} <= locked
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["torch"], *extras["demo"], *extras["dev"]]
+    assert {re.split(r"[\[=<>]", name)[0].lower() for name in wanted} <= {pin.split("==")[0] for pin in pins(lock)}
+
+
+def pins(lock: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+==\S+) \\$", lock, re.MULTILINE))
+
+
+def test_images_hold_what_the_tests_ran_with_and_light_ones_no_tensors() -> None:
+    everything = pins((ROOT / "requirements.lock").read_text())
+    light, torch = (pins((ROOT / "deploy" / name).read_text()) for name in ("light.lock", "torch.lock"))
+    assert light < torch < everything
+    engine = pins((ROOT / "deploy" / "sglang-cpu" / "requirements.lock").read_text())
+    versions = dict(pin.split("==") for pin in torch)
+    differing = {pin for pin in engine if versions.get(pin.split("==")[0], pin.split("==")[1]) != pin.split("==")[1]}
+    assert not differing, "the engine's image is built on the learner's: `make lock`"
+    assert not {pin.split("==")[0] for pin in light} & {"torch", "triton", "transformers", "safetensors", "matplotlib"}
