@@ -18,12 +18,13 @@ import msgspec
 from core import telemetry
 from core.errors import Fenced, LogError, LogUnavailable
 from core.events import Event, Topic
-from core.ports import Consumer, Position, RebalanceListener, TopicPartition
+from core.ports import Consumer, Position, Reader, RebalanceListener, TopicPartition
 from ingest.codec import encode
 from ingest.group_commit import GroupCommit
 from ingest.membership import GroupLock
 from ingest.routing import partition_of
-from ingest.sqlite_consumer import SqliteConsumer, Wakeups
+from ingest.sqlite_consumer import SqliteConsumer
+from ingest.sqlite_reader import SqliteReader, Wakeups
 from ingest.sqlite_schema import connect, create, explained, writing
 
 _MAX_BATCH_ITEMS = 512
@@ -163,12 +164,14 @@ class SqliteEventLog:
             undo.callback(lock.release)
             epoch = self._commits.submit_blocking(_Join(group))
             assert isinstance(epoch, int)
+            connection = connect(self._path, self._busy_timeout_s)
+            undo.callback(connection.close)
             member = SqliteConsumer(
                 path=self._path,
-                connection=connect(self._path, self._busy_timeout_s),
+                connection=connection,
                 group=group,
                 epoch=epoch,
-                sources=[TopicPartition(topic, index) for topic in topics for index in range(self._partitions)],
+                sources=self._sources(topics),
                 commit=lambda offsets: self._commit(_Commit(group, epoch, tuple(offsets.items()))),
                 lock=lock,
                 wakeups=self._wakeups,
@@ -177,6 +180,17 @@ class SqliteEventLog:
             )
             undo.pop_all()
         return member
+
+    def reader(self, topics: Sequence[Topic]) -> Reader:
+        with ExitStack() as undo:
+            connection = connect(self._path, self._busy_timeout_s)
+            undo.callback(connection.close)
+            reader = SqliteReader(self._path, connection, self._sources(topics), self._wakeups, self._poll_s)
+            undo.pop_all()
+        return reader
+
+    def _sources(self, topics: Sequence[Topic]) -> list[TopicPartition]:
+        return [TopicPartition(topic, index) for topic in topics for index in range(self._partitions)]
 
     def _commit(self, item: _Commit) -> None:
         self._commits.submit_blocking(item)

@@ -15,6 +15,7 @@ from core.store import policies, turns
 from learner import manifest, probe
 from learner.backlog import Backlog, refusal
 from learner.checkpoint import Checkpoint, Checkpoints, Meta
+from learner.exclusive import DirectoryLock
 from learner.lineage import Lineage
 from learner.provenance import ancestry, applied_on
 from learner.publish import publish
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 class Learner:
-    """Not thread-safe: one process, one thread. A restart goes on from the newest whole checkpoint."""
+    """Not thread-safe: one process, one thread. A restart goes on from the newest whole checkpoint, which says how far
+    the log was read. Raises ConfigError when another works in the directory."""
 
     def __init__(
         self,
@@ -43,19 +45,20 @@ class Learner:
     ) -> None:
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
-        self._consumer = log.consumer("learner", [Topic.REWARDS, Topic.RELEASES])
+        self._lock = DirectoryLock(directory)
+        self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
         self._state = make_state(model, settings)
         self._checkpoints = Checkpoints(directory)
         self._backlog = Backlog()
         self._lineage = Lineage()
         self._drops: dict[str, list[InferenceId]] = {}
         self._lacking = False  # the store has not all turns of the next batch yet
-        self._offsets = {source: log.earliest(source) for source in self._consumer.assignment()}
+        self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
         self._resume()
 
     def step(self, timeout_s: float) -> int:
         """The loop: admit what was rewarded, follow what was released, train when a batch is due, publish."""
-        records = self._consumer.poll(_POLL_RECORDS, 0.0 if self._can_train() else timeout_s)
+        records = self._reader.poll(_POLL_RECORDS, 0.0 if self._can_train() else timeout_s)
         for record in records:
             self._take(record)
         self._follow_releases()
@@ -70,7 +73,8 @@ class Learner:
         return len(records) + len(batch)
 
     def close(self) -> None:
-        self._consumer.close()
+        self._reader.close()
+        self._lock.release()
 
     @property
     def newest(self) -> Version | None:
@@ -203,7 +207,6 @@ class Learner:
     def _tidy(self, policy: PolicyVersion) -> None:
         always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
         self._checkpoints.prune(self._settings.keep_checkpoints, always)
-        self._consumer.commit(self._offsets)
         logger.info("version %d from %d turns", policy.version, policy.turns)
 
     # ------------------------------------------------------------------------------------------ resuming
@@ -224,7 +227,7 @@ class Learner:
 
     def _seek(self) -> None:
         for source, offset in self._offsets.items():
-            self._consumer.seek(TopicPartition(source.topic, source.partition), offset)
+            self._reader.seek(TopicPartition(source.topic, source.partition), offset)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore(self._state)

@@ -1,14 +1,20 @@
 """The learner's figures, shown where people look: it trains in a process of its own and says what it did in each
 policy version, from which the service's metrics are set."""
 
+import logging
+import threading
+
 from core import telemetry
+from core.errors import LogUnavailable
 from core.events import PolicyVersion, Topic
 from core.ids import Version
 from core.ports import EventLog
 from serving.releases import LoopTimer
 
 _MAX_RECORDS = 64
+_RETRY_S = 0.5
 _DROPPED, _MASS = "dropped_", "reward_mass_"
+logger = logging.getLogger(__name__)
 
 
 class PolicyObserver:
@@ -17,10 +23,17 @@ class PolicyObserver:
     def __init__(self, log: EventLog, timer: LoopTimer) -> None:
         self._timer = timer
         self._reader = log.reader([Topic.POLICIES])
+        self._closing = threading.Event()
         self._seen: set[Version] = set()  # a restarted learner says its newest version again
 
     def step(self, timeout_s: float) -> int:
-        records = self._reader.poll(_MAX_RECORDS, timeout_s)
+        """Waits while the log is away. Raises NewerSchema."""
+        try:
+            records = self._reader.poll(_MAX_RECORDS, timeout_s)
+        except LogUnavailable as error:
+            logger.warning("the observer waits: %s", error)
+            self._closing.wait(_RETRY_S)
+            return 0
         for record in records:
             if isinstance(record.event, PolicyVersion) and record.event.version not in self._seen:
                 self._seen.add(record.event.version)
@@ -30,6 +43,7 @@ class PolicyObserver:
         return len(records)
 
     def close(self) -> None:
+        self._closing.set()
         self._reader.close()
 
 

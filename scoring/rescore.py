@@ -10,14 +10,12 @@ from sqlalchemy import select
 from core import tables
 from core.clock import ManualClock
 from core.events import Completion, Outcome, Reward, SessionEnded, Topic
-from core.ports import Consumer, EventLog, Store, TopicPartition
+from core.ports import EventLog, Store
 from core.reward_spec import RewardSpec
+from core.whole_log import read_whole
 from scoring import ledger
 from scoring.book import Book
 
-GROUP: Final = "rescore"
-_BATCH: Final = 512
-_POLL_S: Final = 1.0
 _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _decode = msgspec.msgpack.Decoder(Reward).decode
 
@@ -29,16 +27,11 @@ def rescore(
 
     The same log and spec yield the same rewards, byte for byte; they are those of the live scorer when `until` is the
     moment up to which it let waits end. With `until` None all waits end, as if nobody ever spoke again. `store` must
-    hold no ledger; `clock` follows the log. Raises NewerSchema, LogUnavailable, StoreUnavailable, GroupBusy when
-    another scores this log anew.
+    hold no ledger; `clock` follows the log. Raises NewerSchema, LogUnavailable, StoreUnavailable.
     """
     with store.read() as connection:
         assert ledger.is_empty(connection), "scoring anew needs a store of its own"
-    consumer = log.consumer(GROUP, [Topic.TURNS])
-    try:
-        _read_all(log, consumer, spec, store, clock)
-    finally:
-        consumer.close()
+    _read_all(log, spec, store, clock)
     book = Book(spec)
     with store.begin() as connection:
         book.let_pass(connection, dict.fromkeys(range(log.partitions(Topic.TURNS)), until or _END_OF_TIME))
@@ -47,14 +40,8 @@ def rescore(
     yield from _in_order(store)
 
 
-def _read_all(log: EventLog, consumer: Consumer, spec: RewardSpec, store: Store, clock: ManualClock) -> None:
-    """Every partition from its first record to what is its end now."""
-    ends: dict[TopicPartition, int] = {}
-    for source in consumer.assignment():
-        consumer.seek(source, log.earliest(source))
-        ends[source] = log.end(source)
-    while any(consumer.position(source) < end for source, end in ends.items()):
-        records = [record for record in consumer.poll(_BATCH, _POLL_S) if record.offset < ends[record.source]]
+def _read_all(log: EventLog, spec: RewardSpec, store: Store, clock: ManualClock) -> None:
+    for records in read_whole(log, Topic.TURNS):
         book = Book(spec)
         with store.begin() as connection:
             book.take(connection, records)

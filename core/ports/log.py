@@ -18,7 +18,8 @@ class TopicPartition(msgspec.Struct, frozen=True, order=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a record was put. The offset is -1 while it waits, durably, in the spool: the log gives it later."""
+    """Where a record was put. The offset is -1 while it waits, durably, in the spool: the log gives it later; so is the
+    partition where the log has not said yet how many there are."""
 
     topic: Topic
     partition: int
@@ -41,36 +42,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
 
-class RebalanceListener(Protocol):
-    """Told from within `Consumer.poll`, on the caller's thread."""
+class Reader(Protocol):
+    """Reads all partitions of its topics, beside any number of others; whoever has it keeps the positions. Not
+    thread-safe: one thread polls, seeks and closes.
 
-    def on_assigned(self, partitions: frozenset[TopicPartition]) -> None: ...
-
-    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Still the owner: last chance to commit."""
-
-    def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Another member may already own them: commits would be fenced."""
-
-
-class Consumer(Protocol):
-    """One member of a group. Not thread-safe: one thread polls, commits, seeks and closes.
-
-    An offset is always the *next* message: committing 7 says that 0..6 are done.
+    An offset is always the *next* message: a position of 7 says that 0..6 were read.
     """
-
-    @property
-    def epoch(self) -> int:
-        """The fencing epoch of this membership; grows with every new owner of the group."""
-        ...
 
     def assignment(self) -> frozenset[TopicPartition]: ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Records in offset order per partition; [] after `timeout_s` with nothing to read.
+        """Records in offset order per partition; [] after `timeout_s` with nothing to read, which says nothing of
+        the log's end: that is reached when positions are `EventLog.end`.
 
-        Starts at the committed offset, or at the earliest where none was committed.
-        Raises NewerSchema at a record of a newer build: the consumer stays before it.
+        Starts at the earliest record. Where the log has dropped what comes next, it goes on with the earliest that is
+        left, counts that and says so. Raises LogUnavailable where the log says that it is away, and NewerSchema at a
+        record of a newer build: the reader stays before it.
         """
         ...
 
@@ -78,17 +65,43 @@ class Consumer(Protocol):
 
     def seek(self, partition: TopicPartition, offset: int) -> None: ...
 
-    def committed(self, partition: TopicPartition) -> int | None: ...
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Durable when it returns. Raises Fenced when the partitions belong to another member."""
-        ...
-
     def close(self) -> None: ...
 
 
+class RebalanceListener(Protocol):
+    """Told from within `Consumer.poll` and `close`, on the caller's thread. It may use the consumer: commit, seek, ask
+    for positions; not poll."""
+
+    def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Comes before any record of them."""
+
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Still the owner: last chance to commit. The next owner starts after this returned."""
+
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """Another member may already own them: commits would be fenced."""
+
+
+class Consumer(Reader, Protocol):
+    """One member of a group, whose members share the partitions. Starts at the committed offsets, and at the earliest
+    record where nothing was committed. What it is assigned may change within each `poll`."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        """Of the group. Raises LogUnavailable."""
+        ...
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Durable when it returns. Raises Fenced when this member is no longer of the group's current generation or
+        does not own one of the partitions (then nothing was committed), which tells a zombie from the rightful owner;
+        LogUnavailable when it is unknown whether it was committed."""
+        ...
+
+
 class EventLog(Protocol):
-    """The durable, ordered, partitioned log. Thread-safe."""
+    """The durable, ordered, partitioned log. Thread-safe. Making one does not wait for anything that may be away."""
 
     async def append(self, topic: Topic, event: Event) -> Position:
         """Durable when it returns. Never blocks the event loop. Raises LogUnavailable; then nothing was appended
@@ -103,12 +116,20 @@ class EventLog(Protocol):
         """Join a group. Raises GroupBusy where only one member is possible and there is one."""
         ...
 
-    def partitions(self, topic: Topic) -> int: ...
+    def reader(self, topics: Sequence[Topic]) -> Reader:
+        """For those who keep their positions themselves: no group, no commits."""
+        ...
 
-    def earliest(self, partition: TopicPartition) -> int: ...
+    def partitions(self, topic: Topic) -> int:
+        """Raises LogUnavailable while the log has never said it."""
+        ...
+
+    def earliest(self, partition: TopicPartition) -> int:
+        """Of the records that are left. Raises LogUnavailable."""
+        ...
 
     def end(self, partition: TopicPartition) -> int:
-        """The offset that the next record will have."""
+        """The offset that the next record will have. Raises LogUnavailable."""
         ...
 
     def close(self) -> None: ...

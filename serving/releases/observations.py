@@ -13,7 +13,7 @@ import msgspec
 from core.errors import GroupBusy
 from core.events import Alarm, Completion, Purpose, Reward, Topic
 from core.ids import InferenceId
-from core.ports import Clock, Consumer, EventLog
+from core.ports import Clock, Consumer, EventLog, TopicPartition
 
 _GROUP = "releases"
 _TOPICS = (Topic.TURNS, Topic.REWARDS, Topic.ALARMS)
@@ -119,15 +119,25 @@ class Observations:
         if self._clock.monotonic() < self._join_at_s:
             return False
         try:
-            self._consumer = self._log.consumer(_GROUP, _TOPICS)
+            self._consumer = self._log.consumer(_GROUP, _TOPICS, listener=self)
         except GroupBusy as error:
             logger.warning("releases are judged without new turns: %s", error)
             self._join_at_s = self._clock.monotonic() + _JOIN_RETRY_S
             return False
-        for source in self._consumer.assignment():
+        return True
+
+    def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Of the log's group, whose only member is the controller that leads."""
+        assert self._consumer is not None
+        for source in partitions:
             if self._consumer.committed(source) is None:  # nobody judged here before: history is no evidence
                 self._consumer.seek(source, self._log.end(source))
-        return True
+
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """What was not committed is read again by the one that follows."""
+
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """As above."""
 
     def _take_turn(self, turn: ServedTurn) -> None:
         if turn.inference_id in self._turns:

@@ -13,7 +13,7 @@ import pytest
 from core.errors import Fenced, GroupBusy, LogUnavailable
 from core.events import Event, Outcome, Release, SessionEnded, Topic
 from core.ids import Namespace, OutcomeId, SessionId, Version, new_inference_id, new_session_id
-from core.ports import Consumer, EventLog, Record, TopicPartition
+from core.ports import Consumer, EventLog, Reader, Record, TopicPartition
 from ingest.spool import SpoolingLog
 from ingest.sqlite_log import SqliteEventLog
 
@@ -72,7 +72,7 @@ def events(count: int) -> list[Event]:
     return [ended(f"session-{index}") for index in range(count)]
 
 
-def read_all(consumer: Consumer, max_records: int = 7) -> list[Record]:
+def read_all(consumer: Reader, max_records: int = 7) -> list[Record]:
     records: list[Record] = []
     while batch := consumer.poll(max_records, 0.0):
         assert len(batch) <= max_records
@@ -239,6 +239,40 @@ def test_only_the_topics_asked_for_are_read(log: EventLog, join: Callable[..., C
     member = join("group", Topic.TURNS)
     assert {source.topic for source in member.assignment()} == {Topic.TURNS}
     assert len(read_all(member)) == 2
+
+
+def test_readers_of_all_partitions_do_not_disturb_each_other_nor_groups(
+    log: EventLog, join: Callable[..., Consumer]
+) -> None:
+    written = events(30)
+    log.append_blocking(Topic.TURNS, written)
+    member, one, other = join(), log.reader([Topic.TURNS]), log.reader([Topic.TURNS])
+    try:
+        assert len(one.assignment()) == PARTITIONS
+        for reading in (one, member, other):
+            assert sorted(record.event.session_id for record in read_all(reading)) == sorted(
+                event.session_id for event in written
+            )
+        assert all(one.position(source) == log.end(source) for source in one.assignment())
+        log.append_blocking(Topic.TURNS, [ended("later")])
+        assert [record.event for record in read_all(one)] == [ended("later")]
+    finally:
+        one.close()
+        one.close()
+        other.close()
+
+
+def test_a_reader_starts_where_it_is_told(log: EventLog) -> None:
+    log.append_blocking(Topic.TURNS, events(30))
+    reader = log.reader([Topic.TURNS])
+    try:
+        source = min(reader.assignment())
+        assert reader.position(source) == log.earliest(source) == 0
+        reader.seek(source, 2)
+        assert reader.position(source) == 2
+        assert next(record.offset for record in read_all(reader) if record.source == source) == 2
+    finally:
+        reader.close()
 
 
 class Listener:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import pytest
 from logged_world import World, logged_past, make_reward, make_turn, settle
 
+from core.errors import ConfigError
 from core.ids import Version
 from core.ports import WeightsRef
 from core.store import policies
@@ -223,3 +225,12 @@ def test_a_damaged_checkpoint_of_what_serves_costs_the_optimizer_alone(make_worl
     settle(learner)
     assert (manifests(world)[-1].version, manifests(world)[-1].parent) == (4, 3)
     learner.close()
+
+
+def test_a_directory_has_one_learner(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    with pytest.raises(ConfigError, match=r"learner: another learner works here"):
+        world.learner()
+    learner.close()
+    world.learner().close()

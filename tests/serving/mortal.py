@@ -56,7 +56,7 @@ class MortalLog:
     def __init__(self, log: EventLog, fuse: Fuse) -> None:
         self._log, self._fuse = log, fuse
         self.append, self.partitions, self.close = log.append, log.partitions, log.close
-        self.earliest, self.end = log.earliest, log.end
+        self.earliest, self.end, self.reader = log.earliest, log.end, log.reader
         self._members: list[Consumer] = []
 
     def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
