@@ -35,13 +35,14 @@ def run_demo(
     options = ["--seconds", str(seconds), "--seed", str(seed), "--rate", str(rate), "--output", str(output)]
     if shift:
         options += ["--shift-at", str(_SHIFT_AT_S)]
-    with running_service(service_directory, {"ONWARD_LEARNER__SEED": str(seed), **overrides}) as url:
-        return subprocess.run([sys.executable, "-m", "simulator", "--url", url, *options], check=False).returncode
+    with running_service(service_directory, {"ONWARD_LEARNER__SEED": str(seed), **overrides}) as urls:
+        replicas = [argument for url in urls for argument in ("--url", url)]
+        return subprocess.run([sys.executable, "-m", "simulator", *replicas, *options], check=False).returncode
 
 
 @contextmanager
-def running_service(directory: Path, overrides: Mapping[str, str]) -> Iterator[str]:
-    """The URL of a service started on `directory` and stopped afterwards; its log goes to DIRECTORY.log."""
+def running_service(directory: Path, overrides: Mapping[str, str]) -> Iterator[list[str]]:
+    """The URLs of a service started on `directory` and stopped afterwards; its log goes to DIRECTORY.log."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     settings = [
         f"{name.removeprefix('ONWARD_').lower().replace('__', '.')}={value}" for name, value in overrides.items()
@@ -58,15 +59,15 @@ def running_service(directory: Path, overrides: Mapping[str, str]) -> Iterator[s
             process.wait(_STOP_TIMEOUT_S)
 
 
-def _wait_until_ready(process: "subprocess.Popen[bytes]", layout: Layout, log: Path) -> str:
+def _wait_until_ready(process: "subprocess.Popen[bytes]", layout: Layout, log: Path) -> list[str]:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise OnwardError(f"the service ended with {process.returncode}, see {log}:\n{log.read_text()[-2000:]}")
         if layout.address.exists():
-            url = str(json.loads(layout.address.read_text())["url"])
-            if _ready(url):
-                return url
+            urls = [str(url) for url in json.loads(layout.address.read_text())["urls"]]
+            if all(map(_ready, urls)):
+                return urls
         time.sleep(0.1)
     raise OnwardError(f"the service was not ready within {_START_TIMEOUT_S:.0f} s, see {log}")
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from simulator.service import ServiceView
 from simulator.view import View
 
 
-async def simulate(traffic: Traffic, output: Path) -> bool:
+async def simulate(traffic: Traffic, key: str | None, output: Path) -> bool:
     """Whether nothing was lost and true quality rose."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-    async with aiohttp.ClientSession(connector=connector) as http:
-        driver, service, curves = Driver(traffic, http), ServiceView(traffic.base_url, http), Curves()
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
+        driver, service, curves = Driver(traffic, http), ServiceView(traffic.base_urls[0], http), Curves()
         watching = asyncio.create_task(View(driver, service, curves).watch())
         try:
             await driver.run()
@@ -36,15 +38,16 @@ async def simulate(traffic: Traffic, output: Path) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="simulator", description="Simulated IDE users against a running service.")
-    parser.add_argument("--url", required=True, help="the service's address")
+    parser.add_argument("--url", required=True, action="append", help="the service's address; again: of a replica")
+    parser.add_argument("--key", default=os.environ.get("SIMULATOR_KEY"), help="an API key, or SIMULATOR_KEY")
     parser.add_argument("--seconds", type=float, default=150.0, help="how long users arrive")
     parser.add_argument("--rate", type=float, default=20.0, help="sessions per second, on average")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shift-at", type=float, default=None, help="second at which the team's taste changes")
     parser.add_argument("--output", type=Path, default=Path("demo"), help="where the report goes")
     options = parser.parse_args()
-    traffic = Traffic(options.url, options.seconds, options.rate, options.seed, options.shift_at)
-    sys.exit(0 if uvloop.run(simulate(traffic, options.output)) else 1)
+    traffic = Traffic(tuple(options.url), options.seconds, options.rate, options.seed, options.shift_at)
+    sys.exit(0 if uvloop.run(simulate(traffic, options.key, options.output)) else 1)
 
 
 if __name__ == "__main__":

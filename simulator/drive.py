@@ -22,7 +22,7 @@ _PAUSES_S = (0.0, 0.1, 0.5)  # before each try to give feedback
 class Traffic:
     """Options of one run."""
 
-    base_url: str
+    base_urls: tuple[str, ...]  # replicas of the service
     seconds: float
     rate: float  # sessions per second
     seed: int
@@ -34,7 +34,7 @@ class Driver:
         self.traffic = traffic
         self.truth = Truth(window_s(traffic.rate))
         self._sandbox = Sandbox()
-        self._ide = Ide(traffic.base_url, http, self._sandbox)
+        self._ide = Ide(traffic.base_urls, http, self._sandbox)
         self._rng = random.Random(traffic.seed)
         self._running: set[asyncio.Task[None]] = set()
         self._started = 0.0

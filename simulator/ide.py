@@ -2,7 +2,9 @@
 
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, Literal
 
 import aiohttp
@@ -64,8 +66,9 @@ class Answer:
 class Ide:
     """Shares one connection pool among all sessions."""
 
-    def __init__(self, base_url: str, http: aiohttp.ClientSession, sandbox: Sandbox) -> None:
-        self._base_url = base_url
+    def __init__(self, base_urls: Sequence[str], http: aiohttp.ClientSession, sandbox: Sandbox) -> None:
+        """`base_urls`: replicas of the service; requests go to one after the other, as a balancer sends them."""
+        self._base_urls = cycle(base_urls)
         self._http = http
         self._sandbox = sandbox
 
@@ -156,7 +159,7 @@ class Ide:
         pieces = _Pieces()
         try:
             async with self._http.post(
-                self._base_url + "/v1/chat/completions",
+                next(self._base_urls) + "/v1/chat/completions",
                 data=_encode(body | {"stream": True, "stream_options": {"include_usage": True}}),
                 headers=headers | _JSON,
                 timeout=_REQUEST_TIMEOUT,
@@ -178,7 +181,7 @@ class Ide:
         """Raises RequestFailed for anything but a 2xx."""
         try:
             async with self._http.post(
-                self._base_url + path,
+                next(self._base_urls) + path,
                 data=_encode(body),
                 headers=_JSON | (headers or {}),
                 timeout=_REQUEST_TIMEOUT,

@@ -17,6 +17,7 @@ from simulator.truth import Truth, rates
 RISE = 0.20
 RECOVERED_SHARE = 0.9
 SETTLE_S = 30.0
+_SERVED = ("live", "retired", "rolled_back")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "feedback_to_served_p50_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.5"}'),
         "feedback_to_served_p99_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.99"}'),
         "versions": len(policies),
-        "swaps": int(metrics["onward_swaps_total"]) if metrics else None,
+        "swaps": sum(policy["state"] in _SERVED for policy in policies) - 1 if policies else None,
         "sessions": len(truth.lived),
         "turns": sum(len(lived.session.inference_ids) for lived in truth.lived),
         "turn_p50_s": latencies[len(latencies) // 2] if latencies else None,

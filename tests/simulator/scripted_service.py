@@ -191,13 +191,13 @@ class ScriptedService:
         return about + [outcome for outcome in about if outcome["outcome_id"] in self.repeated]
 
     async def _policies(self, _request: web.Request) -> web.Response:
-        return web.json_response({"live": 2, "data": [{"version": 2, "turns": 30}, {"version": 1, "turns": 0}]})
+        newest = {"version": 2, "turns": 30, "state": "live"}
+        return web.json_response({"live": 2, "data": [newest, {"version": 1, "turns": 0, "state": "retired"}]})
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         lines = (
             "# HELP onward_policy_version The version that serves",
             f"onward_policy_version {float(self.script.versions(len(self.chats)))}",
-            "onward_swaps_total 1.0",
             'onward_rewards_total{kind="first"} 60.0',
             'onward_feedback_to_served_quantile_seconds{quantile="0.5"} 3.5',
             'onward_feedback_to_served_quantile_seconds{quantile="0.99"} 7.25',

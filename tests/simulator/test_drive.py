@@ -26,7 +26,7 @@ def patient_users(monkeypatch: pytest.MonkeyPatch) -> None:
 def live(service: ScriptedService, seconds: float = 0.5, rate: float = 80, **options: Any) -> Truth:
     async def run() -> Truth:
         async with aiohttp.ClientSession() as http:
-            driver = Driver(Traffic(service.url, seconds, rate, options.pop("seed", 0), **options), http)
+            driver = Driver(Traffic((service.url,), seconds, rate, options.pop("seed", 0), **options), http)
             await driver.run()
             return driver.truth
 

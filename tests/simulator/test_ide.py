@@ -40,7 +40,7 @@ def work(
         sandbox = Sandbox()
         async with aiohttp.ClientSession() as http:
             try:
-                await Ide(service.url, http, sandbox).work(session, taste, Luck(luck))
+                await Ide((service.url,), http, sandbox).work(session, taste, Luck(luck))
             finally:
                 await sandbox.close()
 
