@@ -27,8 +27,8 @@ class MemoryLiveState:
         self._sessions: Recent[bool] = Recent(max_entries)
         self._claims: Recent[str] = Recent(max_entries)
         self._buckets = Buckets(max_entries)
-        self._slots = Slots()
-        self._channels = Channels()
+        self.slots = Slots()
+        self.channels = Channels()
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,6 +67,9 @@ class MemoryLiveState:
             return content_digest
         return holder
 
+    def claim_of(self, namespace: Namespace, key: str) -> str | None:
+        return self._claims.get((namespace, key))
+
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
         if self._claims.get((namespace, key)) == content_digest:
             self._claims.drop((namespace, key))
@@ -75,13 +78,13 @@ class MemoryLiveState:
         return self._buckets.take(buckets)
 
     def count(self, namespace: Namespace, name: str) -> None:
-        self._slots.count(namespace, name)
+        self.slots.count(namespace, name)
 
     async def counts(self, namespace: Namespace) -> RecentCounts:
-        return RecentCounts(counts=self._slots.totals(namespace), complete=True)
+        return RecentCounts(counts=self.slots.totals(namespace), complete=True)
 
     def announce(self, channel: str) -> None:
-        self._channels.announce(channel)
+        self.channels.announce(channel)
 
     def changes(self, channel: str) -> AbstractContextManager[Changes]:
-        return self._channels.changes(channel)
+        return self.channels.changes(channel)

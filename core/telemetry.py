@@ -32,6 +32,10 @@ REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by stat
 OUTCOMES = _counter("outcomes", "Outcomes acknowledged, by name", "name")
 BRANCHES = _counter("session_branches", "Turns by how their prompt was made", "how")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
+LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")
+LIVE_STATE_FALLBACKS = _counter(
+    "live_state_fallbacks", "Operations of the live state that Redis had no part in, and why", "operation", "reason"
+)
 # ingest
 LOG_APPENDS = _counter("log_appends", "Records appended, by topic", "topic")
 LOG_APPEND_FAILURES = _counter("log_append_failures", "Batches that the log refused")

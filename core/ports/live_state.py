@@ -100,7 +100,7 @@ class LiveState(Announcer, Protocol):
         ...
 
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
-        """Where that content holds it."""
+        """Where that content holds it. Other replicas that claimed the same content may hold it on."""
         ...
 
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
