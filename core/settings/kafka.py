@@ -1,11 +1,14 @@
 """Apache Kafka, the log of mode `distributed`."""
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from core.settings.section import Section
+
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
 class KafkaSettings(Section):
@@ -47,3 +50,27 @@ class KafkaSettings(Section):
     """A group's member that has said nothing for so long is gone."""
     max_poll_interval_s: float = Field(default=120.0, gt=0)
     """A member that does not come back for records for so long is gone."""
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _are_addresses(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = [server for server in servers if not _ADDRESS.fullmatch(server)]
+        if wrong or not servers:
+            raise ValueError(f"HOST:PORT is wanted, not {', '.join(map(repr, wrong)) or 'nothing'}")
+        return servers
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        uses_sasl = self.security_protocol.startswith("SASL")
+        credentials = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
+        if uses_sasl and None in credentials:
+            raise ValueError(f"{self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password")
+        if not uses_sasl and credentials != (None, None, None):
+            raise ValueError(
+                f"sasl_mechanism, sasl_username and sasl_password go with SASL, not {self.security_protocol}"
+            )
+        if self.min_insync_replicas > self.replication_factor:
+            raise ValueError("min_insync_replicas is more than replication_factor: nothing could be appended")
+        if self.delivery_timeout_s <= self.linger_s:
+            raise ValueError("delivery_timeout_s is to be more than linger_s")
+        return self

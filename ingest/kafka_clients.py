@@ -1,0 +1,93 @@
+"""Kafka's clients as we want them: how they are configured, made, and what their errors mean to us."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from kafka.errors import (
+    AuthorizationError,
+    KafkaConfigurationError,
+    KafkaError,
+    SaslAuthenticationFailedError,
+    UnsupportedVersionError,
+)
+from kafka.net.compat import KafkaNetClient
+
+from core.errors import LogError, LogUnavailable
+from core.events import Topic
+from core.settings import KafkaSettings
+
+T = TypeVar("T")
+_CONNECT_S: Final = 1.0
+_REFUSALS = (AuthorizationError, SaslAuthenticationFailedError, KafkaConfigurationError, UnsupportedVersionError)
+
+
+def topic_name(settings: KafkaSettings, topic: Topic) -> str:
+    return settings.prefix + topic.value
+
+
+def options(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:
+    """Of every client. Requests take `timeout_s` at most."""
+    return {
+        "bootstrap_servers": list(settings.bootstrap_servers),
+        "client_id": "onward",
+        "security_protocol": settings.security_protocol,
+        "sasl_mechanism": settings.sasl_mechanism,
+        "sasl_plain_username": settings.sasl_username,
+        "sasl_plain_password": settings.sasl_password,
+        "ssl_check_hostname": settings.ssl_check_hostname,
+        "ssl_cafile": None if settings.ssl_cafile is None else str(settings.ssl_cafile),
+        "ssl_certfile": None if settings.ssl_certfile is None else str(settings.ssl_certfile),
+        "ssl_keyfile": None if settings.ssl_keyfile is None else str(settings.ssl_keyfile),
+        "request_timeout_ms": int(1000 * timeout_s),
+        "bootstrap_timeout_ms": int(1000 * timeout_s),
+        "reconnect_backoff_max_ms": 1000,  # a broker that restarts is met soon after
+    }
+
+
+def connected(settings: KafkaSettings, make: Callable[..., T], **more: Any) -> T:
+    """`make(**more)` once a broker accepts connections. Raises LogUnavailable and LogError.
+
+    kafka-python's constructors wait for a broker and, when none comes, leave a thread and sockets behind: so brokers
+    are looked for first, and what was begun is ended.
+    """
+    reach_any(settings)
+    begun: list[KafkaNetClient] = []
+
+    def client(**configuration: Any) -> KafkaNetClient:
+        begun.append(KafkaNetClient(**configuration))
+        return begun[-1]
+
+    with explained():
+        try:
+            return make(**more, kafka_client=client)
+        except KafkaError:
+            for one in begun:
+                one.close()
+            raise
+
+
+def reach_any(settings: KafkaSettings) -> None:
+    """Raises LogUnavailable saying why none of the brokers accepts a connection."""
+    reasons = []
+    for server in settings.bootstrap_servers:
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        except OSError as error:
+            reasons.append(f"{server}: {error}")
+        else:
+            return
+    raise LogUnavailable(f"no Kafka broker answers: {'; '.join(reasons)}")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Kafka's errors as ours: LogError where trying again is of no use, else LogUnavailable."""
+    try:
+        yield
+    except _REFUSALS as error:
+        raise LogError(f"Kafka refuses: {error}") from error
+    except KafkaError as error:
+        raise LogUnavailable(f"Kafka: {error}") from error
