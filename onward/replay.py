@@ -23,7 +23,7 @@ from core.store import policies, turns
 from core.whole_log import read_whole
 from learner.probe import probe_of_model
 from learner.stage import Learner
-from onward.wiring import Foundation, open_foundation
+from onward.wiring import Foundation, open_foundation, open_offline
 from scoring.rescore import rescore
 from serving.releases import CLUSTER, ensure_anchor
 
@@ -34,7 +34,7 @@ def replay_log(directory: Path, out: Path, spec: Path | None, seed: int | None) 
     """Raises ConfigError when `out` is in use already. `spec` and `seed` default to the directory's own."""
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: not empty")
-    source, target = open_foundation(directory), open_foundation(out)
+    source, target = open_foundation(directory), open_offline(out)
     try:
         settings = source.settings.learner
         if seed is not None:

@@ -5,7 +5,15 @@ light.
 """
 
 from onward.wiring.engines import Child, build_host, host_children, publish_anchor
-from onward.wiring.foundation import Foundation, Stage, is_distributed, open_foundation, read_directory, spec_path
+from onward.wiring.foundation import (
+    Foundation,
+    Stage,
+    is_distributed,
+    open_foundation,
+    open_offline,
+    read_directory,
+    spec_path,
+)
 from onward.wiring.migrate import migrate
 from onward.wiring.service import (
     Service,
@@ -35,6 +43,7 @@ __all__ = [
     "is_distributed",
     "migrate",
     "open_foundation",
+    "open_offline",
     "publish_anchor",
     "read_directory",
     "spec_path",

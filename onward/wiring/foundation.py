@@ -57,13 +57,23 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
     `overrides` win over everything else.
     """
     layout, settings = read_directory(root, overrides)
+    return _found(layout, settings, dict(overrides or {}))
+
+
+def open_offline(root: Path) -> Foundation:
+    """A directory with everything in it, whatever services and blobs its settings name."""
+    layout, settings = read_directory(root)
+    return _found(layout, settings.model_copy(update={"mode": "embedded", "blobs": None}), {})
+
+
+def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> Foundation:
     log, store = _open_log_and_store(layout, settings)
     blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
     serving = settings.serving
     return Foundation(
         layout=layout,
         settings=settings,
-        overrides=dict(overrides or {}),
+        overrides=overrides,
         spec=load_reward_spec(spec_path(layout, settings)),
         clock=SystemClock(),
         log=log,
