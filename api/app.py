@@ -62,8 +62,9 @@ def create_app(services: ApiServices) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await context.background.drain()  # turns whose clients are gone still reach the log
+        async with services.live_state:
+            yield
+            await context.background.drain()  # turns whose clients are gone still reach the log
 
     app = Application(
         title="Onward",

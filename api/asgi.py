@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from api.errors import error_response
+from api.errors import error_headers, error_response
 from core.errors import InvalidRequest, RequestError, TooLarge, Unavailable
 
 Scope = MutableMapping[str, Any]
@@ -63,8 +63,10 @@ async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tupl
 
 async def send_error(send: Send, error: RequestError | Unavailable) -> None:
     status, body = error_response(error)
-    closing = [(b"connection", b"close")] if isinstance(error, TooLarge) else []  # the rest of the body is unread
-    await send_json(send, status, body, closing)
+    headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
+    if isinstance(error, TooLarge):  # the rest of the body is unread
+        headers.append((b"connection", b"close"))
+    await send_json(send, status, body, headers)
 
 
 class HangUp:

@@ -19,6 +19,7 @@ from api.bodies import ChatBody, chat_decoder
 from api.context import Context
 from api.decoding import decode_body
 from api.endpoint import Exchange
+from api.identity import Identity
 from api.intake import take_in
 from api.messages import canonical, check_order
 from api.sampling import overrule, room_for_answer, sampling_of
@@ -33,10 +34,10 @@ from core.ids import new_group_id
 _encode = msgspec.json.Encoder().encode
 
 
-async def plan_chat(context: Context, headers: Headers, raw: bytes) -> "ChatExchange":
+async def plan_chat(context: Context, identity: Identity, headers: Headers, raw: bytes) -> "ChatExchange":
     """Raises RequestError naming what is wrong with the request."""
     body = decode_body(chat_decoder, raw)
-    intake = take_in(context, headers, body, body.turn_type, workload="chat")
+    intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
     check_order(body.messages)
     _check_options(body)
     services = context.services

@@ -8,6 +8,7 @@ from api.bodies import CompletionBody, completion_decoder
 from api.context import Context
 from api.decoding import decode_body
 from api.endpoint import Exchange
+from api.identity import Identity
 from api.intake import take_in
 from api.sampling import overrule, room_for_answer, sampling_of
 from api.sessions import place_text
@@ -18,10 +19,10 @@ from core.ids import new_group_id
 _encode = msgspec.json.Encoder().encode
 
 
-async def plan_completion(context: Context, headers: Headers, raw: bytes) -> "CompletionExchange":
+async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: bytes) -> "CompletionExchange":
     """Raises RequestError naming what is wrong with the request."""
     body = decode_body(completion_decoder, raw)
-    intake = take_in(context, headers, body, None, workload="suggestion", purpose="suggestion")
+    intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
     place = await place_text(services, intake, body.prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length

@@ -11,6 +11,7 @@ from api.asgi import (
     ClientGone,
     HangUp,
     Headers,
+    RawHeaders,
     Receive,
     Scope,
     Send,
@@ -21,6 +22,8 @@ from api.asgi import (
 from api.bodies import GenerationBody
 from api.context import Context
 from api.errors import error_response
+from api.identity import Identity
+from api.limits import ERRORS, admit
 from api.streaming import DONE, EventSender, event
 from api.turns import Delta, Turn, TurnPlan
 from core.errors import RequestError, Unavailable
@@ -36,6 +39,7 @@ class Exchange(ABC):
         self.model = body.model
         self.renderer = context.services.renderer
         self.streams = bool(body.stream)
+        self.limits: RawHeaders = []
         self.wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
 
     def shared_info(self) -> OnwardInfo | UnsetType:
@@ -61,7 +65,7 @@ class Exchange(ABC):
     def usage_event(self) -> bytes: ...
 
 
-Planner = Callable[[Context, Headers, bytes], Awaitable[Exchange]]
+Planner = Callable[[Context, Identity, Headers, bytes], Awaitable[Exchange]]
 
 
 class GenerationEndpoint:
@@ -72,28 +76,41 @@ class GenerationEndpoint:
         self._plan = plan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._context.services
+        identity: Identity | None = None
         try:
             headers: Headers = dict(scope["headers"])
-            raw = await read_body(headers, receive, self._context.services.settings.max_body_bytes)
-            exchange = await self._plan(self._context, headers, raw)
+            identity = self._context.keys.identify(headers.get(b"authorization"))
+            identity.require("chat")
+            limits = await admit(services.live_state, identity)
+            raw = await read_body(headers, receive, services.settings.max_body_bytes)
+            exchange = await self._plan(self._context, identity, headers, raw)
+            exchange.limits = limits
             async with HangUp(receive):
                 if exchange.streams:
                     await _stream(exchange, send)
                 else:
                     await _answer(exchange, send)
         except (RequestError, Unavailable) as error:
-            await send_error(send, error)
+            if identity is not None:
+                services.live_state.count(identity.namespace, ERRORS)
+            if not isinstance(error, _BrokenStream):
+                await send_error(send, error)
         except ClientGone:
             return
 
 
+class _BrokenStream(Unavailable):
+    """The client has been told: the answer had begun."""
+
+
 async def _answer(exchange: Exchange, send: Send) -> None:
     await _run(exchange, None)
-    await send_json(send, 200, exchange.answer(), onward_headers(exchange.turns))
+    await send_json(send, 200, exchange.answer(), onward_headers(exchange.turns) + exchange.limits)
 
 
 async def _stream(exchange: Exchange, send: Send) -> None:
-    sender = EventSender(send, exchange.turns, exchange.delta_event)
+    sender = EventSender(send, exchange.turns, exchange.delta_event, exchange.limits)
     try:
         await _run(exchange, sender.notify)
     except (RequestError, Unavailable) as error:
@@ -101,7 +118,7 @@ async def _stream(exchange: Exchange, send: Send) -> None:
             await sender.abandon()
             raise
         await sender.finish(event(error_response(error)[1]))
-        return
+        raise _BrokenStream from error
     tail = [exchange.final_event(turn) for turn in exchange.turns]
     if exchange.wants_usage:
         tail.append(exchange.usage_event())

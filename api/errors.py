@@ -1,6 +1,7 @@
 """Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}`."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -43,10 +44,14 @@ def error_response(error: Exception) -> tuple[int, bytes]:
     return status, msgspec.json.encode(body)
 
 
+def error_headers(error: Exception) -> Mapping[str, str]:
+    """Beside the content's: of the framework's errors and of ours."""
+    return getattr(error, "headers", None) or {}
+
+
 async def answer_error(_request: Request, error: Exception) -> Response:
     status, body = error_response(error)
-    headers = getattr(error, "headers", None)
-    return Response(body, status, headers, media_type="application/json")
+    return Response(body, status, error_headers(error), media_type="application/json")
 
 
 def install_error_handlers(app: FastAPI) -> None:

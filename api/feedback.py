@@ -1,6 +1,7 @@
 """`/v1/feedback`: what users make of answers. Idempotent, amendable, and may be withdrawn."""
 
 import uuid
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -11,12 +12,21 @@ from msgspec import Meta
 from api.context import Context
 from api.identity import Identity
 from api.intake import check_id
+from api.limits import ERRORS, admit
 from api.lookup import look_up, read
 from api.outcome_targets import Subject, check_superseded, check_target, find_subject
 from api.outcome_values import check_value
 from api.plain import body_of, identify, json_body, json_response
 from api.services import ApiServices
-from core.errors import Conflict, InvalidRequest, LogUnavailable, NotFound, StoreUnavailable
+from core.errors import (
+    Conflict,
+    InvalidRequest,
+    LogUnavailable,
+    NotFound,
+    RequestError,
+    StoreUnavailable,
+    Unavailable,
+)
 from core.events import Outcome, TokenRange, ToolCallTarget, Topic
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId, new_outcome_id
 from core.store import turns
@@ -54,33 +64,46 @@ def feedback_router(context: Context) -> APIRouter:
         """Say what became of an inference or a session. A retry with the same `feedback_id` and content gets the same
         answer; other content 409. 202 when nobody can say yet whether the inference exists, or whether the same id
         was given to other content at the same moment."""
-        identity = _may(context, request)
-        body = await body_of(context, request, feedback_decoder)
-        outcome = _outcome(context, identity, body)
-        return await context.background.insist(_record(context, outcome, own_id=body.feedback_id is not None))
+        return await _limited(context, request, lambda identity: _post(context, identity, request))
 
     @router.get("/v1/feedback/{feedback_id}")
     async def get_feedback(request: Request, feedback_id: str) -> Response:
         """Its content, whether it still counts, and what superseded it."""
-        identity = _may(context, request)
-        outcome = await _known(context, identity.namespace, OutcomeId(feedback_id))
-        query = identity.namespace, outcome.outcome_id
-        successor = await read(context.services, lambda connection: turns.get_successor(connection, *query))
-        return json_response(_described(outcome, successor))
+        return await _limited(context, request, lambda identity: _get(context, identity, OutcomeId(feedback_id)))
 
     @router.delete("/v1/feedback/{feedback_id}")
     async def delete_feedback(request: Request, feedback_id: str) -> Response:
         """Withdraw it. Again: the same answer."""
-        identity = _may(context, request)
-        return await _withdraw(context, identity.namespace, OutcomeId(feedback_id))
+        return await _limited(context, request, lambda identity: _withdraw(context, identity, OutcomeId(feedback_id)))
 
     return router
 
 
-def _may(context: Context, request: Request) -> Identity:
+async def _limited(context: Context, request: Request, answer: Callable[[Identity], Awaitable[Response]]) -> Response:
     identity = identify(context, request)
     identity.require("feedback")
-    return identity
+    live_state = context.services.live_state
+    try:
+        limits = await admit(live_state, identity)
+        response = await answer(identity)
+    except (RequestError, Unavailable):
+        live_state.count(identity.namespace, ERRORS)
+        raise
+    response.raw_headers += limits
+    return response
+
+
+async def _post(context: Context, identity: Identity, request: Request) -> Response:
+    body = await body_of(context, request, feedback_decoder)
+    outcome = _outcome(context, identity, body)
+    return await context.background.insist(_record(context, outcome, own_id=body.feedback_id is not None))
+
+
+async def _get(context: Context, identity: Identity, outcome_id: OutcomeId) -> Response:
+    outcome = await _known(context, identity.namespace, outcome_id)
+    query = identity.namespace, outcome_id
+    successor = await read(context.services, lambda connection: turns.get_successor(connection, *query))
+    return json_response(_described(outcome, successor))
 
 
 def _outcome(context: Context, identity: Identity, body: FeedbackBody) -> Outcome:
@@ -168,8 +191,8 @@ def _pending(outcome: Outcome) -> Response:
     return json_response({"feedback_id": outcome.outcome_id, "status": "pending"}, 202)
 
 
-async def _withdraw(context: Context, namespace: Namespace, outcome_id: OutcomeId) -> Response:
-    services = context.services
+async def _withdraw(context: Context, identity: Identity, outcome_id: OutcomeId) -> Response:
+    services, namespace = context.services, identity.namespace
     outcome = await _known(context, namespace, outcome_id)
     successor = await read(services, lambda c: turns.get_successor(c, namespace, outcome_id))
     if successor is not None and not successor.withdrawn:

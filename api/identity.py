@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from core.errors import ConfigError, Forbidden, Unauthorized
 from core.ids import Namespace, UserHash
-from core.settings import ApiSettings, Scope
+from core.ports import Bucket
+from core.settings import ApiSettings, RateLimit, Scope
 
 ALL_SCOPES: frozenset[Scope] = frozenset(("chat", "feedback", "admin"))
 
@@ -15,6 +16,8 @@ ALL_SCOPES: frozenset[Scope] = frozenset(("chat", "feedback", "admin"))
 class Identity:
     namespace: Namespace
     scopes: frozenset[Scope]
+    buckets: tuple[Bucket, ...] = ()
+    """The limits that its requests count against."""
 
     def require(self, scope: Scope) -> None:
         """Raises Forbidden."""
@@ -28,14 +31,17 @@ class KeyRing:
 
     def __init__(self, settings: ApiSettings) -> None:
         _check_exposure(settings)
-        namespaces: dict[bytes, Identity] = {}
+        _check_namespaces(settings)
+        identities: dict[bytes, Identity] = {}
         for key in settings.keys:
             digest = _digest(key.key.encode())
-            if digest in namespaces:
+            if digest in identities:
                 raise ConfigError("settings: api.keys: one key stands there twice")
-            namespaces[digest] = Identity(Namespace(key.namespace), frozenset(key.scopes))
-        self._identities = namespaces
-        self._keyless = Identity(Namespace(settings.default_namespace), ALL_SCOPES)
+            buckets = (*_bucket(f"key:{digest.hex()}", key), *_namespace_bucket(settings, key.namespace))
+            identities[digest] = Identity(Namespace(key.namespace), frozenset(key.scopes), buckets)
+        self._identities = identities
+        keyless = settings.default_namespace
+        self._keyless = Identity(Namespace(keyless), ALL_SCOPES, _namespace_bucket(settings, keyless))
         self._user_key = hashlib.blake2b(settings.user_hash_key.encode(), digest_size=32).digest()
 
     def identify(self, authorization: bytes | None) -> Identity:
@@ -62,6 +68,27 @@ class KeyRing:
 def _digest(token: bytes) -> bytes:
     """Keys are looked up by digest, so that the time it takes tells nothing about them."""
     return hashlib.blake2b(token, digest_size=16).digest()
+
+
+def _namespace_bucket(settings: ApiSettings, name: str) -> tuple[Bucket, ...]:
+    limit = settings.namespaces.get(name)
+    return () if limit is None else _bucket(f"namespace:{name}", limit)
+
+
+def _bucket(name: str, limit: RateLimit) -> tuple[Bucket, ...]:
+    per_minute = limit.requests_per_minute
+    if per_minute is None:
+        return ()
+    burst = max(1, int(per_minute)) if limit.burst is None else limit.burst
+    return (Bucket(name=name, rate_per_s=per_minute / 60, burst=burst),)
+
+
+def _check_namespaces(settings: ApiSettings) -> None:
+    """A name that is misspelt would limit nobody."""
+    known = {key.namespace for key in settings.keys} or {settings.default_namespace}
+    for name in settings.namespaces:
+        if name not in known:
+            raise ConfigError(f"settings: api.namespaces.{name}: no API key belongs to it")
 
 
 def _check_exposure(settings: ApiSettings) -> None:

@@ -39,6 +39,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def take_in(
     context: Context,
+    identity: Identity,
     headers: Headers,
     body: GenerationBody,
     turn_type: TurnType | None,
@@ -47,8 +48,6 @@ def take_in(
 ) -> Intake:
     """Raises RequestError naming the header or field at fault. `purpose` overrides what the turn type says."""
     services, keys = context.services, context.keys
-    identity = keys.identify(headers.get(b"authorization"))
-    identity.require("chat")
     if body.model != services.model_name:
         raise NotFound(f"the model {body.model!r} does not exist", param="model", code="model_not_found")
     if body.stream_options is not None and not body.stream:

@@ -10,11 +10,14 @@ from sqlalchemy import Connection
 
 from api.context import Context
 from api.health import readiness_of
+from api.limits import ERRORS, REQUESTS, TURNS
 from api.lookup import read
 from api.plain import identify, json_response, only_parameters
 from core import telemetry
 from core.errors import StoreUnavailable
 from core.fleet import CLUSTER
+from core.ids import Namespace
+from core.ports import LiveState
 from core.store import fleet, policies
 
 _STORED = ("versions", "last_release", "experiment", "fleet")
@@ -26,10 +29,11 @@ def status_router(context: Context) -> APIRouter:
 
     @router.get("/v1/status")
     async def get_status(request: Request) -> Response:
-        """What is live, versions by state, the running experiment, engines by state, and what this process has counted
-        since its start. `last_release` is the sequence of the newest of `/v1/releases`. Where the store does not
-        answer, what stands in it is null."""
-        identify(context, request)
+        """What is live, versions by state, the running experiment, engines by state, what this process has counted
+        since its start, and what all API replicas were asked in the last minute by the asker's namespace (`complete`
+        false: this one alone). `last_release` is the sequence of the newest of `/v1/releases`. Where the store does
+        not answer, what stands in it is null."""
+        identity = identify(context, request)
         only_parameters(request)
         try:
             stored = await read(services, _stored)
@@ -42,6 +46,7 @@ def status_router(context: Context) -> APIRouter:
                 **stored,
                 "turns": _turns(),
                 "tokens": _tokens(),
+                "last_minute": await _last_minute(services.live_state, identity.namespace),
                 "readiness": readiness_of(services),
             }
         )
@@ -57,6 +62,11 @@ def _stored(connection: Connection) -> dict[str, Any]:
         "experiment": None if running is None else msgspec.to_builtins(running),
         "fleet": dict(Tally(status.state for status in fleet.list_statuses(connection, CLUSTER))),
     }
+
+
+async def _last_minute(live_state: LiveState, namespace: Namespace) -> dict[str, Any]:
+    recent = await live_state.counts(namespace)
+    return {**{name: recent.counts.get(name, 0) for name in (REQUESTS, TURNS, ERRORS)}, "complete": recent.complete}
 
 
 def _turns() -> dict[str, Any]:

@@ -27,11 +27,15 @@ class EventSender:
     A reader that is slow costs the memory of one answer at most, which the context bounds.
     """
 
-    def __init__(self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, Delta], bytes]) -> None:
-        """`encode` makes the event of what a choice said; nothing where the client would learn nothing."""
+    def __init__(
+        self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, Delta], bytes], headers: Headers
+    ) -> None:
+        """`encode` makes the event of what a choice said; nothing where the client would learn nothing. `headers` are
+        those beside the turns' own."""
         self._send = send
         self._turns = list(turns)
         self._encode = encode
+        self._headers = headers
         self._pending: dict[int, Turn] = {}
         self._flush: asyncio.Task[None] | None = None
         self.started = False
@@ -72,5 +76,5 @@ class EventSender:
     async def _start(self) -> None:
         if not self.started:
             self.started = True
-            headers = EVENT_STREAM + onward_headers(self._turns)
+            headers = EVENT_STREAM + onward_headers(self._turns) + self._headers
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})

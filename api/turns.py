@@ -10,6 +10,7 @@ import msgspec
 from api.capture import Capture
 from api.context import Context
 from api.intake import Intake
+from api.limits import TURNS
 from api.segments import segments_of
 from api.sessions import Place, remember
 from api.transcripts import Transcript
@@ -207,6 +208,7 @@ class Turn:
 
     def _count(self, turn: Completion) -> None:
         self._context.turn_counter(turn.workload, turn.finish_reason).inc()
+        self._services.live_state.count(turn.namespace, TURNS)
         telemetry.TURN_SECONDS.observe(turn.latency_ms / _S_TO_MS)
         if turn.ttft_ms is not None:
             telemetry.FIRST_TOKEN_SECONDS.observe(turn.ttft_ms / _S_TO_MS)

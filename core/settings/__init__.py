@@ -13,7 +13,15 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from core.errors import ConfigError
-from core.settings.api import WORKLOAD_NAME, ApiKey, ApiSettings, Scope, WorkloadSettings
+from core.settings.api import (
+    WORKLOAD_NAME,
+    ApiKey,
+    ApiSettings,
+    NamespaceSettings,
+    RateLimit,
+    Scope,
+    WorkloadSettings,
+)
 from core.settings.ingest import IngestSettings
 from core.settings.kafka import KafkaSettings
 from core.settings.learner import LearnerSettings
@@ -37,8 +45,10 @@ __all__ = [
     "KafkaSettings",
     "LearnerSettings",
     "MetricsSettings",
+    "NamespaceSettings",
     "PostgresSettings",
     "ProcessSettings",
+    "RateLimit",
     "RedisSettings",
     "ReleaseSettings",
     "Scope",

@@ -1,8 +1,8 @@
 """The HTTP API."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from core.settings.section import Section
 
@@ -10,7 +10,26 @@ Scope = Literal["chat", "feedback", "admin"]
 WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 
 
-class ApiKey(Section):
+class RateLimit(Section):
+    """Requests to chat, completions and feedback. What exceeds it is refused with 429."""
+
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """How many; None: as many as come."""
+    burst: int | None = Field(default=None, ge=1)
+    """How many of them at once; None: a minute's."""
+
+    @model_validator(mode="after")
+    def _has_a_rate(self) -> Self:
+        if self.burst is not None and self.requests_per_minute is None:
+            raise ValueError("burst: only with requests_per_minute")
+        return self
+
+
+class NamespaceSettings(RateLimit):
+    """A tenant: all its keys together."""
+
+
+class ApiKey(RateLimit):
     key: str = Field(min_length=8)
     """The bearer token."""
     namespace: str = Field(min_length=1)
@@ -51,6 +70,8 @@ class ApiSettings(Section):
     """API keys; without any, requests from loopback act as `default_namespace` with all scopes."""
     default_namespace: str = "default"
     """Namespace of keyless requests."""
+    namespaces: dict[Annotated[str, Field(min_length=1)], NamespaceSettings] = Field(default={})
+    """What all keys of a namespace together may do, by its name."""
     user_hash_key: str = "onward-development"
     """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
     max_body_bytes: int = Field(default=4 << 20, gt=0)

@@ -60,6 +60,7 @@ def test_at_the_start_there_is_nothing(service: Service, counters: dict[str, Cou
         "experiment": None,
         "fleet": {},
         "tokens": {"generated": 0, "prefilled": 0, "cached": 0, "cached_share": None},
+        "last_minute": {"requests": 0, "turns": 0, "errors": 0, "complete": True},
         "readiness": {"status": "ok", "components": {"writer": "ok"}},
     }
 
