@@ -61,3 +61,9 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         pass  # another user's
     return True
+
+
+def free_port(host: str) -> int:
+    """Nobody listens there now."""
+    with socket.create_server((host, 0)) as server:
+        return int(server.getsockname()[1])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import FrameType
 
 from core.settings import Settings
-from onward.addresses import address_of, write_address
+from onward.addresses import address_of, free_port, write_address
 from onward.layout import Layout
 from onward.supervisor import ChildProcess
 from onward.wiring import Child, host_children, migrate
@@ -65,7 +65,8 @@ def _children(layout: Layout, settings: Settings) -> list[Child]:
 
 
 def _api(layout: Layout, settings: Settings, number: int) -> Child:
-    port = settings.api.port + number if settings.api.port else 0
+    """On a port that it keeps when it is started again."""
+    port = settings.api.port + number if settings.api.port else free_port(settings.api.host)
     return _child(layout, f"api-{number + 1}", "api", "--port", str(port))
 
 

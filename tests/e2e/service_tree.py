@@ -88,7 +88,17 @@ class Service:
 
     @property
     def url(self) -> str:
-        return str(json.loads((self.directory / "service.json").read_text())["url"])
+        return self.urls[0]
+
+    @property
+    def urls(self) -> list[str]:
+        """Of all replicas of its API."""
+        return list(json.loads((self.directory / "service.json").read_text())["urls"])
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """Its settings as environment variables say them."""
+        return {"ONWARD_" + name.upper().replace(".", "__"): str(value) for name, value in self._settings.items()}
 
     def learner_pid(self) -> int:
         return int(wait_for(lambda: next(iter(self._learners()), None), 30, "a learner process"))
@@ -145,6 +155,8 @@ def user(text: str) -> dict[str, str]:
 
 def simulate(service: Service, output: Path, seconds: float, rate: float, seed: int = 0) -> "subprocess.Popen[bytes]":
     """The simulated users, in a process of their own."""
-    command = [sys.executable, "-m", "simulator", "--url", service.url, "--seconds", str(seconds)]
+    command = [sys.executable, "-m", "simulator", "--seconds", str(seconds)]
+    for url in service.urls:
+        command += ["--url", url]
     command += ["--rate", str(rate), "--seed", str(seed), "--output", str(output)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ))
