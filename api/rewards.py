@@ -15,17 +15,20 @@ from api.services import ApiServices
 from core.errors import InvalidRequest, StoreUnavailable
 from core.events import Reward
 from core.ids import Namespace
+from core.ports import REWARDS
 from core.store import rewards
 
 _PAGE = 500
 _DEFAULT_LIMIT = 100
 _POLL_S = 0.25
+_ANNOUNCED_POLL_S = 2.0
 _HEARTBEAT_S = 15.0
 _LARGEST_SEQUENCE = (1 << 63) - 1
 
 
 class RewardFeed:
-    """Tells subscribers when a namespace has new rewards. While there are any, one task asks the store for all."""
+    """Tells subscribers when a namespace has new rewards. While there are any, one task asks the store for all: when a
+    scorer announces rewards, and now and then by itself. Often, while rewards come that nobody announced."""
 
     def __init__(self, services: ApiServices) -> None:
         self._services = services
@@ -33,6 +36,7 @@ class RewardFeed:
         self._latest: dict[Namespace, int] = {}
         self._news = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        self._pause_s = _POLL_S
 
     async def wait(self, namespace: Namespace, after: int, timeout_s: float) -> bool:
         """Whether there is something after that sequence; False after `timeout_s`."""
@@ -51,16 +55,25 @@ class RewardFeed:
                 del self._subscribers[namespace]
 
     async def _poll(self) -> None:
-        while self._subscribers:
-            names = tuple(self._subscribers)
-            try:
-                latest = await read(self._services, lambda c: {name: rewards.last_sequence(c, name) for name in names})  # noqa: B023
-            except StoreUnavailable:
-                latest = {}  # the streams stay open and catch up when it is back
-            async with self._news:
-                self._latest.update(latest)
-                self._news.notify_all()
-            await asyncio.sleep(_POLL_S)
+        announced = False
+        with self._services.live_state.changes(REWARDS) as changes:
+            while self._subscribers:
+                if await self._look():
+                    self._pause_s = _ANNOUNCED_POLL_S if announced else _POLL_S
+                announced = await changes.wait(self._pause_s)
+
+    async def _look(self) -> bool:
+        """Whether there was something new since the last look."""
+        names = tuple(self._subscribers)
+        try:
+            latest = await read(self._services, lambda c: {name: rewards.last_sequence(c, name) for name in names})
+        except StoreUnavailable:
+            return False  # the streams stay open and catch up when it is back
+        grown = any(sequence > self._latest.get(name, sequence) for name, sequence in latest.items())
+        async with self._news:
+            self._latest.update(latest)
+            self._news.notify_all()
+        return grown
 
 
 def rewards_router(context: Context) -> APIRouter:
@@ -106,11 +119,12 @@ def _last_event_id(request: Request) -> int | None:
 
 async def _events(services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int) -> AsyncIterator[bytes]:
     yield b": open\n\n"
+    caught_up = False
     while True:
-        if not await feed.wait(namespace, after, _HEARTBEAT_S):
+        if caught_up and not await feed.wait(namespace, after, _HEARTBEAT_S):
             yield b": still here\n\n"
             continue
-        start = after
+        caught_up, start = True, after
         try:
             page = await read(services, lambda c: rewards.list_rewards(c, namespace, start, _PAGE))  # noqa: B023
         except StoreUnavailable:
