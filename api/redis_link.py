@@ -6,6 +6,7 @@ through a pool, and a server that hangs holds one connection, not hundreds.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -40,6 +41,12 @@ class RedisLink:
         self._timeout_s = settings.timeout_s
         self._probe = f"{settings.prefix}probe"
         self._line: _Line | None = None
+        self._connected_s = 0.0
+
+    @property
+    def connected_for_s(self) -> float:
+        """Since the connection was made."""
+        return time.monotonic() - self._connected_s
 
     async def ask(self, operation: str, *command: str | bytes | int | float) -> Any:
         """The reply. Raises Away: at once while Redis is known to be away, else after `timeout_s` at the latest."""
@@ -65,6 +72,7 @@ class RedisLink:
                     connection = make_connection(self.pool)
                     await connection.connect()  # type: ignore[no-untyped-call]
                     line = self._line = _Line(connection)
+                    self._connected_s = time.monotonic()
                 await asyncio.gather(*map(line.send, (("SET", self._probe, "", "EX", 60), *commands)))
         except FAULTS as error:
             self._lose(line, error)

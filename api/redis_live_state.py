@@ -7,7 +7,7 @@ continues it whenever it was put), and while Redis is away it is all there is.
 import asyncio
 import struct
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
@@ -26,15 +26,18 @@ from core.settings import RedisSettings
 from core.telemetry import LIVE_STATE_FALLBACKS
 
 BEAT_S: Final = 1.0  # how often Redis is looked for, and told of counts
+FORGOTTEN_S: Final = 60.0
+"""So long after Redis was empty, or came back, claims may be missing there; the writer is less far behind."""
 _COUNTS_LIFE_S: Final = 2 * SLOTS * SLOT_S
 
 
 class RedisLiveState:
     """Adapter of the port. Every operation is one round trip or none."""
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, forgotten_s: float = FORGOTTEN_S) -> None:
         """Nothing is connected before `async with`. Raises ConfigError."""
         self._settings = settings
+        self._forgotten_s = forgotten_s
         self._life_ms = round(settings.entry_ttl_s * 1000)
         self._link = RedisLink(settings)
         self._local = MemoryLiveState()
@@ -116,17 +119,19 @@ class RedisLiveState:
     # ------------------------------------------------------------------------------------------ claims, limits
 
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str | None:
-        """What this replica itself holds it holds on, whatever Redis has forgotten."""
+        """What this replica itself holds it holds on, whatever Redis has forgotten. Where Redis may have forgotten what
+        another holds, nobody can say."""
         known = self._local.claim_of(namespace, key)
         if known not in (None, content_digest):
             return known
-        command = "EVAL", scripts.CLAIM, 1, self._key("claim", namespace, key), self._life_ms, content_digest
-        holder: str | None = None
-        with suppress(Away):
-            holder = (await self._link.ask("claim", *command)).decode()
-        if holder in (None, content_digest):
-            await self._local.claim(namespace, key, content_digest)
-        return holder
+        keys = self._key("claim", namespace, key), f"{self._settings.prefix}unforgotten"
+        found = await self._try("claim", scripts.CLAIM, keys, self._life_ms, content_digest)
+        holder = None if found is None else found[0].decode()
+        if holder not in (None, content_digest):
+            return str(holder)
+        await self._local.claim(namespace, key, content_digest)
+        remembers = found is not None and min(found[1] / 1000, self._link.connected_for_s) >= self._forgotten_s
+        return content_digest if remembers else None
 
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
         await self._local.release_claim(namespace, key, content_digest)

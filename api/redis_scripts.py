@@ -36,14 +36,20 @@ redis.call('SET', KEYS[2], '', 'PX', ARGV[1])
 """
 
 CLAIM: Final = """
--- KEYS: the claim. ARGV: life in ms, content.
+-- KEYS: the claim, and since when nothing was lost. ARGV: life in ms, content.
+-- Returns the content that holds the claim, and for how many ms no claim can have been lost.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local since = tonumber(redis.call('GET', KEYS[2]) or now)
+redis.call('SET', KEYS[2], string.format('%.0f', since), 'PX', ARGV[1])
 local holder = redis.call('GET', KEYS[1])
 if holder then
   redis.call('PEXPIRE', KEYS[1], ARGV[1])
-  return holder
+else
+  holder = ARGV[2]
+  redis.call('SET', KEYS[1], holder, 'PX', ARGV[1])
 end
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1])
-return ARGV[2]
+return {holder, now - since}
 """
 
 RELEASE: Final = """

@@ -57,7 +57,7 @@ async def in_memory() -> AsyncIterator[Pair]:
 @asynccontextmanager
 async def in_redis(chosen: RedisSettings | None = None) -> AsyncIterator[tuple[RedisLiveState, RedisLiveState]]:
     chosen = chosen or redis_settings()
-    async with RedisLiveState(chosen) as here, RedisLiveState(chosen) as there:
+    async with RedisLiveState(chosen, forgotten_s=0) as here, RedisLiveState(chosen, forgotten_s=0) as there:
         yield here, there
 
 
@@ -438,6 +438,31 @@ def test_foreign_values_are_unknown(server: Any, own_settings: RedisSettings) ->
             assert here.state == there.state == "ok"
 
     asyncio.run(scenario())
+
+
+def test_who_may_have_forgotten_says_so(server: Any, own_settings: RedisSettings) -> None:
+    async def scenario() -> None:
+        async with RedisLiveState(own_settings, 0.3) as here, RedisLiveState(own_settings, 0.3) as there:
+            assert await here.claim(ACME, "k", "a") is None, "Redis was empty a moment ago"
+            assert await there.claim(ACME, "k", "b") == "a", "but what is held is held"
+            await until(sure_of(here, "a"))
+            for key in keys_of(server, own_settings):
+                server.delete(key)
+            assert await there.claim(ACME, "k", "b") is None
+            assert await here.claim(ACME, "k", "b") == "a", "its own it remembers itself"
+            assert await here.claim(ACME, "k", "a") == "b", "and learns who else was told that it holds"
+            await until(sure_of(there, "b"))
+            async with RedisLiveState(own_settings, 0.3) as newcomer:
+                assert await newcomer.claim(ACME, "k2", "a") is None, "a failover may be why it had to connect"
+
+    asyncio.run(scenario())
+
+
+def sure_of(state: LiveState, content: str) -> Callable[[], Coroutine[Any, Any, bool]]:
+    async def sure() -> bool:
+        return await state.claim(ACME, "k", content) == content
+
+    return sure
 
 
 def test_a_scorer_without_a_loop_announces_too(own_settings: RedisSettings) -> None:
