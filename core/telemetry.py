@@ -39,6 +39,14 @@ LIVE_STATE_FALLBACKS = _counter(
 # ingest
 LOG_APPENDS = _counter("log_appends", "Records appended, by topic", "topic")
 LOG_APPEND_FAILURES = _counter("log_append_failures", "Batches that the log refused")
+LOG_BYTES_UNDER_WAY = _gauge("log_bytes_under_way", "Bytes handed to Kafka and not acknowledged yet")
+LOG_LAG = _gauge("log_lag_records", "Records that a group's member has yet to read, by topic", "group", "topic")
+LOG_LAG_SECONDS = _gauge(
+    "log_lag_seconds", "Age of the record that a group's member read last, 0 when it has read all", "group"
+)
+LOG_RESETS = _counter("log_resets", "Times that Kafka did not have what was to be read next, by topic", "topic")
+LOG_SKIPPED = _counter("log_skipped_records", "Records that Kafka dropped before they were read, by topic", "topic")
+REBALANCES = _counter("log_rebalances", "Changes of what a group's member owns, by kind", "group", "kind")
 SPOOLED = _gauge("spooled_records", "Records waiting on disk for the log")
 SPOOL_BYTES = _gauge("spool_bytes", "Bytes waiting on disk for the log")
 SPOOL_TORN_BYTES = _counter("spool_torn_bytes", "Bytes in the spool that a crash left unfinished, never acknowledged")

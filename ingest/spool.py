@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from core import telemetry
-from core.errors import LogError, LogUnavailable
+from core.errors import LogError, LogUnavailable, TooLarge
 from core.events import Event, Topic
 from core.ports import Consumer, EventLog, Position, Reader, RebalanceListener, TopicPartition
 from ingest.codec import decode, encode
@@ -57,6 +57,10 @@ class SpoolingLog:
         self._spool = GroupCommit[_Payloads, None](f"spool {directory}", self._write, _MAX_BATCH_ITEMS)
         self._drainer = threading.Thread(target=self._drain, name="spool-drain", daemon=True)
         self._drainer.start()
+
+    @property
+    def max_record_bytes(self) -> int | None:
+        return self._log.max_record_bytes
 
     # ------------------------------------------------------------------------------------------ what operators see
 
@@ -126,7 +130,12 @@ class SpoolingLog:
 
     def _reserve(self, topic: Topic, events: Sequence[Event]) -> _Payloads:
         """Room in the spool, and the place in the order: from here on nothing is appended directly."""
-        payloads = tuple(_pack(_Spooled(topic, encode(event))) for event in events)
+        raws = [encode(event) for event in events]
+        limit = self._log.max_record_bytes
+        for raw in raws:
+            if limit is not None and len(raw) > limit:  # it would stay here for ever
+                raise TooLarge(f"a record of {len(raw)} bytes; the log takes {limit}")
+        payloads = tuple(_pack(_Spooled(topic, raw)) for raw in raws)
         size = sum(map(frame_bytes, payloads))
         with self._changed:
             if self._depth_bytes + size > self._max_bytes:

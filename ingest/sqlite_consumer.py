@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from core.errors import Fenced
 from core.ports import RebalanceListener, Record, TopicPartition
 from ingest.membership import GroupLock
 from ingest.sqlite_reader import SqliteReader, Wakeups
@@ -42,9 +43,9 @@ class SqliteConsumer(SqliteReader):
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         if not self._announced:
-            self._announced = True
             if self._listener is not None:
                 self._listener.on_assigned(self.assignment())
+            self._announced = True
         return super().poll(max_records, timeout_s)
 
     def committed(self, partition: TopicPartition) -> int | None:
@@ -53,7 +54,8 @@ class SqliteConsumer(SqliteReader):
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         assert not self._closed, "commit after close"
-        assert offsets.keys() <= self._positions.keys(), "commit of partitions that are not assigned"
+        if strange := offsets.keys() - self._positions.keys():
+            raise Fenced(f"group {self._group}: {', '.join(map(str, sorted(strange)))} are not ours")
         if offsets:
             self._commit(offsets)
 

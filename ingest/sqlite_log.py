@@ -74,6 +74,10 @@ class SqliteEventLog:
         self._commits = GroupCommit[_Item, _Result]("log-writer", self._apply, _MAX_BATCH_ITEMS)
         self._closed = False
 
+    @property
+    def max_record_bytes(self) -> None:
+        return None
+
     # ------------------------------------------------------------------------------------------ appending
 
     async def append(self, topic: Topic, event: Event) -> Position:

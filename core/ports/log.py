@@ -73,7 +73,7 @@ class RebalanceListener(Protocol):
     for positions; not poll."""
 
     def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Comes before any record of them."""
+        """Comes before any record of them. Where it raises, so does `poll`, and the next poll tells it again."""
 
     def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Still the owner: last chance to commit. The next owner starts after this returned."""
@@ -101,7 +101,13 @@ class Consumer(Reader, Protocol):
 
 
 class EventLog(Protocol):
-    """The durable, ordered, partitioned log. Thread-safe. Making one does not wait for anything that may be away."""
+    """The durable, ordered, partitioned log. Thread-safe. Making one, or its readers, does not wait for what may be
+    away: their first use may, and raises LogUnavailable."""
+
+    @property
+    def max_record_bytes(self) -> int | None:
+        """Of an encoded event: larger ones are refused with TooLarge. None: any."""
+        ...
 
     async def append(self, topic: Topic, event: Event) -> Position:
         """Durable when it returns. Never blocks the event loop. Raises LogUnavailable; then nothing was appended

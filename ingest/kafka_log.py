@@ -1,0 +1,165 @@
+"""The event log on Kafka."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaPartition
+
+from core.errors import LogUnavailable, TooLarge
+from core.events import (
+    Alarm,
+    Completion,
+    DeadLetter,
+    Event,
+    Outcome,
+    PolicyVersion,
+    Release,
+    Reward,
+    SessionEnded,
+    Topic,
+)
+from core.ports import Consumer, Position, Reader, RebalanceListener, TopicPartition
+from core.settings import KafkaSettings
+from ingest.codec import encode
+from ingest.kafka_clients import connected, explained, options, topic_name
+from ingest.kafka_consumer import KafkaMember
+from ingest.kafka_producer import Appends, Outgoing
+from ingest.kafka_reader import KafkaReader
+from ingest.routing import partition_of
+
+_GRACE_S: Final = 1.0  # Kafka's own clock says first that a delivery took too long
+_ASK_AGAIN_S: Final = 0.5
+
+
+class KafkaEventLog:
+    """Implements core.ports.EventLog. Connects by itself, now and after every outage; until then, and while brokers
+    are away, it raises LogUnavailable."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._appends = Appends(settings)
+        self._inquiry = _Inquiry(settings)
+
+    @property
+    def max_record_bytes(self) -> int:
+        return self._settings.max_record_bytes
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    async def append(self, topic: Topic, event: Event) -> Position:
+        waiter: asyncio.Future[list[Position]] = asyncio.get_running_loop().create_future()
+        self._appends.submit(topic, [self._outgoing(topic, event)], waiter)
+        try:
+            async with asyncio.timeout(self._settings.delivery_timeout_s + _GRACE_S):
+                return (await waiter)[0]
+        except TimeoutError as error:
+            raise self._overdue() from error
+
+    def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
+        if not events:
+            return []
+        waiter: Future[list[Position]] = Future()
+        self._appends.submit(topic, [self._outgoing(topic, event) for event in events], waiter)
+        try:
+            return waiter.result(self._settings.delivery_timeout_s + _GRACE_S)
+        except TimeoutError as error:
+            raise self._overdue() from error
+
+    def _outgoing(self, topic: Topic, event: Event) -> Outgoing:
+        raw = encode(event)
+        if len(raw) > self._settings.max_record_bytes:
+            raise TooLarge(f"a record of {len(raw)} bytes; kafka.max_record_bytes is {self._settings.max_record_bytes}")
+        return Outgoing(partition_of(event, self.partitions(topic)), key_of(event), raw)
+
+    def _overdue(self) -> LogUnavailable:
+        seconds = self._settings.delivery_timeout_s
+        return LogUnavailable(f"Kafka took more than {seconds:g} s; whether this was appended is unknown")
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
+        return KafkaMember(self._settings, group, topics, self.partitions, listener)
+
+    def reader(self, topics: Sequence[Topic]) -> Reader:
+        return KafkaReader(self._settings, topics, self.partitions)
+
+    def partitions(self, topic: Topic) -> int:
+        return self._appends.partitions(topic)
+
+    def earliest(self, partition: TopicPartition) -> int:
+        return self._inquiry.ask(KafkaConsumer.beginning_offsets, partition)
+
+    def end(self, partition: TopicPartition) -> int:
+        return self._inquiry.ask(KafkaConsumer.end_offsets, partition)
+
+    def close(self) -> None:
+        """Readers and consumers are closed by those who made them. Again: nothing happens."""
+        self._appends.close()
+        self._inquiry.close()
+
+
+class _Inquiry:
+    """Questions about offsets, one at a time. Thread-safe."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._failure: LogUnavailable | None = None
+        self._quiet_until_s = 0.0  # the failure is the answer until then: those who wait in line do not wait each
+
+    def ask(self, question: Callable[..., dict[KafkaPartition, int]], source: TopicPartition) -> int:
+        """Raises LogUnavailable, LogError."""
+        partition = KafkaPartition(topic_name(self._settings, source.topic), source.partition)
+        with self._lock:
+            if self._failure is not None and time.monotonic() < self._quiet_until_s:
+                raise LogUnavailable(str(self._failure))
+            try:
+                if self._client is None:
+                    self._client = self._connect()
+                with explained():
+                    return question(
+                        self._client, [partition], timeout_ms=int(1000 * self._settings.delivery_timeout_s)
+                    )[partition]
+            except LogUnavailable as error:
+                self._failure, self._quiet_until_s = error, time.monotonic() + _ASK_AGAIN_S
+                self._let_go()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._let_go()
+
+    def _connect(self) -> Any:
+        settings = options(self._settings, self._settings.delivery_timeout_s)
+        return connected(
+            self._settings, KafkaConsumer, **settings, allow_auto_create_topics=False, metrics_enabled=False
+        )
+
+    def _let_go(self) -> None:
+        if self._client is not None:
+            self._client.close(autocommit=False, timeout_ms=0)
+            self._client = None
+
+
+def key_of(event: Event) -> bytes:
+    """What a record is about: sessions, versions. Compaction keeps the latest of each key."""
+    match event:
+        case Completion() | SessionEnded() | Reward():
+            key: str = event.session_id
+        case Outcome():
+            key = event.session_id or event.inference_id or ""
+        case PolicyVersion():
+            key = str(event.version)
+        case Release():
+            key = f"{event.cluster}/{event.version}"
+        case Alarm():
+            key = event.monitor
+        case DeadLetter():
+            key = f"{event.topic}:{event.partition}"
+    return key.encode()
