@@ -1,5 +1,7 @@
 """The store's tables, the same on SQLite and Postgres. Times are UTC microseconds since 1970; events are msgpack blobs
-beside the columns that queries need."""
+beside the columns that queries need.
+
+They are what `migrations/` makes of them, revision by revision: a change here is a new revision there."""
 
 from sqlalchemy import (
     BigInteger,
@@ -15,55 +17,62 @@ from sqlalchemy import (
     Text,
 )
 
-SCHEMA_VERSION = 1
+REVISION = "3"
+"""Of the schema below: the newest of `migrations/`."""
+
 metadata = MetaData()
 
-meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", String, nullable=False))
+Name = String().with_variant(String(collation="C"), "postgresql")
+"""Ordered byte by byte, as SQLite does, whatever the locale of the database."""
 
-# A consumer group's next offset, written in the same transaction as the effects of what came before it.
+# Where builds that knew no revisions look: they refuse what is not theirs.
+meta = Table("meta", metadata, Column("key", Name, primary_key=True), Column("value", Name, nullable=False))
+
+# A consumer group's next offset, written in the same transaction as the effects of what came before it. The epoch grows
+# with every owner of the partition: see `core.store.offsets`.
 offsets = Table(
     "offsets",
     metadata,
-    Column("consumer_group", String, primary_key=True),
-    Column("topic", String, primary_key=True),
+    Column("consumer_group", Name, primary_key=True),
+    Column("topic", Name, primary_key=True),
     Column("partition", Integer, primary_key=True),
-    Column("next_offset", BigInteger, nullable=False),
+    Column("next_offset", BigInteger),  # null: owned, and nothing done yet
     Column("epoch", BigInteger, nullable=False),
 )
 
 turns = Table(
     "turns",
     metadata,
-    Column("inference_id", String, primary_key=True),
-    Column("session_id", String, nullable=False),
-    Column("namespace", String, nullable=False),
+    Column("inference_id", Name, primary_key=True),
+    Column("session_id", Name, nullable=False),
+    Column("namespace", Name, nullable=False),
     Column("turn_index", Integer, nullable=False),
-    Column("parent_id", String),
-    Column("user_id", String),
-    Column("workload", String, nullable=False),
-    Column("purpose", String, nullable=False),
+    Column("parent_id", Name),
+    Column("user_id", Name),
+    Column("workload", Name, nullable=False),
+    Column("purpose", Name, nullable=False),
     Column("received_at", BigInteger, nullable=False),
     Column("policy_version", BigInteger),  # of the last token; null when there is none
-    Column("finish_reason", String, nullable=False),
+    Column("finish_reason", Name, nullable=False),
     Column("trainable", Boolean, nullable=False),
     Column("learn", Boolean, nullable=False),
-    Column("transcript_digest", String),
+    Column("transcript_digest", Name),
     Column("record", LargeBinary, nullable=False),
     Index("turns_by_session", "namespace", "session_id", "turn_index"),
-    Index("turns_by_transcript", "namespace", "transcript_digest"),
+    Index("turns_by_latest_transcript", "namespace", "transcript_digest", "received_at"),
 )
 
 outcomes = Table(
     "outcomes",
     metadata,
-    Column("namespace", String, primary_key=True),
-    Column("outcome_id", String, primary_key=True),
-    Column("inference_id", String),
-    Column("session_id", String),
-    Column("name", String, nullable=False),
-    Column("content_digest", String, nullable=False),
+    Column("namespace", Name, primary_key=True),
+    Column("outcome_id", Name, primary_key=True),
+    Column("inference_id", Name),
+    Column("session_id", Name),
+    Column("name", Name, nullable=False),
+    Column("content_digest", Name, nullable=False),
     Column("received_at", BigInteger, nullable=False),
-    Column("supersedes", String),
+    Column("supersedes", Name),
     Column("withdrawn", Boolean, nullable=False),
     Column("record", LargeBinary, nullable=False),
     Index("outcomes_by_inference", "inference_id"),
@@ -74,31 +83,33 @@ outcomes = Table(
 rewards = Table(
     "rewards",
     metadata,
-    Column("inference_id", String, primary_key=True),
-    Column("spec", String, primary_key=True),
+    Column("inference_id", Name, primary_key=True),
+    Column("spec", Name, primary_key=True),
     Column("revision", Integer, primary_key=True),
-    Column("namespace", String, nullable=False),
-    Column("session_id", String, nullable=False),
+    Column("namespace", Name, nullable=False),
+    Column("session_id", Name, nullable=False),
     Column("value", Float, nullable=False),
     Column("final", Boolean, nullable=False),
     Column("decided_at", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),  # order of emission
     Column("published", Boolean, nullable=False),  # false: still in the outbox
     Column("record", LargeBinary, nullable=False),
-    Index("rewards_outbox", "published", "sequence"),
-    Index("rewards_by_sequence", "sequence"),
+    Column("partition", Integer),  # of onward.turns: whose scorer publishes it; null: of before revision 2, published
+    Index("rewards_in_order", "sequence", unique=True),
     Index("rewards_by_time", "namespace", "sequence"),
 )
+WAITS = rewards.c.published.is_(False)
+Index("rewards_that_wait", rewards.c.partition, rewards.c.sequence, postgresql_where=WAITS, sqlite_where=WAITS)
 
 # The scorer's own view: it must not depend on how far the writer has come.
 ledger_turns = Table(
     "ledger_turns",
     metadata,
-    Column("inference_id", String, primary_key=True),
-    Column("session_id", String, nullable=False),
-    Column("namespace", String, nullable=False),
-    Column("workload", String, nullable=False),
-    Column("purpose", String, nullable=False),
+    Column("inference_id", Name, primary_key=True),
+    Column("session_id", Name, nullable=False),
+    Column("namespace", Name, nullable=False),
+    Column("workload", Name, nullable=False),
+    Column("purpose", Name, nullable=False),
     Column("turn_index", Integer, nullable=False),
     Column("empty", Boolean, nullable=False),  # no text and no tool call
     Column("partition", Integer, nullable=False),  # of onward.turns: each keeps its own event time
@@ -116,10 +127,10 @@ ledger_turns = Table(
 ledger_outcomes = Table(
     "ledger_outcomes",
     metadata,
-    Column("namespace", String, primary_key=True),
-    Column("outcome_id", String, primary_key=True),
-    Column("inference_id", String),
-    Column("session_id", String),  # that of its turn too; null: the turn is not known yet
+    Column("namespace", Name, primary_key=True),
+    Column("outcome_id", Name, primary_key=True),
+    Column("inference_id", Name),
+    Column("session_id", Name),  # that of its turn too; null: the turn is not known yet
     Column("log_offset", BigInteger, nullable=False),
     Column("record", LargeBinary, nullable=False),
     Index("ledger_outcomes_by_inference", "inference_id"),
@@ -129,8 +140,8 @@ ledger_outcomes = Table(
 ledger_sessions = Table(
     "ledger_sessions",
     metadata,
-    Column("namespace", String, primary_key=True),
-    Column("session_id", String, primary_key=True),
+    Column("namespace", Name, primary_key=True),
+    Column("session_id", Name, primary_key=True),
     Column("last_at", BigInteger, nullable=False),  # of its latest turn
     Column("ended_at", BigInteger),  # null: it goes on
 )
@@ -139,11 +150,12 @@ policies = Table(
     "policies",
     metadata,
     Column("version", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("state", String, nullable=False),  # allocated, then a ReleaseState
-    Column("digest", String),
+    Column("state", Name, nullable=False),  # allocated, then a ReleaseState
+    Column("digest", Name),
     Column("parent", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("record", LargeBinary),  # null while only allocated
+    Index("policies_by_state", "state", "version"),
     sqlite_autoincrement=True,
 )
 
@@ -152,20 +164,20 @@ releases = Table(
     metadata,
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("version", BigInteger, nullable=False),
-    Column("cluster", String, nullable=False),
-    Column("state", String, nullable=False),
+    Column("cluster", Name, nullable=False),
+    Column("state", Name, nullable=False),
     Column("why", Text, nullable=False),
-    Column("by", String, nullable=False),
+    Column("by", Name, nullable=False),
     Column("at", BigInteger, nullable=False),
-    Index("releases_by_cluster", "cluster", "state"),
+    Index("releases_by_state", "cluster", "state", "sequence"),
 )
 
 # Who may decide: the holder's epoch fences out those who lost the lease without noticing.
 leases = Table(
     "leases",
     metadata,
-    Column("name", String, primary_key=True),
-    Column("holder", String, nullable=False),
+    Column("name", Name, primary_key=True),
+    Column("holder", Name, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
 )
@@ -173,8 +185,8 @@ leases = Table(
 replicas = Table(
     "replicas",
     metadata,
-    Column("name", String, primary_key=True),
-    Column("cluster", String, nullable=False),
+    Column("name", Name, primary_key=True),
+    Column("cluster", Name, nullable=False),
     Column("heartbeat_at", BigInteger, nullable=False),
     Column("record", LargeBinary, nullable=False),
 )
@@ -182,16 +194,16 @@ replicas = Table(
 replica_targets = Table(
     "replica_targets",
     metadata,
-    Column("name", String, primary_key=True),
-    Column("cluster", String, nullable=False),
+    Column("name", Name, primary_key=True),
+    Column("cluster", Name, nullable=False),
     Column("record", LargeBinary, nullable=False),
 )
 
 experiments = Table(
     "experiments",
     metadata,
-    Column("experiment_id", String, primary_key=True),
-    Column("cluster", String, nullable=False),
+    Column("experiment_id", Name, primary_key=True),
+    Column("cluster", Name, nullable=False),
     Column("canary", BigInteger, nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
@@ -203,14 +215,14 @@ orders = Table(
     "orders",
     metadata,
     Column("order_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("cluster", String, nullable=False),
-    Column("kind", String, nullable=False),
+    Column("cluster", Name, nullable=False),
+    Column("kind", Name, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("why", Text, nullable=False),
-    Column("by", String, nullable=False),
+    Column("by", Name, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("done_at", BigInteger),
-    Column("error_code", String),
+    Column("error_code", Name),
     Column("error", Text),
     Index("orders_open", "cluster", "done_at"),
     sqlite_autoincrement=True,
@@ -219,14 +231,14 @@ orders = Table(
 switches = Table(
     "switches",
     metadata,
-    Column("cluster", String, primary_key=True),
+    Column("cluster", Name, primary_key=True),
     Column("record", LargeBinary, nullable=False),
 )
 
 dead_letters = Table(
     "dead_letters",
     metadata,
-    Column("topic", String, primary_key=True),
+    Column("topic", Name, primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("record_offset", BigInteger, primary_key=True),
     Column("reason", Text, nullable=False),

@@ -1,86 +1,80 @@
 """The writer: turns and outcomes from the log into the store, each exactly once.
 
 What a batch does to the store and how far the batch reaches are one transaction, so a crash repeats nothing and skips
-nothing; and an event that stands in the log twice (a retried append) meets its own id in the store.
+nothing; and an event that stands in the log twice (a retried append) meets its own id in the store. Any number of
+writers share the log's partitions.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from core import telemetry
-from core.errors import LogError, Unavailable
+from core.errors import Fenced, Unavailable
 from core.events import Completion, DeadLetter, Outcome, SessionEnded, Topic
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
 from core.settings import IngestSettings
 from core.store.dead_letters import put_dead_letters
-from core.store.offsets import get_offsets, set_offsets
+from core.store.membership import Membership
 from core.store.turns import put_outcomes, put_turns
 
 GROUP = "writer"
 _RETRY_S = 0.5
+_LAG_S = 1.0  # how often it is measured while there is something to do
 logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """A stage: one thread calls `step`. Raises NewerSchema (naming the record), Fenced, and LogError where the store
-    is ahead of the log; waits while log or store are unavailable."""
+    """A stage: one thread calls `step`. Raises NewerSchema (naming the record), and LogError where the store is not of
+    this log; waits while log or store are unavailable, and joins again where another writer took its place."""
 
     def __init__(self, log: EventLog, store: Store, settings: IngestSettings, clock: Clock) -> None:
         self._log = log
-        self._store = store
         self._batch_records = settings.batch_records
         self._clock = clock
         self._closing = threading.Event()
-        self._pending: list[Record] = []  # polled, not yet in the store
-        self._consumer = log.consumer(GROUP, [Topic.TURNS])
-        with ExitStack() as undo:
-            undo.callback(self._consumer.close)
-            self._resume()
-            undo.pop_all()
-
-    def _resume(self) -> None:
-        """Go on where the store, not the group, says: only the store moved together with its contents."""
-        with self._store.read() as connection:
-            offsets = get_offsets(connection, GROUP)
-        for source in self._consumer.assignment():
-            offset, end = offsets.get(source, self._log.earliest(source)), self._log.end(source)
-            if offset > end:
-                raise LogError(f"the store has read {source} up to {offset}, but the log ends at {end}: not its log")
-            self._consumer.seek(source, offset)
+        self._announced: set[tuple[TopicPartition, int]] = set()  # dead letters that are not in the store yet
+        self._next_lag_s = 0.0
+        self._member = Membership(log, store, GROUP, [Topic.TURNS])
 
     def step(self, timeout_s: float) -> int:
         """Write what is there, or wait for it. Returns how many records are done."""
         try:
-            self._pending = self._pending or self._consumer.poll(self._batch_records, timeout_s)
-            done = len(self._pending)
-            if done:
-                offsets = self._write(self._pending)
-                self._pending = []
-                self._consumer.commit(offsets)  # for those who watch the group; a restart does not depend on it
-            telemetry.WRITER_LAG.set(self._lag())
-        except Unavailable as error:
+            records = self._member.poll(self._batch_records, timeout_s)
+            if records:
+                self._member.commit(self._write(records))
+            if not records or time.monotonic() >= self._next_lag_s:
+                self._next_lag_s = time.monotonic() + _LAG_S
+                telemetry.WRITER_LAG.set(sum(self._member.behind().values()))
+        except (Unavailable, Fenced) as error:
             logger.warning("the writer waits: %s", error)
+            self._member.recover(error)
             self._closing.wait(max(timeout_s, _RETRY_S))
             return 0
-        return done
+        return len(records)
 
     def _write(self, records: Sequence[Record]) -> dict[TopicPartition, int]:
         """Returns the offsets that the store now stands at."""
         turns = [record.event for record in records if isinstance(record.event, Completion)]
         outcomes = [record.event for record in records if isinstance(record.event, Outcome)]
-        letters = [self._dead_letter(record) for record in records if not _usable(record)]
-        if letters:  # announced first: a crash in between announces them again, never not at all
-            self._log.append_blocking(Topic.DEAD_LETTERS, letters)
+        letters = self._announce([record for record in records if not _usable(record)])
         offsets = {record.source: record.offset + 1 for record in records}
-        with self._store.begin() as connection:
+        with self._member.writing(offsets) as connection:
             new = put_turns(connection, turns) + put_outcomes(connection, outcomes)
             put_dead_letters(connection, letters)
-            set_offsets(connection, GROUP, offsets, self._consumer.epoch)
+        self._announced.clear()
         telemetry.DUPLICATES.labels(topic=Topic.TURNS).inc(len(turns) + len(outcomes) - new)
         telemetry.DEAD_LETTERS.labels(topic=Topic.TURNS).inc(len(letters))
         return offsets
+
+    def _announce(self, records: Sequence[Record]) -> list[DeadLetter]:
+        """Before they are set aside: a crash in between announces them again, never not at all."""
+        letters = {(record.source, record.offset): self._dead_letter(record) for record in records}
+        news = [letter for place, letter in letters.items() if place not in self._announced]
+        self._log.append_blocking(Topic.DEAD_LETTERS, news)
+        self._announced |= letters.keys()
+        return list(letters.values())
 
     def _dead_letter(self, record: Record) -> DeadLetter:
         reason = record.error or f"a {type(record.event).__name__} does not belong into {record.topic}"
@@ -94,12 +88,9 @@ class Writer:
             at=self._clock.now(),
         )
 
-    def _lag(self) -> int:
-        return sum(self._log.end(source) - self._consumer.position(source) for source in self._consumer.assignment())
-
     def close(self) -> None:
         self._closing.set()
-        self._consumer.close()
+        self._member.close()
 
 
 def _usable(record: Record) -> bool:

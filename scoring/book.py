@@ -86,7 +86,10 @@ class Book:
         ledger.save_turns(connection, self._changed_turns.values())
         ledger.save_sessions(connection, self._changed_sessions.values())
         ledger.save_outcomes(connection, self._changed_outcomes.values())
-        put_rewards(connection, self.rewards)
+        put_rewards(connection, [(self._partition(reward), reward) for reward in self.rewards])
+
+    def _partition(self, reward: Reward) -> int:
+        return self._owner[reward.inference_id].turns[reward.inference_id].partition
 
     # ------------------------------------------------------------------------------------------ events
 

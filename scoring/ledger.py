@@ -5,18 +5,17 @@ It is the scorer's own view of turns and outcomes and does not depend on how far
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import cache
 from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import BindParameter, Column, Connection, Insert, Row, Select, Table, bindparam, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import BindParameter, Column, Connection, Row, Select, bindparam, func, select
 
 from core import tables
 from core.events import Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from core.store.database import from_micros, to_micros
+from core.store.statements import upsert
 from scoring.state import Heard, Session, SessionKey, Turn
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -50,10 +49,11 @@ _DUE = (
 )
 
 
-def count_open(connection: Connection) -> int:
-    """Turns that wait."""
+def count_open(connection: Connection, partitions: Iterable[int]) -> int:
+    """Turns of these partitions that wait."""
     table = tables.ledger_turns
-    query = select(func.count()).select_from(table).where(table.c.due_at.is_not(None))
+    query = select(func.count()).select_from(table)
+    query = query.where(table.c.partition.in_(list(partitions)), table.c.due_at.is_not(None))
     return int(connection.execute(query).scalar_one())
 
 
@@ -110,7 +110,7 @@ def early_outcomes(connection: Connection, inference_ids: Iterable[InferenceId])
 
 
 def save_turns(connection: Connection, turns: Iterable[Turn]) -> None:
-    _upsert(connection, tables.ledger_turns, [_turn_row(turn) for turn in turns])
+    upsert(connection, tables.ledger_turns, [_turn_row(turn) for turn in turns])
 
 
 def save_sessions(connection: Connection, sessions: Iterable[Session]) -> None:
@@ -126,7 +126,7 @@ def save_sessions(connection: Connection, sessions: Iterable[Session]) -> None:
                 "ended_at": ended_at,
             }
         )
-    _upsert(connection, tables.ledger_sessions, rows)
+    upsert(connection, tables.ledger_sessions, rows)
 
 
 def save_outcomes(connection: Connection, heard: Iterable[tuple[Heard, SessionId | None]]) -> None:
@@ -142,7 +142,7 @@ def save_outcomes(connection: Connection, heard: Iterable[tuple[Heard, SessionId
         }
         for entry, session_id in heard
     ]
-    _upsert(connection, tables.ledger_outcomes, rows)
+    upsert(connection, tables.ledger_outcomes, rows)
 
 
 def _each_chunk(
@@ -159,19 +159,6 @@ def _by_namespace(pairs: Iterable[tuple[Namespace, str]]) -> list[tuple[Namespac
     for namespace, value in pairs:
         found.setdefault(namespace, []).append(value)
     return list(found.items())
-
-
-def _upsert(connection: Connection, table: Table, rows: list[dict[str, object]]) -> None:
-    if rows:
-        connection.execute(_upsert_statement(connection.dialect.name, table), rows)
-
-
-@cache
-def _upsert_statement(dialect: str, table: Table) -> Insert:
-    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    statement = insert(table)
-    changed = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
-    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed)
 
 
 def _moment(micros: int | None) -> datetime | None:

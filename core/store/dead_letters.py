@@ -7,13 +7,11 @@ from sqlalchemy import Connection, select
 from core import tables
 from core.events import DeadLetter
 from core.store.database import from_micros, to_micros
-from core.store.turns import insert_or_ignore
+from core.store.statements import insert_new
 
 
 def put_dead_letters(connection: Connection, letters: Sequence[DeadLetter]) -> int:
     """How many were new; the others were set aside before."""
-    if not letters:
-        return 0
     rows = [
         {
             "topic": letter.topic,
@@ -25,7 +23,7 @@ def put_dead_letters(connection: Connection, letters: Sequence[DeadLetter]) -> i
         }
         for letter in letters
     ]
-    return connection.execute(insert_or_ignore(connection, tables.dead_letters), rows).rowcount
+    return insert_new(connection, tables.dead_letters, rows)
 
 
 def list_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:

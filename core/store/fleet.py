@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, delete, insert, select, update
 
 from core import tables
 from core.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget, Switches
 from core.ids import Version
 from core.store.database import from_micros, to_micros
+from core.store.statements import upsert
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_status = msgspec.msgpack.Decoder(ReplicaStatus).decode
@@ -20,16 +20,13 @@ _decode_switches = msgspec.msgpack.Decoder(Switches).decode
 
 
 def put_status(connection: Connection, status: ReplicaStatus) -> None:
-    _put(
-        connection,
-        tables.replicas,
-        status.name,
-        {
-            "cluster": status.cluster,
-            "heartbeat_at": to_micros(status.heartbeat_at),
-            "record": _encode(status),
-        },
-    )
+    row = {
+        "name": status.name,
+        "cluster": status.cluster,
+        "heartbeat_at": to_micros(status.heartbeat_at),
+        "record": _encode(status),
+    }
+    upsert(connection, tables.replicas, [row])
 
 
 def list_statuses(connection: Connection, cluster: str) -> list[ReplicaStatus]:
@@ -45,7 +42,8 @@ def forget_replica(connection: Connection, name: str) -> None:
 
 
 def put_target(connection: Connection, cluster: str, target: ReplicaTarget) -> None:
-    _put(connection, tables.replica_targets, target.name, {"cluster": cluster, "record": _encode(target)})
+    row = {"name": target.name, "cluster": cluster, "record": _encode(target)}
+    upsert(connection, tables.replica_targets, [row])
 
 
 def get_target(connection: Connection, name: str) -> ReplicaTarget | None:
@@ -62,17 +60,15 @@ def list_targets(connection: Connection, cluster: str) -> dict[str, ReplicaTarge
 
 
 def put_experiment(connection: Connection, experiment: Experiment) -> None:
-    table = tables.experiments
-    values = {
+    row = {
+        "experiment_id": experiment.experiment_id,
         "cluster": experiment.cluster,
         "canary": experiment.canary,
         "started_at": to_micros(experiment.started_at),
         "ended_at": None if experiment.ended_at is None else to_micros(experiment.ended_at),
         "record": _encode(experiment),
     }
-    key = table.c.experiment_id == experiment.experiment_id
-    if not connection.execute(update(table).where(key).values(values)).rowcount:
-        connection.execute(insert(table).values(experiment_id=experiment.experiment_id, **values))
+    upsert(connection, tables.experiments, [row])
 
 
 def running_experiment(connection: Connection, cluster: str) -> Experiment | None:
@@ -102,10 +98,7 @@ def get_switches(connection: Connection, cluster: str) -> Switches:
 
 
 def put_switches(connection: Connection, cluster: str, switches: Switches) -> None:
-    table = tables.switches
-    values = {"record": _encode(switches)}
-    if not connection.execute(update(table).where(table.c.cluster == cluster).values(values)).rowcount:
-        connection.execute(insert(table).values(cluster=cluster, **values))
+    upsert(connection, tables.switches, [{"cluster": cluster, "record": _encode(switches)}])
 
 
 def give_order(
@@ -159,13 +152,3 @@ def _order(row: object) -> Order:
         error_code=values["error_code"],
         error=values["error"],
     )
-
-
-def _put(connection: Connection, table: Table, name: str, values: dict[str, object]) -> None:
-    if connection.execute(update(table).where(table.c.name == name).values(values)).rowcount:
-        return
-    try:
-        with connection.begin_nested():
-            connection.execute(insert(table).values(name=name, **values))
-    except IntegrityError:
-        connection.execute(update(table).where(table.c.name == name).values(values))

@@ -2,35 +2,33 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, case, or_, update
 
 from core import tables
 from core.errors import Fenced
 from core.store.database import to_micros
+from core.store.statements import insert_new
+
+_NOBODY = ""
 
 
 def acquire(connection: Connection, name: str, holder: str, now: datetime, ttl_s: float) -> int | None:
     """The epoch when `holder` has the lease now (anew, again, or still); None while another has it."""
     table = tables.leases
-    row = connection.execute(select(table).where(table.c.name == name)).one_or_none()
-    expires_at = to_micros(now + timedelta(seconds=ttl_s))
-    if row is None:
-        try:
-            with connection.begin_nested():
-                connection.execute(insert(table).values(name=name, holder=holder, epoch=1, expires_at=expires_at))
-        except IntegrityError:
-            return None  # another was first
-        return 1
-    if row.holder != holder and row.expires_at > to_micros(now):
-        return None
-    epoch = int(row.epoch) if row.holder == holder else int(row.epoch) + 1
+    free = {"name": name, "holder": _NOBODY, "epoch": 0, "expires_at": 0}
+    insert_new(connection, table, [free])
+    ours = table.c.holder == holder
     taken = connection.execute(
         update(table)
-        .where(table.c.name == name, table.c.epoch == row.epoch, table.c.holder == row.holder)
-        .values(holder=holder, epoch=epoch, expires_at=expires_at)
+        .where(table.c.name == name, or_(ours, table.c.expires_at <= to_micros(now)))
+        .values(
+            holder=holder,
+            epoch=table.c.epoch + case((ours, 0), else_=1),
+            expires_at=to_micros(now + timedelta(seconds=ttl_s)),
+        )
+        .returning(table.c.epoch)
     )
-    return epoch if taken.rowcount == 1 else None
+    return taken.scalar()
 
 
 def fence(connection: Connection, name: str, epoch: int, now: datetime, ttl_s: float) -> None:
@@ -48,5 +46,5 @@ def give_back(connection: Connection, name: str, epoch: int) -> None:
     """The next one need not wait. Of a lease that was lost: nothing happens."""
     table = tables.leases
     connection.execute(
-        update(table).where(table.c.name == name, table.c.epoch == epoch).values(holder="", expires_at=0)
+        update(table).where(table.c.name == name, table.c.epoch == epoch).values(holder=_NOBODY, expires_at=0)
     )

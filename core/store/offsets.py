@@ -1,53 +1,103 @@
-"""How far a consumer group's effects on the store reach."""
+"""How far a consumer group's effects on the store reach, and who owns which partition.
 
-from collections.abc import Mapping
-from functools import cache
+The log says who shall own a partition, but a member that lost it may not have noticed: a zombie, paused or cut off. So
+the store has the last word. Each owner begins with `take_over`, which makes its epoch, and begins each transaction of
+its own with `set_offsets` or `fence`, which let only the latest epoch pass.
 
-from sqlalchemy import Connection, Insert, bindparam, select
-from sqlalchemy.dialects import postgresql, sqlite
+That the latest epoch is the rightful owner's follows from the order of locks. `take_over` locks the partition's row;
+then, in the same transaction, the member commits to the log, which refuses whoever is of an older generation than the
+group's (Fenced: the transaction is rolled back, and the epoch with it). Take a zombie Z and the rightful owner R.
+
+* Z commits to the log after R has joined: it is refused, and leaves no trace.
+* Z commits to the log before that, and pauses. It holds the row's lock, so R, who came later, waits for it. When Z goes
+  on, R's epoch comes after Z's; when Z's session ends, Z's epoch never was.
+
+Either way the epochs of a row grow in the order of the log's generations, and all that Z writes afterwards meets a
+later epoch. And since `fence` locks the row too, an owner's transactions on a partition exclude those of all others:
+what it read in one is still so when it writes.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from sqlalchemy import Connection, bindparam, select, tuple_, update
 
 from core import tables
 from core.errors import Fenced
 from core.ports import TopicPartition
+from core.store.statements import insert_new, upsert
 
 _table = tables.offsets
-_LATER_OWNERS = select(_table.c.topic, _table.c.partition).where(
-    _table.c.consumer_group == bindparam("group"), _table.c.epoch > bindparam("epoch")
+_of_group = _table.c.consumer_group == bindparam("group")
+_place = tuple_(_table.c.topic, _table.c.partition)
+_EPOCHS = (
+    select(_table.c.topic, _table.c.partition, _table.c.epoch)
+    .where(_of_group, _place.in_(bindparam("places", expanding=True)))
+    .order_by(_table.c.topic, _table.c.partition)
+    .with_for_update()
+)
+_TAKE = (
+    update(_table)
+    .where(_of_group, _table.c.topic == bindparam("of_topic"), _table.c.partition == bindparam("of_partition"))
+    .values(epoch=_table.c.epoch + 1)
+    .returning(_table.c.epoch, _table.c.next_offset)
+)
+_ADVANCE = (
+    update(_table)
+    .where(_of_group, _table.c.topic == bindparam("of_topic"), _table.c.partition == bindparam("of_partition"))
+    .values(next_offset=bindparam("to"))
 )
 
 
 def get_offsets(connection: Connection, group: str) -> dict[TopicPartition, int]:
-    rows = connection.execute(select(_table).where(_table.c.consumer_group == group))
+    """Of the partitions in which something was done."""
+    rows = connection.execute(select(_table).where(_table.c.consumer_group == group, _table.c.next_offset.is_not(None)))
     return {TopicPartition(row.topic, row.partition): row.next_offset for row in rows}
 
 
-def set_offsets(connection: Connection, group: str, offsets: Mapping[TopicPartition, int], epoch: int) -> None:
-    """In the caller's transaction. Raises Fenced when a later owner of the group wrote before."""
-    rows = [
-        {
-            "consumer_group": group,
-            "topic": source.topic,
-            "partition": source.partition,
-            "next_offset": next_offset,
-            "epoch": epoch,
-        }
-        for source, next_offset in offsets.items()
-    ]
-    if not rows:
+def take_over(
+    connection: Connection, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int | None]]:
+    """(epoch, next offset) of each; the offset is None where nothing was done yet. From here to the end of the
+    transaction nobody else takes them over or writes as their owner; the caller then makes sure with the log that they
+    are its own."""
+    sources = sorted(partitions)
+    insert_new(connection, _table, [{**_row(group, source), "next_offset": None, "epoch": 0} for source in sources])
+    taken = {}
+    for source in sources:
+        row = connection.execute(_TAKE, _key(group, source)).one()
+        taken[source] = int(row.epoch), row.next_offset
+    return taken
+
+
+def fence(connection: Connection, group: str, epochs: Mapping[TopicPartition, int]) -> None:
+    """First in an owner's transaction. Raises Fenced where a partition has had another owner since."""
+    if not epochs:
         return
-    connection.execute(_upsert(connection.dialect.name), rows)  # takes the rows' locks: nobody passes us from here on
-    for row in connection.execute(_LATER_OWNERS, {"group": group, "epoch": epoch}):
-        if (source := TopicPartition(row.topic, row.partition)) in offsets:
-            raise Fenced(f"group {group} lost {source}")
+    places = [(source.topic.value, source.partition) for source in epochs]
+    rows = connection.execute(_EPOCHS, {"group": group, "places": places})
+    found = {TopicPartition(row.topic, row.partition): row.epoch for row in rows}
+    for source, epoch in sorted(epochs.items()):
+        if found.get(source) != epoch:
+            raise Fenced(f"group {group} lost {source}: its epoch is {found.get(source)}, not {epoch}")
 
 
-@cache
-def _upsert(dialect: str) -> Insert:
-    """Leaves a later owner's row as it is."""
-    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    statement = insert(_table)
-    return statement.on_conflict_do_update(
-        index_elements=[_table.c.consumer_group, _table.c.topic, _table.c.partition],
-        set_={"next_offset": statement.excluded.next_offset, "epoch": statement.excluded.epoch},
-        where=_table.c.epoch <= statement.excluded.epoch,
-    )
+def set_offsets(
+    connection: Connection, group: str, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+) -> None:
+    """First in an owner's transaction, which does all that comes before `offsets`. Raises Fenced as `fence` does."""
+    fence(connection, group, {source: epochs[source] for source in offsets})
+    if offsets:
+        connection.execute(_ADVANCE, [{**_key(group, source), "to": to} for source, to in sorted(offsets.items())])
+
+
+def put_offset(connection: Connection, group: str, source: TopicPartition, next_offset: int) -> None:
+    """Of a group that has no members in the log: its caller is fenced by a lease."""
+    upsert(connection, _table, [{**_row(group, source), "next_offset": next_offset, "epoch": 0}])
+
+
+def _row(group: str, source: TopicPartition) -> dict[str, object]:
+    return {"consumer_group": group, "topic": source.topic.value, "partition": source.partition}
+
+
+def _key(group: str, source: TopicPartition) -> dict[str, object]:
+    return {"group": group, "of_topic": source.topic.value, "of_partition": source.partition}

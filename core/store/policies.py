@@ -7,18 +7,34 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from core import tables
 from core.events import PolicyVersion, Release
-from core.ids import Version
+from core.ids import ANCHOR, Version
 from core.store.database import from_micros, to_micros
+from core.store.locks import Lock, hold
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PolicyVersion).decode
 
 
 def allocate_version(connection: Connection, now: datetime) -> Version:
-    """A number that no learner, live or offline, was given before. Versions count from 1."""
-    result = connection.execute(insert(tables.policies).values(state="allocated", created_at=to_micros(now)))
-    assert result.inserted_primary_key is not None
-    return Version(result.inserted_primary_key[0])
+    """A number that no learner, live or offline, was given before. Versions count from 1, and leave none out: one that
+    was given in a transaction that failed is given again. Others wait until the caller's is over."""
+    hold(connection, Lock.VERSIONS)
+    return _allocate(connection, (_last_version(connection) or 0) + 1, now)
+
+
+def allocate_anchor(connection: Connection, now: datetime) -> Version:
+    """The first version, allocated if there is none."""
+    hold(connection, Lock.VERSIONS)
+    return _allocate(connection, ANCHOR, now) if _last_version(connection) is None else first_version(connection)
+
+
+def _allocate(connection: Connection, version: int, now: datetime) -> Version:
+    connection.execute(insert(tables.policies).values(version=version, state="allocated", created_at=to_micros(now)))
+    return Version(version)
+
+
+def _last_version(connection: Connection) -> int | None:
+    return connection.execute(select(func.max(tables.policies.c.version))).scalar()
 
 
 def put_policy(connection: Connection, policy: PolicyVersion) -> None:
@@ -97,8 +113,15 @@ def live_history(connection: Connection, cluster: str) -> list[Version]:
     return [Version(row.version) for row in rows]
 
 
+def lock_releases(connection: Connection) -> None:
+    """Until the end of the transaction nobody else appends to the history: what is read of it from here on is so when
+    the caller writes."""
+    hold(connection, Lock.RELEASES)
+
+
 def put_release(connection: Connection, release: Release) -> None:
-    """Append to the history and set the version's state."""
+    """Append to the history and set the version's state. Releases become visible in the order of their sequence."""
+    lock_releases(connection)
     connection.execute(
         insert(tables.releases).values(
             version=release.version,

@@ -4,23 +4,17 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from sqlalchemy import Connection, Insert, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, select
 
 from core import tables
 from core.events import Completion, Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from core.store.database import to_micros
+from core.store.statements import insert_new
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_turn = msgspec.msgpack.Decoder(Completion).decode
 _decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
-
-
-def insert_or_ignore(connection: Connection, table: Table) -> Insert:
-    """An insert that leaves a row of the same primary key as it is."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    return insert(table).on_conflict_do_nothing()
 
 
 def outcome_digest(outcome: Outcome) -> str:
@@ -77,18 +71,12 @@ def _outcome_row(outcome: Outcome) -> dict[str, object]:
 
 def put_turns(connection: Connection, turns: Sequence[Completion]) -> int:
     """How many were new; the others were there already."""
-    if not turns:
-        return 0
-    statement = insert_or_ignore(connection, tables.turns)
-    return connection.execute(statement, [_turn_row(turn) for turn in turns]).rowcount
+    return insert_new(connection, tables.turns, [_turn_row(turn) for turn in turns])
 
 
 def put_outcomes(connection: Connection, outcomes: Sequence[Outcome]) -> int:
     """How many were new. What supersedes another marks nothing here: readers follow `supersedes`."""
-    if not outcomes:
-        return 0
-    statement = insert_or_ignore(connection, tables.outcomes)
-    return connection.execute(statement, [_outcome_row(outcome) for outcome in outcomes]).rowcount
+    return insert_new(connection, tables.outcomes, [_outcome_row(outcome) for outcome in outcomes])
 
 
 def get_turns(connection: Connection, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Completion]:
@@ -130,16 +118,33 @@ def find_transcript(
     connection: Connection, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None = None
 ) -> Completion | None:
     """The latest turn whose transcript is the first of `digests` that is known; of one session where it is given."""
-    table = tables.turns
-    query = select(table.c.transcript_digest, table.c.record).where(
-        table.c.namespace == namespace, table.c.transcript_digest.in_(list(digests))
-    )
     if session_id is not None:
-        query = query.where(table.c.session_id == session_id)
-    rows = connection.execute(query.order_by(table.c.received_at)).all()
-    found = {row.transcript_digest: row.record for row in rows}
-    record = next((found[digest] for digest in digests if digest in found), None)
-    return None if record is None else _decode_turn(record)
+        return _find_in_session(connection, namespace, digests, session_id)
+    table = tables.turns
+    here = table.c.namespace == namespace
+    known = select(table.c.inference_id).where(here, table.c.transcript_digest.in_(list(digests))).limit(1)
+    if connection.execute(known).first() is None:
+        return None
+    latest = select(table.c.record).order_by(table.c.received_at.desc()).limit(1)
+    for digest in digests:  # one by one: a short transcript may be that of very many turns
+        record = connection.execute(latest.where(here, table.c.transcript_digest == digest)).scalar()
+        if record is not None:
+            return _decode_turn(record)
+    return None
+
+
+def _find_in_session(
+    connection: Connection, namespace: Namespace, digests: Sequence[str], session_id: SessionId
+) -> Completion | None:
+    table = tables.turns
+    rows = connection.execute(
+        select(table.c.transcript_digest, table.c.inference_id)
+        .where(table.c.namespace == namespace, table.c.session_id == session_id)
+        .order_by(table.c.received_at)
+    )
+    latest = {row.transcript_digest: row.inference_id for row in rows}
+    found = next((latest[digest] for digest in digests if digest in latest), None)
+    return None if found is None else get_turn(connection, namespace, found)
 
 
 def get_outcome(connection: Connection, namespace: Namespace, outcome_id: OutcomeId) -> tuple[Outcome, str] | None:

@@ -32,8 +32,7 @@ def ensure_anchor(
     """
     now = (clock or SystemClock()).now()
     with store.begin() as connection:
-        versions = policies.list_versions(connection)
-        version = versions[0] if versions else policies.allocate_version(connection, now)
+        version = policies.allocate_anchor(connection, now)
     with store.read() as connection:
         known = policies.get_policy(connection, version)
     if known is None:
@@ -45,7 +44,9 @@ def ensure_anchor(
         release = Release(version=version, cluster=CLUSTER, state="live", why="the given model", by="start", at=now)
         log.append_blocking(Topic.RELEASES, [release])
         with store.begin() as connection:
-            policies.put_release(connection, release)
+            policies.lock_releases(connection)
+            if policies.live_version(connection, CLUSTER) is None:  # nobody was first
+                policies.put_release(connection, release)
     return WeightsRef(version=known.version, digest=known.digest, path=known.weights)
 
 

@@ -60,6 +60,7 @@ class Chain:
         try:
             with self._store.begin() as connection:
                 self._fence(connection, self._clock.now())
+                policies.lock_releases(connection)
                 last = policies.last_sequence(connection)
                 if last != sequence:
                     raise Conflict(f"the chain of releases stands at {last}, not at {sequence}")
@@ -82,8 +83,7 @@ class Chain:
         self._log.append_blocking(Topic.RELEASES, [release for _, release in news])
         with self._store.begin() as connection:
             self._fence(connection, self._clock.now())
-            assert self._epoch is not None
-            offsets.set_offsets(connection, _OUTBOX, {_PLACE: news[-1][0] + 1}, self._epoch)
+            offsets.put_offset(connection, _OUTBOX, _PLACE, news[-1][0] + 1)
         return len(news)
 
     def resign(self) -> None:

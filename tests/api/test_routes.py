@@ -53,7 +53,7 @@ def reward(number: int, namespace: str = "default") -> Reward:
 
 def put(service: Service, *numbers: int, namespace: str = "default") -> None:
     with service.store.begin() as connection:
-        rewards.put_rewards(connection, [reward(number, namespace) for number in numbers])
+        rewards.put_rewards(connection, [(0, reward(number, namespace)) for number in numbers])
 
 
 def test_strangers_are_kept_out(make_service: MakeService) -> None:

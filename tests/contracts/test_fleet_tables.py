@@ -7,22 +7,24 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from stores import KINDS, database
 
 from core.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ids import Version
 from core.ports import Store
-from core.store import fleet, open_sqlite
+from core.store import fleet
 
 HERE, ELSEWHERE = "local", "elsewhere"
 NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = open_sqlite(tmp_path / "store.db")
-    yield store
-    store.close()
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with database(request.param, tmp_path) as home:
+        store = home.open()
+        yield store
+        store.close()
 
 
 def status(name: str, cluster: str = HERE) -> ReplicaStatus:

@@ -3,39 +3,33 @@
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from stores import KINDS, Database, database
 
 from core.errors import ConfigError, Fenced, StoreUnavailable
 from core.events import Completion, DeadLetter, Outcome, PolicyVersion, Release, ReleaseState, Reward, Topic
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId, Version
 from core.ports import Store, TopicPartition
-from core.store import database, dead_letters, offsets, open_sqlite, policies, rewards, turns
+from core.store import dead_letters, leases, offsets, open_sqlite, policies, rewards, turns
+from core.store.database import from_micros, to_micros
 
 NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 DEFAULT = Namespace("default")
 OTHER = Namespace("other")
 
 
-@dataclass(frozen=True)
-class Adapter:
-    open: Callable[[Path], Store]
-
-
-ADAPTERS = {"sqlite": Adapter(lambda path: open_sqlite(path / "store.db"))}
-
-
-@pytest.fixture(params=ADAPTERS)
-def adapter(request: pytest.FixtureRequest) -> Adapter:
-    return ADAPTERS[request.param]
+@pytest.fixture(params=KINDS)
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    with database(request.param, tmp_path) as home:
+        yield home
 
 
 @pytest.fixture
-def store(adapter: Adapter, tmp_path: Path) -> Iterator[Store]:
-    store = adapter.open(tmp_path)
+def store(home: Database) -> Iterator[Store]:
+    store = home.open()
     yield store
     store.close()
 
@@ -87,13 +81,13 @@ def test_what_fails_leaves_nothing(store: Store, completion: Callable[..., Compl
 
 
 def test_what_is_committed_outlives_the_store(
-    adapter: Adapter, store: Store, tmp_path: Path, completion: Callable[..., Completion]
+    home: Database, store: Store, completion: Callable[..., Completion]
 ) -> None:
     turn = completion()
     with store.begin() as connection:
         turns.put_turns(connection, [turn])
     store.close()
-    again = adapter.open(tmp_path)
+    again = home.open()
     with again.read() as connection:
         assert turns.get_turn(connection, DEFAULT, turn.inference_id) == turn
     again.close()
@@ -128,8 +122,8 @@ def test_a_read_is_consistent(store: Store, completion: Callable[..., Completion
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=5, minutes=30))])
 def test_times_survive_to_the_microsecond(zone: timezone) -> None:
     moment = datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=zone)
-    assert database.from_micros(database.to_micros(moment)) == moment
-    assert database.from_micros(database.to_micros(NOW)) == NOW
+    assert from_micros(to_micros(moment)) == moment
+    assert from_micros(to_micros(NOW)) == NOW
 
 
 # --------------------------------------------------------------------------------------------- subjects
@@ -197,19 +191,33 @@ def test_an_outcomes_digest_is_of_what_was_said(
 def test_rewards_leave_the_outbox_once_and_in_order(store: Store) -> None:
     made = [reward("a"), reward("b"), reward("a", 1)]
     with store.begin() as connection:
-        rewards.put_rewards(connection, made[:2])
+        rewards.put_rewards(connection, [(0, made[0]), (3, made[1])])
         rewards.put_rewards(connection, [])
-        rewards.put_rewards(connection, made[2:])
-        rewards.put_rewards(connection, made[:1])  # there already
-        waiting = rewards.unpublished(connection, 10)
+        rewards.put_rewards(connection, [(0, made[2])])
+        rewards.put_rewards(connection, [(0, made[0])])  # there already
+        waiting = rewards.unpublished(connection, [3, 0], 10)
         assert [item for _, item in waiting] == made
-        rewards.mark_published(connection, waiting[1][0])
-        assert [item for _, item in rewards.unpublished(connection, 10)] == made[2:]
+        assert [item for _, item in rewards.unpublished(connection, [0], 1)] == made[:1]
+        assert [item for _, item in rewards.unpublished(connection, [3], 10)] == made[1:2]
+        assert rewards.unpublished(connection, [1], 10) == rewards.unpublished(connection, [], 10) == []
+        rewards.mark_published(connection, [waiting[0][0], waiting[1][0]])
+        rewards.mark_published(connection, [])
+        assert [item for _, item in rewards.unpublished(connection, [0, 3], 10)] == made[2:]
         assert [item for _, item in rewards.list_rewards(connection, DEFAULT, waiting[0][0], 10)] == made[1:]
         assert rewards.list_rewards(connection, OTHER, 0, 10) == []
         assert rewards.last_sequence(connection, DEFAULT) == waiting[-1][0]
         assert rewards.last_sequence(connection, OTHER) == 0
         assert rewards.get_rewards(connection, [InferenceId("a")]) == [made[0], made[2]]
+
+
+def test_what_is_published_is_marked_and_nothing_else(store: Store) -> None:
+    """Scorers publish side by side: one's mark says nothing of what another made before."""
+    with store.begin() as connection:
+        rewards.put_rewards(connection, [(0, reward("a")), (1, reward("b")), (0, reward("c"))])
+        mine = [sequence for sequence, _ in rewards.unpublished(connection, [0], 10)]
+        rewards.mark_published(connection, mine)
+        assert rewards.unpublished(connection, [0], 10) == []
+        assert [item.inference_id for _, item in rewards.unpublished(connection, [1], 10)] == ["b"]
 
 
 def test_versions_are_given_once(store: Store) -> None:
@@ -245,17 +253,62 @@ def test_releases_tell_what_is_live(store: Store) -> None:
         assert policies.list_releases(connection, listed[2][0], 1) == [listed[3]]
 
 
-def test_offsets_are_fenced_by_epoch(store: Store) -> None:
-    source = TopicPartition(Topic.TURNS, 0)
+def test_an_owner_goes_on_where_the_last_one_stood(store: Store) -> None:
+    first, second = TopicPartition(Topic.TURNS, 0), TopicPartition(Topic.TURNS, 1)
     with store.begin() as connection:
-        offsets.set_offsets(connection, "g", {source: 5}, epoch=2)
-        offsets.set_offsets(connection, "g", {source: 3}, epoch=2)  # the owner may go back
-        offsets.set_offsets(connection, "g", {source: 7}, epoch=3)
-    with pytest.raises(Fenced, match=r"group g lost onward\.turns:0"), store.begin() as connection:
-        offsets.set_offsets(connection, "g", {source: 9}, epoch=2)
-    with store.read() as connection:
-        assert offsets.get_offsets(connection, "g") == {source: 7}
+        assert offsets.take_over(connection, "g", [second, first]) == {first: (1, None), second: (1, None)}
+        assert offsets.get_offsets(connection, "g") == {}
+        offsets.set_offsets(connection, "g", {first: 5}, {first: 1, second: 1})
+        offsets.set_offsets(connection, "g", {first: 3}, {first: 1})  # it may go back
+    with store.begin() as connection:
+        assert offsets.take_over(connection, "g", [first]) == {first: (2, 3)}
+        assert offsets.take_over(connection, "g", [second, first]) == {first: (3, 3), second: (2, None)}
+        assert offsets.take_over(connection, "g", []) == {}
+        assert offsets.get_offsets(connection, "g") == {first: 3}
         assert offsets.get_offsets(connection, "other") == {}
+
+
+def test_who_is_no_longer_the_owner_is_fenced(store: Store) -> None:
+    first, second = TopicPartition(Topic.TURNS, 0), TopicPartition(Topic.TURNS, 1)
+    with store.begin() as connection:
+        offsets.take_over(connection, "g", [first, second])
+        offsets.set_offsets(connection, "g", {first: 5, second: 5}, {first: 1, second: 1})
+        offsets.take_over(connection, "g", [first])
+    with (
+        pytest.raises(Fenced, match=r"group g lost onward\.turns:0: its epoch is 2, not 1"),
+        store.begin() as connection,
+    ):
+        offsets.set_offsets(connection, "g", {first: 9, second: 9}, {first: 1, second: 1})
+    with pytest.raises(Fenced, match=r"lost onward\.turns:0"), store.begin() as connection:
+        offsets.fence(connection, "other", {first: 1})
+    with store.begin() as connection:
+        offsets.set_offsets(connection, "g", {second: 6}, {first: 1, second: 1})
+        offsets.fence(connection, "g", {first: 2, second: 1})
+        assert offsets.get_offsets(connection, "g") == {first: 5, second: 6}
+
+
+def test_a_place_that_a_lease_fences_needs_no_owner(store: Store) -> None:
+    source = TopicPartition(Topic.RELEASES, 0)
+    with store.begin() as connection:
+        offsets.put_offset(connection, "outbox", source, 5)
+        offsets.put_offset(connection, "outbox", source, 7)
+        assert offsets.get_offsets(connection, "outbox") == {source: 7}
+
+
+def test_a_lease_has_one_holder_and_each_new_one_an_epoch(store: Store) -> None:
+    later = NOW + timedelta(seconds=10)
+    with store.begin() as connection:
+        assert leases.acquire(connection, "l", "a", NOW, 10) == 1
+        assert leases.acquire(connection, "l", "b", NOW, 10) is None
+        assert leases.acquire(connection, "l", "a", NOW, 10) == 1
+        assert leases.acquire(connection, "l", "b", later, 10) == 2
+        leases.give_back(connection, "l", 1)  # not its any more
+        with pytest.raises(Fenced, match="lease l is another's: epoch 1 is over"):
+            leases.fence(connection, "l", 1, later, 10)
+        leases.fence(connection, "l", 2, later, 20)
+        assert leases.acquire(connection, "l", "a", later + timedelta(seconds=15), 10) is None
+        leases.give_back(connection, "l", 2)
+        assert leases.acquire(connection, "l", "a", later, 10) == 3
 
 
 def test_dead_letters_are_kept_whole_and_once(store: Store) -> None:
@@ -279,17 +332,17 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         open_sqlite(tmp_path / "store.db")
 
 
-def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_a_newer_build_is_refused(tmp_path: Path) -> None:
     open_sqlite(tmp_path / "store.db").close()
     with sqlite3.connect(tmp_path / "store.db") as connection:
-        connection.execute("UPDATE meta SET value = '99'")
+        connection.execute("UPDATE alembic_version SET version_num = '99'")
     connection.close()
-    with pytest.raises(ConfigError, match=r"store\.db: schema 99, this build needs 1"):
+    with pytest.raises(ConfigError, match=r"store\.db: its schema 99 is of a newer build"):
         open_sqlite(tmp_path / "store.db")
 
 
 def test_a_locked_store_is_unavailable_and_then_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("core.store.sqlite._BUSY_TIMEOUT_S", 0.05)
     store = open_sqlite(tmp_path / "store.db")
     lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from core import telemetry
-from core.errors import Fenced, LogError, LogUnavailable, NewerSchema, StoreUnavailable
+from core.errors import LogError, LogUnavailable, NewerSchema, StoreUnavailable
 from core.events import Reward, Topic
 from core.ids import Namespace
 from core.ports import TopicPartition
-from core.store.offsets import get_offsets, set_offsets
+from core.store import membership
+from core.store.offsets import get_offsets, put_offset, take_over
 from ingest.sqlite_log import SqliteEventLog
 from ingest.sqlite_schema import connect
 from scoring import book, ledger, stage
@@ -140,7 +141,7 @@ def test_open_turns_lag_and_rewards_are_measured(lab: ModuleType, world: Any, ev
     assert telemetry.REWARD_VALUE._value.get() == -0.5
     scorer.close()
     telemetry.OPEN_TURNS.set(99)
-    world.scorer(lab.SPEC)
+    world.scorer(lab.SPEC).step(0)
     assert telemetry.OPEN_TURNS._value.get() == 2
 
 
@@ -178,35 +179,43 @@ def test_a_newer_schema_stops_the_scorer_before_it(lab: ModuleType, world: Any, 
         assert not any(get_offsets(connection, "scorer").values())
 
 
+def take_all(world: Any) -> None:
+    """Another scorer becomes the owner of everything."""
+    with world.store.begin() as connection:
+        take_over(connection, "scorer", [TopicPartition(Topic.TURNS, number) for number in range(4)])
+
+
 def test_a_later_owner_fences(lab: ModuleType, world: Any, events: Any) -> None:
     turn = events.turn("s", 0)
     world.append(turn)
     scorer = world.scorer(lab.SPEC)
     lab.drain(scorer)
-    with world.store.begin() as connection:
-        set_offsets(connection, "scorer", get_offsets(connection, "scorer"), epoch=1_000)
+    take_all(world)
     world.append(events.outcome(turn, "rejected", True, 1))
-    with pytest.raises(Fenced):
-        lab.drain(scorer)
+    assert scorer.step(0) == 0
     assert world.rewards() == []
+    lab.drain(scorer)
+    assert [reward.value for reward in world.rewards()] == [-0.5], (
+        "the log says that it is the owner: it took over again"
+    )
 
 
 def test_the_wall_clock_is_fenced_too(lab: ModuleType, world: Any, events: Any) -> None:
     world.append(events.turn("s", 0))
     scorer = world.scorer(lab.SPEC)
     lab.drain(scorer)
-    with world.store.begin() as connection:
-        set_offsets(connection, "scorer", get_offsets(connection, "scorer"), epoch=1_000)
+    take_all(world)
     world.clock.advance_to(lab.at(1000))
-    with pytest.raises(Fenced):
-        lab.drain(scorer)
+    assert scorer.step(0) == 0
     assert world.rewards() == []
+    lab.drain(scorer)
+    assert [reward.value for reward in world.rewards()] == [-0.1]
 
 
 def test_a_store_ahead_of_the_log_is_refused(lab: ModuleType, world: Any) -> None:
     with world.store.begin() as connection:
-        set_offsets(connection, "scorer", {TopicPartition(Topic.TURNS, 0): 7}, epoch=0)
-    with pytest.raises(LogError, match=r"onward.turns:0.*offset 7"):
+        put_offset(connection, "scorer", TopicPartition(Topic.TURNS, 0), 7)
+    with pytest.raises(LogError, match=r"onward.turns:0 up to offset 7, but the log ends at 0"):
         world.scorer(lab.SPEC).step(0)
 
 
@@ -222,7 +231,8 @@ class Fuse:
         (ledger, "save_turns"),
         (ledger, "save_outcomes"),
         (book, "put_rewards"),
-        (stage, "set_offsets"),
+        (membership, "take_over"),
+        (membership, "set_offsets"),
         (stage, "unpublished"),
         (stage, "mark_published"),
         (SqliteEventLog, "append_blocking"),

@@ -1,0 +1,121 @@
+"""A member of a consumer group whose effects are in the store: what it owns there, and how far it has come."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from core.errors import Fenced, LogError, Unavailable
+from core.events import Topic
+from core.ports import EventLog, Record, Store, TopicPartition
+from core.store.offsets import set_offsets, take_over
+
+logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """The log says which partitions this member shall own; it owns them once the store has given it an epoch, and then
+    goes on where the store stands, whatever the log's own offsets say: only the store moved together with its contents.
+
+    Its methods raise Unavailable, or Fenced where it is a zombie (see `core.store.offsets`): `recover`, and go on.
+    LogError where store and log are not of one piece. Not thread-safe.
+    """
+
+    def __init__(self, log: EventLog, store: Store, group: str, topics: Sequence[Topic]) -> None:
+        self._log, self._store, self._group = log, store, group
+        self._assigned: set[TopicPartition] = set()  # and not owned yet
+        self._epochs: dict[TopicPartition, int] = {}
+        self._offsets: dict[TopicPartition, int] = {}
+        self._consumer = log.consumer(group, topics, listener=self)
+
+    @property
+    def offsets(self) -> Mapping[TopicPartition, int]:
+        """Of the partitions that it owns: where the store stands."""
+        return self._offsets
+
+    def behind(self) -> dict[TopicPartition, int]:
+        """How many records of each are in the log and not yet in the store."""
+        return {source: self._log.end(source) - offset for source, offset in self._offsets.items()}
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """Of what it owns. May change what that is."""
+        if self._assigned:
+            try:
+                self._take_over(frozenset(self._assigned))
+            except (Unavailable, Fenced):
+                self._consumer.poll(max_records, 0)  # how a zombie joins again; `recover` goes back
+                raise
+        records = self._consumer.poll(max_records, timeout_s)
+        return [record for record in records if record.source in self._offsets]
+
+    @contextmanager
+    def writing(self, offsets: Mapping[TopicPartition, int]) -> Iterator[Connection]:
+        """A transaction that does all that comes before `offsets`. Nobody else owns, or becomes the owner of, these
+        partitions meanwhile."""
+        with self._store.begin() as connection:
+            set_offsets(connection, self._group, offsets, self._epochs)
+            yield connection
+        self._offsets |= offsets
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """To the log, for those who watch the group; a restart does not depend on it."""
+        self._consumer.commit(offsets)
+
+    def recover(self, error: Unavailable | Fenced) -> None:
+        """What was read and is not in the store is read again: by this member, if it is still the owner."""
+        if isinstance(error, Fenced):
+            self._assigned |= self._offsets.keys()
+            self._forget(frozenset(self._offsets))
+        for source, offset in self._offsets.items():
+            self._consumer.seek(source, offset)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    # ------------------------------------------------------------------------------------------ told by the log
+
+    def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self._assigned |= partitions
+        try:
+            self._take_over(partitions)
+        except (Unavailable, Fenced) as error:
+            logger.warning("group %s: not the owner yet: %s", self._group, error)  # `poll` tries again
+
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Nothing is pending between two polls: what was read is in the store, or will be read again."""
+        self.on_lost(partitions)
+
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self._assigned -= partitions
+        self._forget(partitions)
+
+    def _take_over(self, partitions: frozenset[TopicPartition]) -> None:
+        bounds = {source: (self._log.earliest(source), self._log.end(source)) for source in partitions}
+        with self._store.begin() as connection:
+            taken = take_over(connection, self._group, partitions)
+            starts = {source: _start(source, offset, *bounds[source]) for source, (_, offset) in taken.items()}
+            self._consumer.commit(starts)  # while the rows are locked: Fenced for a zombie, and all is as it was
+        for source, offset in starts.items():
+            self._consumer.seek(source, offset)
+        self._epochs |= {source: epoch for source, (epoch, _) in taken.items()}
+        self._offsets |= starts
+        self._assigned -= partitions
+
+    def _forget(self, partitions: frozenset[TopicPartition]) -> None:
+        for source in partitions:
+            self._offsets.pop(source, None)
+            self._epochs.pop(source, None)
+
+
+def _start(source: TopicPartition, offset: int | None, earliest: int, end: int) -> int:
+    if offset is None:
+        return earliest
+    if offset > end:
+        raise LogError(f"the store has read {source} up to offset {offset}, but the log ends at {end}: not its log")
+    if offset < earliest:
+        raise LogError(
+            f"the store has read {source} up to offset {offset}, but the log begins at {earliest}: what lay between "
+            "is gone, and was never read"
+        )
+    return offset
