@@ -23,7 +23,7 @@ from typing import Final
 from core import telemetry
 from core.errors import Fenced, Unavailable
 from core.events import Topic
-from core.ports import Clock, EventLog, Record, Store, TopicPartition
+from core.ports import REWARDS, Announcer, Clock, EventLog, Record, Store, TopicPartition
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.store.membership import Membership
@@ -41,12 +41,23 @@ logger = logging.getLogger(__name__)
 class Scorer:
     """A stage: `step` until told to `close`. Not thread-safe."""
 
-    def __init__(self, log: EventLog, store: Store, spec: RewardSpec, settings: ScoringSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        store: Store,
+        spec: RewardSpec,
+        settings: ScoringSettings,
+        clock: Clock,
+        announcer: Announcer | None = None,
+    ) -> None:
+        """`announcer`: of new rewards in the store, to who watches them; without one they look for themselves."""
         self._log = log
+        self._announcer = announcer
         self._store = store
         self._spec = spec
         self._settings = settings
         self._clock = clock
+        self._announcer = announcer
         self._known: frozenset[TopicPartition] = frozenset()  # of what we own: whose open turns are counted
         self._next_batch_s = 0.0
         self._next_tick_s = 0.0
@@ -138,6 +149,8 @@ class Scorer:
                 self._first_values.append(reward.value)
         if book.rewards:
             self._outbox_waits = True
+            if self._announcer is not None:
+                self._announcer.announce(REWARDS)
             telemetry.REWARD_VALUE.set(fmean(self._first_values) if self._first_values else math.nan)
 
     # ------------------------------------------------------------------------------------------ publishing
