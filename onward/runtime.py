@@ -76,6 +76,8 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
         for name, state in {"log": service.log.state, **service.serving.states()}.items():
             if states.get(name, _OK) == _OK:
                 states[name] = state
+        if service.live_state.state != _OK:
+            states["live_state"] = f"degraded: {service.live_state.state}"
         return states
 
     app = build_app(service, readiness)

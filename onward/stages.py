@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, runtime_checkable
@@ -16,6 +16,7 @@ from onward.metrics_server import OK, metrics_server
 from onward.wiring import (
     Foundation,
     Stage,
+    announcing,
     build_host,
     build_learner,
     build_releases,
@@ -47,7 +48,12 @@ def run_ingest(directory: Path, overrides: Mapping[str, str], child: str | None 
 
 def run_score(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
     """A scorer, until SIGTERM."""
-    _run(directory, overrides, "score", lambda foundation: build_scorer(foundation, foundation.log), child)
+    with ExitStack() as stack:
+
+        def build(foundation: Foundation) -> Stage:
+            return build_scorer(foundation, foundation.log, stack.enter_context(announcing(foundation)))
+
+        _run(directory, overrides, "score", build, child)
 
 
 def run_learner(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:

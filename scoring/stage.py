@@ -151,6 +151,8 @@ class Scorer:
             self._outbox_waits = True
             if self._announcer is not None:
                 self._announcer.announce(REWARDS)
+            if self._announcer is not None:
+                self._announcer.announce(REWARDS)
             telemetry.REWARD_VALUE.set(fmean(self._first_values) if self._first_values else math.nan)
 
     # ------------------------------------------------------------------------------------------ publishing

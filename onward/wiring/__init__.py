@@ -17,6 +17,7 @@ from onward.wiring.foundation import (
 from onward.wiring.migrate import migrate
 from onward.wiring.service import (
     Service,
+    announcing,
     build_api,
     build_app,
     build_learner,
@@ -31,6 +32,7 @@ __all__ = [
     "Foundation",
     "Service",
     "Stage",
+    "announcing",
     "build_api",
     "build_app",
     "build_host",

@@ -2,14 +2,15 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import ConfigError
-from core.ports import EventLog, Renderer
+from core.ports import Announcer, EventLog, LiveState, Renderer
 from ingest.spool import SpoolingLog
 from onward.wiring.engines import Child, Serving, build_serving, publish_anchor
 from onward.wiring.foundation import Foundation, Stage
@@ -29,6 +30,7 @@ class Service:
     log: SpoolingLog
     serving: Serving
     traffic: "StoreTraffic"
+    live_state: LiveState
     stages: Mapping[str, Stage]
     children: tuple[Child, ...]
 
@@ -43,9 +45,10 @@ def build_service(foundation: Foundation) -> Service:
     timer = LoopTimer()
     serving = build_serving(foundation, log, timer, is_whole=True)
     traffic = StoreTraffic(foundation.store, settings.release)
+    live_state = build_live_state(foundation)
     stages: dict[str, Stage] = {
         "writer": build_writer(foundation, log),
-        "scorer": build_scorer(foundation, log),
+        "scorer": build_scorer(foundation, log, live_state),
         "observer": _build_observer(log, timer),
         "traffic": traffic,
         **serving.stages,
@@ -57,7 +60,7 @@ def build_service(foundation: Foundation) -> Service:
     if settings.learner.enabled:
         learner = ("learn", str(layout.root), "--child", "learner")
         children.append(Child("learner", learner, layout.ready("learner")))
-    return Service(foundation, log, serving, traffic, stages, tuple(children))
+    return Service(foundation, log, serving, traffic, live_state, stages, tuple(children))
 
 
 def build_api(foundation: Foundation) -> Service:
@@ -77,7 +80,7 @@ def build_api(foundation: Foundation) -> Service:
         "traffic": traffic,
         **serving.stages,
     }
-    return Service(foundation, log, serving, traffic, stages, ())
+    return Service(foundation, log, serving, traffic, build_live_state(foundation), stages, ())
 
 
 def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:
@@ -90,10 +93,32 @@ def build_writer(foundation: Foundation, log: EventLog) -> Stage:
     return Writer(log, foundation.store, foundation.settings.ingest, foundation.clock)
 
 
-def build_scorer(foundation: Foundation, log: EventLog) -> Stage:
+def build_scorer(foundation: Foundation, log: EventLog, announcer: Announcer | None) -> Stage:
     from scoring.stage import Scorer
 
-    return Scorer(log, foundation.store, foundation.spec, foundation.settings.scoring, foundation.clock)
+    return Scorer(log, foundation.store, foundation.spec, foundation.settings.scoring, foundation.clock, announcer)
+
+
+def build_live_state(foundation: Foundation) -> LiveState:
+    if foundation.is_shared:
+        from api.redis_live_state import RedisLiveState
+
+        return RedisLiveState(foundation.settings.redis)
+    from api.live_state import MemoryLiveState
+
+    return MemoryLiveState()
+
+
+@contextmanager
+def announcing(foundation: Foundation) -> Iterator[Announcer | None]:
+    """For a process without the API: how it wakes those that have it. None: they look for themselves."""
+    if not foundation.is_shared:
+        yield None
+        return
+    from api.redis_announcer import RedisAnnouncer
+
+    with RedisAnnouncer(foundation.settings.redis) as announcer:
+        yield announcer
 
 
 def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
@@ -136,7 +161,6 @@ def _check(foundation: Foundation) -> None:
 
 def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
     from api.app import create_app
-    from api.live_state import MemoryLiveState
     from api.services import ApiServices
     from serving.rendering import load_renderer
 
@@ -147,7 +171,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             settings=foundation.settings.api,
             log=service.log,
             store=foundation.store,
-            live_state=MemoryLiveState(),
+            live_state=service.live_state,
             policy=service.serving.policy,
             renderer=renderer,
             spec=foundation.spec,
