@@ -1,0 +1,47 @@
+# The images of docker-compose.yml: `light` for the stages that compute no tensors, `learn` for the learner (and the
+# simulator), `sglang-cpu` for an engine without a GPU. The last two share the layer with torch, by far the largest.
+# No part needs BuildKit.
+FROM python:3.11-slim-bookworm AS base
+ENV PATH=/opt/onward/bin:$PATH PYTHONPATH=/app:/app/kernels PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+# Named volumes are made as these directories are: the user's.
+RUN useradd --uid 10001 --create-home onward && mkdir -m 700 /run/secrets && mkdir /app /data /blobs \
+    && chown onward:onward /run/secrets /data /blobs
+COPY deploy/install-lock /usr/local/bin/
+
+FROM base AS light
+COPY deploy/light.lock /opt/locks/
+RUN install-lock /opt/locks/light.lock
+COPY deploy/image /usr/local/bin/
+COPY . /app
+RUN python -m compileall -q /app
+WORKDIR /data
+USER onward
+EXPOSE 8700 9100
+ENTRYPOINT ["onward-entry"]
+CMD ["api", "/data"]
+
+FROM base AS torch
+COPY deploy/torch.lock /opt/locks/
+RUN install-lock /opt/locks/torch.lock
+COPY deploy/image /usr/local/bin/
+
+FROM torch AS learn
+COPY . /app
+RUN python -m compileall -q /app
+WORKDIR /data
+USER onward
+EXPOSE 9100
+ENTRYPOINT ["onward-entry"]
+CMD ["learn", "/data"]
+
+FROM torch AS sglang-cpu
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev libnuma1 >/dev/null \
+    && rm -rf /var/lib/apt/lists/*
+COPY deploy/sglang-cpu/requirements.lock deploy/sglang-cpu/engine.lock /opt/locks/
+RUN install-lock /opt/locks/requirements.lock && install-lock /opt/locks/engine.lock --no-deps
+COPY deploy/sglang-cpu/sgl_kernel /opt/onward/lib/python3.11/site-packages/sgl_kernel
+ENV SGLANG_USE_CPU_ENGINE=1 SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 \
+    TOKENIZERS_PARALLELISM=false
+USER onward
+EXPOSE 30000
+ENTRYPOINT ["python", "-m", "sglang.launch_server", "--host", "0.0.0.0", "--port", "30000"]
