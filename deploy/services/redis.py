@@ -18,7 +18,8 @@ class Redis(Server):
 
     def command(self) -> Sequence[str]:
         flags = ["--port", str(self.ports["port"]), "--bind", "127.0.0.1", "--dir", str(self.directory)]
-        return [path_of("redis-server"), *flags, "--appendonly", "yes", "--save", ""]
+        title = ["--proc-title-template", f"{{title}} {self.address}"]  # named from its start on, not only later
+        return [path_of("redis-server"), *flags, "--appendonly", "yes", "--save", "", *title]
 
     def mark(self) -> str:
-        return f"redis-server {self.address}"  # the title that it gives itself
+        return self.address
