@@ -172,10 +172,11 @@ class _Line:
 
 def connections(settings: RedisSettings) -> ConnectionPool:
     """To make connections of: nothing is tried twice, since nobody waits twice. Raises ConfigError."""
+    options: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "socket_timeout": None}
+    if not settings.url.startswith("unix:"):
+        options["socket_keepalive"] = True
     try:
-        pool = ConnectionPool.from_url(
-            settings.url, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None, socket_keepalive=True
-        )
+        pool = ConnectionPool.from_url(settings.url, **options)
         make_connection(pool)  # which says what of the URL it does not know
     except (ValueError, TypeError, RedisError) as error:
         raise ConfigError(f"settings: redis.url: {error}") from error

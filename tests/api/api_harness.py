@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,7 +28,7 @@ from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
 from core.fleet import CLUSTER, LIVE, Assignment, Order
 from core.ids import InferenceId
-from core.ports import Position, Renderer
+from core.ports import LiveState, Position, Renderer
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, IngestSettings
 from core.store import SqlStore, fleet, open_sqlite, turns
@@ -152,11 +152,11 @@ class Service:
     policy: ScriptedPolicy
     log: BreakableLog
     store: BreakableStore
-    live_state: ForgetfulLiveState
+    live_state: Any  # a ForgetfulLiveState, unless another was given
     states: dict[str, str]
     traffic: "ScriptedTraffic"
     orders: "ScriptedController"
-    writing: threading.Event
+    writing: "Switch"
     http: httpx.Client
 
     def client(self, **options: Any) -> openai.OpenAI:
@@ -226,14 +226,29 @@ def running(*apps: Any) -> Iterator[list[str]]:
             listener.close()
 
 
+class Switch(threading.Event):
+    """Of the writer. Once it is cleared, nothing more is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.working = threading.Lock()
+
+    def clear(self) -> None:
+        super().clear()
+        with self.working:
+            pass
+
+
 @contextmanager
-def writing(writer: Writer, on: threading.Event) -> Iterator[None]:
+def writing(writer: Writer, on: Switch) -> Iterator[None]:
     stop = threading.Event()
 
     def work() -> None:
         while not stop.is_set():
             if on.wait(0.02):
-                writer.step(0.02)
+                with on.working:
+                    if on.is_set():
+                        writer.step(0.02)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -253,14 +268,20 @@ def serve(directory: Path, renderer: Renderer | None = None, **settings: Any) ->
 
 @contextmanager
 def serve_replicas(
-    directory: Path, count: int, renderer: Renderer | None = None, **settings: Any
+    directory: Path,
+    count: int,
+    renderer: Renderer | None = None,
+    live_states: Sequence[LiveState] | None = None,
+    **settings: Any,
 ) -> Iterator[list[Service]]:
-    """Applications that share log, store and live state, and nothing else: each has a model of its own."""
+    """Applications that share log, store and (unless each is given one) live state, and nothing else: each has a model
+    of its own."""
     directory.mkdir(exist_ok=True)
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
     real_store = open_sqlite(directory / "store.db")
-    log, store, live_state = BreakableLog(real_log), BreakableStore(real_store), ForgetfulLiveState()
+    log, store = BreakableLog(real_log), BreakableStore(real_store)
+    states_of: Sequence[Any] = live_states or [ForgetfulLiveState()] * count
     states = {"writer": "ok"}
     traffic, orders = ScriptedTraffic(), ScriptedController(real_store)
     policies = [ScriptedPolicy() for _ in range(count)]
@@ -278,9 +299,9 @@ def serve_replicas(
             readiness=lambda: states,
             traffic=traffic,
         )
-        for policy in policies
+        for policy, live_state in zip(policies, states_of, strict=True)
     ]
-    on = threading.Event()
+    on = Switch()
     on.set()
     try:
         with (
@@ -292,7 +313,7 @@ def serve_replicas(
             https = [clients.enter_context(_client(url)) for url in urls]
             yield [
                 Service(url, services, policy, log, store, live_state, states, traffic, orders, on, http)
-                for url, services, policy, http in zip(urls, parts, policies, https, strict=True)
+                for url, services, policy, live_state, http in zip(urls, parts, policies, states_of, https, strict=True)
             ]
     finally:
         real_log.close()
