@@ -43,6 +43,7 @@ def options(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:
         "request_timeout_ms": int(1000 * timeout_s),
         "bootstrap_timeout_ms": int(1000 * timeout_s),
         "reconnect_backoff_max_ms": 1000,  # a broker that restarts is met soon after
+        "metadata_max_age_ms": 30_000,
     }
 
 

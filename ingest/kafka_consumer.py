@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from kafka import OffsetAndMetadata
 from kafka import TopicPartition as KafkaPartition
@@ -21,6 +21,7 @@ from core.settings import KafkaSettings
 from ingest.kafka_clients import explained
 from ingest.kafka_reader import Found, KafkaReader, RoundConsumer
 
+_HEARTBEAT_MS: Final = 1000  # how soon a member learns that others have come or gone
 _Kind = Literal["assigned", "revoked", "lost"]
 
 
@@ -121,13 +122,15 @@ class KafkaMember(KafkaReader):
             "group_id": self._settings.prefix + self._group,
             "partition_assignment_strategy": [CooperativeStickyAssignor],
             "session_timeout_ms": session_ms,
-            "heartbeat_interval_ms": session_ms // 4,
+            "heartbeat_interval_ms": min(session_ms // 4, _HEARTBEAT_MS),
             "max_poll_interval_ms": int(1000 * self._settings.max_poll_interval_s),
         }
 
     def _begin(self, client: RoundConsumer, counts: Mapping[Topic, int]) -> None:
         self._notes = _Notes(client)
         client.subscribe(list(self._topics), listener=self._notes)
+        # A member that leads its group shares what it knows of; asking makes it know all partitions before it joins.
+        client.beginning_offsets(self._all_of(counts), timeout_ms=int(1000 * self._timeout_s))
 
     def _after_round(self, client: RoundConsumer, found: Found) -> Found:
         """Pass on what happened to the group. The listener may have sought: what was fetched is then fetched again."""

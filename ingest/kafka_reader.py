@@ -112,12 +112,14 @@ class KafkaReader:
         }
 
     def _begin(self, client: RoundConsumer, counts: Mapping[Topic, int]) -> None:
-        sources = [TopicPartition(topic, index) for topic, count in counts.items() for index in range(count)]
-        theirs = [self._theirs(source) for source in sources]
-        client.assign(theirs)
-        earliest = client.beginning_offsets(theirs, timeout_ms=int(1000 * self._timeout_s))
-        for source, partition in zip(sources, theirs, strict=True):
-            self._go_to(client, source, earliest[partition])
+        partitions = self._all_of(counts)
+        client.assign(partitions)
+        earliest = client.beginning_offsets(partitions, timeout_ms=int(1000 * self._timeout_s))
+        for partition in partitions:
+            self._go_to(client, self._ours(partition), earliest[partition])
+
+    def _all_of(self, counts: Mapping[Topic, int]) -> list[KafkaPartition]:
+        return [self._theirs(TopicPartition(topic, index)) for topic in counts for index in range(counts[topic])]
 
     def _theirs(self, source: TopicPartition) -> KafkaPartition:
         return KafkaPartition(topic_name(self._settings, source.topic), source.partition)

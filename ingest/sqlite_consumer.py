@@ -20,7 +20,6 @@ class SqliteConsumer(SqliteReader):
         path: Path,
         connection: sqlite3.Connection,
         group: str,
-        epoch: int,
         sources: Sequence[TopicPartition],
         commit: Callable[[Mapping[TopicPartition, int]], None],
         lock: GroupLock,
@@ -29,17 +28,11 @@ class SqliteConsumer(SqliteReader):
         listener: RebalanceListener | None,
     ) -> None:
         self._group = group
-        self._epoch = epoch
         self._commit = commit
         self._lock = lock
         self._listener = listener
         self._announced = False
         super().__init__(path, connection, sources, wakeups, poll_s)
-
-    @property
-    def epoch(self) -> int:
-        """Of this membership; grows with every new owner of the group."""
-        return self._epoch
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         if not self._announced:

@@ -174,7 +174,6 @@ class SqliteEventLog:
                 path=self._path,
                 connection=connection,
                 group=group,
-                epoch=epoch,
                 sources=self._sources(topics),
                 commit=lambda offsets: self._commit(_Commit(group, epoch, tuple(offsets.items()))),
                 lock=lock,

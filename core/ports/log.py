@@ -86,9 +86,6 @@ class Consumer(Reader, Protocol):
     """One member of a group, whose members share the partitions. Starts at the committed offsets, and at the earliest
     record where nothing was committed. What it is assigned may change within each `poll`."""
 
-    @property
-    def epoch(self) -> int: ...
-
     def committed(self, partition: TopicPartition) -> int | None:
         """Of the group. Raises LogUnavailable."""
         ...
