@@ -17,21 +17,21 @@ RUN python -m compileall -q /app
 WORKDIR /data
 USER onward
 EXPOSE 8700 9100
-ENTRYPOINT ["onward-entry"]
+ENTRYPOINT ["with-secrets", "python", "-m", "onward"]
 CMD ["api", "/data"]
 
 FROM base AS torch
 COPY deploy/torch.lock /opt/locks/
 RUN install-lock /opt/locks/torch.lock
-COPY deploy/image /usr/local/bin/
 
 FROM torch AS learn
+COPY deploy/image /usr/local/bin/
 COPY . /app
 RUN python -m compileall -q /app
 WORKDIR /data
 USER onward
 EXPOSE 9100
-ENTRYPOINT ["onward-entry"]
+ENTRYPOINT ["with-secrets", "python", "-m", "onward"]
 CMD ["learn", "/data"]
 
 FROM torch AS sglang-cpu
@@ -40,6 +40,7 @@ RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc lib
 COPY deploy/sglang-cpu/requirements.lock deploy/sglang-cpu/engine.lock /opt/locks/
 RUN install-lock /opt/locks/requirements.lock && install-lock /opt/locks/engine.lock --no-deps
 COPY deploy/sglang-cpu/sgl_kernel /opt/onward/lib/python3.11/site-packages/sgl_kernel
+COPY deploy/image /usr/local/bin/
 ENV SGLANG_USE_CPU_ENGINE=1 SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 \
     TOKENIZERS_PARALLELISM=false
 USER onward
