@@ -6,7 +6,7 @@ Alembic takes long to import, and is needed only where a schema changes.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Column, Connection, MetaData, String, Table, delete, insert, inspect, select
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, delete, insert, inspect, select
 
 from core import tables
 from core.errors import ConfigError
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 """In the checkout and in the installed package alike: beside `core`."""
 _BASELINE = "1"
-_version = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
+_version = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 def found_revision(connection: Connection) -> str | None:
