@@ -50,6 +50,9 @@ faults: install sglang-cpu ## processes killed, engines hung, files damaged, con
 	  tests/e2e/test_sglang_service.py tests/serving/test_sglang_swap.py tests/serving/test_release_crashes.py \
 	  tests/serving/test_release_races.py tests/serving/test_host.py
 
+compose-test: install ## the stack of docker-compose.yml, in containers; needs a Docker engine (.ci/engine.sh makes one)
+	$(BIN)/python -m pytest -m compose --durations=20 tests/compose
+
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

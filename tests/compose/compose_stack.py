@@ -1,0 +1,165 @@
+"""The stack of docker-compose.yml, under a project's name of the test's own."""
+
+import functools
+import json
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ("docker-compose.yml", "tests/compose/quick.yml")
+THIRD_PARTIES = ("kafka", "postgres", "redis", "prometheus", "gateway")
+PORTS = {"ONWARD_PORT": "0", "ONWARD_PROMETHEUS_PORT": "0"}  # free ones
+BACK_TIMEOUT_S = 240
+
+
+def run(*command: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
+    """Its output; fails the test, with all it said, when it fails."""
+    done = subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, **PORTS},
+    )
+    if check and done.returncode:
+        pytest.fail(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.2)
+    pytest.fail(f"{what}: not within {timeout_s:.0f} s")
+
+
+def require_compose(*, engine: bool) -> None:
+    """Skips without Compose v2 (and, with `engine`, an engine); fails where ONWARD_REQUIRE_SERVICES=1."""
+    missing = what_is_missing(engine=engine)
+    if missing is None:
+        return
+    message = f'needs {missing}: eval "$(.ci/engine.sh up DIR)" brings one where there is none'
+    if os.environ.get("ONWARD_REQUIRE_SERVICES") == "1":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@functools.cache
+def what_is_missing(*, engine: bool) -> str | None:
+    checks = {"Docker Compose v2": ["docker", "compose", "version"]}
+    if engine:
+        checks["a Docker engine"] = ["docker", "version"]
+    for what, command in checks.items():
+        try:
+            if subprocess.run(command, capture_output=True, check=False, timeout=30).returncode:
+                return what
+        except FileNotFoundError:
+            return what
+    return None
+
+
+class Refused(Exception):
+    """An answer that is an error, or none at all."""
+
+
+class Stack:
+    def __init__(self) -> None:
+        self.project = f"onward-test-{uuid.uuid4().hex[:8]}"
+
+    def compose(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
+        files = [part for name in FILES for part in ("-f", name)]
+        command = ["docker", "compose", "-p", self.project, *files, *arguments]
+        return run(*command, stdin=stdin, timeout_s=timeout_s, check=check)
+
+    def up(self) -> None:
+        self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "900", timeout_s=960)
+
+    def down(self) -> None:
+        self.compose("--profile", "*", "down", "--volumes", "--timeout", "20", timeout_s=300)
+
+    # ------------------------------------------------------------------------------------------ containers
+
+    def containers(self, service: str) -> list[str]:
+        return self.compose("ps", "--all", "--quiet", service).split()
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        return dict(json.loads(run("docker", "inspect", container))[0])
+
+    def is_healthy(self, container: str) -> bool:
+        state = self.inspect(container)["State"]
+        return bool(state["Running"] and state.get("Health", {"Status": "healthy"})["Status"] == "healthy")
+
+    def crash(self, service: str, index: int = 0) -> Callable[[], bool]:
+        """SIGKILL to all of a container. Returns what tells whether it is back: a stage by its restart policy, the
+        others are started again."""
+        container = self.containers(service)[index]
+        before = self.inspect(container)["State"]["StartedAt"]
+        if service in THIRD_PARTIES:
+            run("docker", "kill", container)
+            run("docker", "start", container)
+        else:
+            run("docker", "exec", container, "sh", "-c", "kill -9 -1", check=False)
+        return lambda: self.inspect(container)["State"]["StartedAt"] != before and self.is_healthy(container)
+
+    def wait_ready(self) -> None:
+        """All containers, as `up --wait` sees them."""
+        wait_for(lambda: not self.unhealthy(), BACK_TIMEOUT_S, "a healthy stack")
+
+    def unhealthy(self) -> list[str]:
+        rows = [json.loads(line) for line in self.compose("ps", "--format", "json").splitlines()]
+        return [row["Name"] for row in rows if row["State"] != "running" or row["Health"] not in ("", "healthy")]
+
+    # ------------------------------------------------------------------------------------------ as a client
+
+    def address(self, service: str, port: int, index: int = 1) -> str:
+        """Of a published port; it may change when the container starts again."""
+        return "http://" + self.compose("port", "--index", str(index), service, str(port)).strip()
+
+    @property
+    def url(self) -> str:
+        return self.address("gateway", 8700)
+
+    def key(self, name: str = "client_key") -> str:
+        return self.compose("exec", "-T", "ingest", "cat", f"/run/secrets/{name}").strip()
+
+    # ------------------------------------------------------------------------------------------ what is stored
+
+    def report(self, inference_ids: list[str], outcome_ids: list[str]) -> dict[str, Any]:
+        """Asked of the store and the log within the network: see report.py."""
+        mount = f"{Path(__file__).with_name('report.py')}:/report.py:ro"
+        asked = json.dumps({"inference_ids": inference_ids, "outcome_ids": outcome_ids})
+        command = ["run", "--rm", "--no-deps", "-T", "-v", mount, "--entrypoint", "with-secrets", "doctor"]
+        return dict(json.loads(self.compose(*command, "python", "/report.py", stdin=asked).splitlines()[-1]))
+
+    def newest_version(self) -> int:
+        answer = ask(self.url + "/v1/policies", self.key("admin_key"))
+        return max(policy["version"] for policy in answer["data"])
+
+
+def ask(url: str, key: str, body: Mapping[str, Any] | None = None, timeout_s: float = 60) -> Any:
+    """Raises Refused."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=timeout_s) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Refused(f"{error.code}: {error.read().decode(errors='replace')[:500]}") from None
+    except (OSError, ValueError) as error:  # away, broken off, or half an answer
+        raise Refused(repr(error)) from error

@@ -1,0 +1,91 @@
+"""Users of the stack that write down what was acknowledged to them, and go on while parts of it are away."""
+
+import random
+import threading
+import uuid
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+from compose_stack import Refused, Stack, ask, wait_for
+
+_STORED_TIMEOUT_S = 120
+
+
+class Users:
+    """Work from `with` to its end; then what they know is checked."""
+
+    def __init__(self, stack: Stack, threads: int = 3) -> None:
+        self._stack, self._url, self._key = stack, stack.url, stack.key()
+        self._over = threading.Event()
+        self.inference_ids: list[str] = []
+        self.outcome_ids: list[str] = []
+        self.refused: Counter[str] = Counter()
+        self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
+
+    def __enter__(self) -> "Users":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def turns(self) -> int:
+        return len(self.inference_ids)
+
+    def wait_turns(self, more: int, timeout_s: float = 120) -> None:
+        wanted = self.turns + more
+        wait_for(lambda: self.turns >= wanted, timeout_s, f"{more} more turns ({self.refused})")
+
+    def _work(self, number: int) -> None:
+        chance = random.Random(number)
+        while not self._over.is_set():
+            question = {"role": "user", "content": f"[web] write f{chance.randrange(1000)}(xs): sum of xs"}
+            answer = self._ask(
+                "/v1/chat/completions", {"model": "onward-tiny", "messages": [question], "max_tokens": 12}
+            )
+            if answer is None or not answer["onward"]["logged"]:
+                continue
+            inference_id = answer["onward"]["inference_id"]
+            self.inference_ids.append(inference_id)
+            self._tell(inference_id, chance.choice(("accepted", "rejected")))
+
+    def _tell(self, inference_id: str, metric: str) -> None:
+        """Again until it is acknowledged, as clients do: with the same id, so that it counts once."""
+        feedback = {
+            "feedback_id": str(uuid.uuid4()),
+            "inference_id": inference_id,
+            "metric_name": metric,
+            "value": True,
+        }
+        while not self._over.is_set():
+            if self._ask("/v1/feedback", feedback) is not None:
+                self.outcome_ids.append(feedback["feedback_id"])
+                return
+
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        """None: nothing was acknowledged."""
+        try:
+            return ask(self._url + path, self._key, body)
+        except Refused as refused:
+            self.refused[str(refused)[:200]] += 1
+            self._over.wait(0.2)
+            return None
+
+    def check_kept(self, *, trained: bool = True) -> dict[str, Any]:
+        """What was acknowledged is in the store, once; what was trained was trained once."""
+        assert self.turns, self.refused
+        report: dict[str, Any] = {}
+
+        def is_kept() -> bool:
+            report.update(self._stack.report(self.inference_ids, self.outcome_ids))
+            return not report["missing_turns"] and not report["missing_outcomes"] and not report["unrewarded"]
+
+        wait_for(is_kept, _STORED_TIMEOUT_S, f"what was acknowledged ({report}, {self.refused})")
+        assert report["twice"] == []
+        assert not trained or report["updates"] > 0
+        return report

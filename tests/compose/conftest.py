@@ -1,0 +1,25 @@
+"""One stack for all tests of it."""
+
+from collections.abc import Iterator
+
+import pytest
+from compose_stack import Stack, require_compose
+
+
+@pytest.fixture(scope="session")
+def shared_stack() -> Iterator[Stack]:
+    require_compose(engine=True)
+    stack = Stack()
+    stack.compose("build", timeout_s=1500)
+    try:
+        stack.up()
+        yield stack
+    finally:
+        stack.down()
+
+
+@pytest.fixture
+def stack(shared_stack: Stack) -> Stack:
+    """Well, whatever the test before has done to it."""
+    shared_stack.wait_ready()
+    return shared_stack

@@ -1,0 +1,48 @@
+"""What the store, the log and the manifests of a stack say of what its users know. Runs in a container of the stack,
+with its settings; reads {"inference_ids", "outcome_ids"} and writes one line of JSON."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from core import tables
+from core.events import Topic
+from core.store import policies, rewards, turns
+from core.whole_log import read_whole
+from onward.proof import lineage_of, prove_exactly_once
+from onward.wiring import open_foundation
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    foundation = open_foundation(Path("/data"))
+    inference_ids = asked["inference_ids"]
+    with foundation.store.read() as connection:
+        stored = turns.get_turns(connection, inference_ids)
+        outcomes = [outcome.outcome_id for outcome in turns.get_turn_outcomes(connection, inference_ids)]
+        rewarded = rewards.get_rewards(connection, inference_ids)
+        versions = policies.list_policies(connection, 1)
+        counts = {
+            name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for name, table in (("turns", tables.turns), ("outcomes", tables.outcomes), ("rewards", tables.rewards))
+        }
+    newest = versions[0][0].version
+    in_log = [record for batch in read_whole(foundation.log, Topic.TURNS) for record in batch]
+    result = {
+        "missing_turns": sorted(set(inference_ids) - set(stored)),
+        "missing_outcomes": sorted(set(asked["outcome_ids"]) - set(outcomes)),
+        "unrewarded": sorted(set(inference_ids) - {reward.inference_id for reward in rewarded}),
+        "twice": [name for name, count in Counter(outcomes).items() if count > 1],
+        "stored": counts,
+        "log_records": len(in_log),
+        "newest": newest,
+        "updates": prove_exactly_once(lineage_of(foundation, newest)),
+    }
+    foundation.close()
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+main()

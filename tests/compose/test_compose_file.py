@@ -1,0 +1,118 @@
+"""docker-compose.yml, read: what can be known of it without an engine."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from compose_stack import ROOT, require_compose, run
+
+from core.settings import load_settings
+from serving.sglang.process import cpu_arguments, cpu_environment
+
+pytestmark = pytest.mark.compose
+Services = Mapping[str, Mapping[str, Any]]
+GPU = "docker-compose.gpu.yml"
+STAGES = ("api", "ingest", "score", "learn", "release", "serve-1", "serve-2")
+ONCE = ("secrets", "migrate", "simulator", "doctor")
+PACKAGES = ("api", "core", "ingest", "kernels", "learner", "migrations", "models", "onward", "scoring", "serving")
+
+
+@pytest.fixture(scope="module", params=[(), (GPU,)], ids=["cpu", "gpu"])
+def services(request: pytest.FixtureRequest) -> Services:
+    require_compose(engine=False)
+    files = [part for name in ("docker-compose.yml", *request.param) for part in ("-f", name)]
+    config = run("docker", "compose", *files, "--profile", "*", "config", "--format", "json")
+    return dict(json.loads(config)["services"])
+
+
+def test_who_is_waited_for_is_there(services: Services) -> None:
+    for name, service in services.items():
+        assert set(service.get("depends_on", ())) <= set(services), name
+    for name in STAGES:
+        assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+
+
+def test_ports_are_those_of_loopback(services: Services) -> None:
+    published = [port for service in services.values() for port in service.get("ports", ())]
+    assert published
+    assert {port["host_ip"] for port in published} == {"127.0.0.1"}
+
+
+def test_images_are_ours_or_pinned(services: Services) -> None:
+    built = {service["image"] for service in services.values() if "build" in service}
+    for name, service in services.items():
+        image = service["image"]
+        assert image in built or re.search(r":v?\d", image), f"{name}: {image}"
+        assert "build" in service or image not in built or service["pull_policy"] == "never", name
+
+
+def test_no_secret_is_written_down(services: Services) -> None:
+    for name, service in services.items():
+        values = service.get("environment", {})
+        secret = [key for key in values if re.search(r"KEY|PASSWORD|SECRET|TOKEN|POSTGRES__URL", key)]
+        assert [key for key in secret if not key.endswith("_FILE")] == [], name
+        said = json.dumps([values, service.get("command"), service.get("entrypoint")])
+        assert not re.search(r"://[^/@\s]+:[^/@\s]+@", said), name
+
+
+def test_all_that_runs_is_watched_bounded_and_given_time(services: Services) -> None:
+    for name, service in services.items():
+        on_gpu = "devices" in service["deploy"]["resources"].get("reservations", {})
+        assert on_gpu or int(service["deploy"]["resources"]["limits"]["memory"]) > 0, name
+        if name in ONCE:
+            continue
+        assert service["healthcheck"]["test"], name
+        assert service["restart"] == "unless-stopped", name
+        assert name not in STAGES or "stop_grace_period" in service, name
+
+
+def test_stages_may_do_little(services: Services) -> None:
+    for name in STAGES:
+        service = services[name]
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["init"], name
+        assert not any(mount["target"] == "/var/run/docker.sock" for mount in service["volumes"]), name
+
+
+def test_settings_are_settings(services: Services) -> None:
+    for name in (*STAGES, "migrate", "doctor", "simulator"):
+        settings = load_settings(None, services[name]["environment"])
+        assert settings.mode == "distributed", name
+        assert settings.serving.sglang.replicas == 0, name
+
+
+def test_learner_and_engines_compute_in_one_dtype(services: Services) -> None:
+    for name in ("api", "serve-1", "serve-2"):
+        settings = load_settings(None, services[name]["environment"]).serving.sglang
+        engine = " ".join(services["engine-1"]["command"])
+        assert f"--dtype {settings.dtype}" in engine
+        assert ("--device cpu" in engine) == (settings.device == "cpu")
+
+
+def test_engines_on_a_cpu_are_started_as_the_host_starts_them() -> None:
+    require_compose(engine=False)
+    config = json.loads(run("docker", "compose", "config", "--format", "json"))["services"]
+    for name in ("engine-1", "engine-2"):
+        command = config[name]["command"]
+        assert command[:2] == ["--model-path", "/model"]
+        options = " ".join(command[2:])
+        assert set(options.split(" --")) == set(" ".join(cpu_arguments("float32")).split(" --")), name
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    for key, value in cpu_environment().items():
+        assert f"{key}={value}" in dockerfile, key
+
+
+def test_all_stages_are_scraped() -> None:
+    text = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
+    names = {name.strip() for found in re.findall(r"names: \[([^\]]+)\]", text) for name in found.split(",")}
+    assert names == set(STAGES)
+
+
+def test_images_hold_all_of_the_program() -> None:
+    allowed = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    assert set(PACKAGES) <= allowed
+    tracked = run("git", "ls-files", "--", *PACKAGES).splitlines()
+    assert {path.split("/")[0] for path in tracked} == set(PACKAGES)

@@ -1,0 +1,140 @@
+"""The stack in containers, as its users meet it: whatever is killed, paused, emptied or scaled meanwhile, what was
+acknowledged is kept, and counts once."""
+
+import json
+import threading
+import time
+import urllib.request
+
+import pytest
+from compose_stack import BACK_TIMEOUT_S, Stack, ask, run, wait_for
+from compose_users import Users
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
+LIGHT = ("api", "ingest", "score", "release", "serve-1")
+PAUSE_S = 10
+
+
+def test_it_comes_up_well(stack: Stack) -> None:
+    assert "wrong" not in stack.compose("run", "--rm", "--no-deps", "-T", "doctor")
+    prometheus = stack.address("prometheus", 9090)
+
+    def are_scraped() -> bool:
+        with urllib.request.urlopen(prometheus + "/api/v1/targets") as response:
+            targets = json.load(response)["data"]["activeTargets"]
+        return len(targets) == 9 and {target["health"] for target in targets} == {"up"}
+
+    wait_for(are_scraped, 60, "all stages scraped")
+
+
+def test_stages_without_tensors_have_no_torch_and_are_nobody_much(stack: Stack) -> None:
+    code = "import importlib.util as u, os; print(*map(u.find_spec, ('torch', 'triton', 'transformers')), os.getuid())"
+    for service in LIGHT:
+        assert stack.compose("exec", "-T", service, "python", "-c", code).split() == ["None", "None", "None", "10001"]
+    size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", "onward-light"))
+    assert size < 1e9
+
+
+def test_what_one_replica_takes_the_other_shows(stack: Stack) -> None:
+    first, second = (stack.address("api", 8700, index) for index in (1, 2))
+    key = stack.key()
+    question = {"role": "user", "content": "[web] write total(xs): sum of xs"}
+    answer = ask(first + "/v1/chat/completions", key, {"model": "onward-tiny", "messages": [question]})
+    ids = answer["onward"]
+    told = ask(
+        first + "/v1/feedback", key, {"inference_id": ids["inference_id"], "metric_name": "accepted", "value": True}
+    )
+
+    def is_shown() -> bool:
+        session = json.dumps(ask(f"{second}/v1/sessions/{ids['session_id']}", key))
+        return all(part in session for part in (ids["inference_id"], told["feedback_id"], '"rewards": [{'))
+
+    wait_for(is_shown, 60, "turn, feedback and reward at the other replica")
+    report = stack.report([ids["inference_id"]], [told["feedback_id"]])
+    assert (report["missing_turns"], report["missing_outcomes"], report["twice"]) == ([], [], [])
+
+
+def test_it_learns_and_engines_follow(stack: Stack) -> None:
+    before = stack.newest_version()
+    with Users(stack) as users:
+        wait_for(lambda: stack.newest_version() > before + 1, 180, "two further versions")
+
+        def are_there() -> bool:
+            replicas = ask(stack.url + "/v1/fleet", stack.key("admin_key"))["replicas"]
+            return len(replicas) == 2 and all((replica["serving"] or 0) > before for replica in replicas)
+
+        wait_for(are_there, 120, "both engines on a version that learned")
+    users.check_kept()
+
+
+@pytest.mark.parametrize(
+    "service", ["api", "ingest", "score", "learn", "release", "serve-1", "engine-1", "kafka", "postgres", "redis"]
+)
+def test_a_kill_costs_nothing_acknowledged(stack: Stack, service: str) -> None:
+    with Users(stack) as users:
+        users.wait_turns(5)
+        is_back = stack.crash(service)
+        wait_for(is_back, BACK_TIMEOUT_S, f"{service}'s return")
+        users.wait_turns(5)
+    users.check_kept()
+
+
+def test_scorers_come_and_go(stack: Stack) -> None:
+    with Users(stack) as users:
+        users.wait_turns(5)
+        for count in ("3", "2"):
+            stack.compose(
+                "up", "--detach", "--no-build", "--no-recreate", "--wait", "--scale", f"score={count}", timeout_s=300
+            )
+            assert len(stack.containers("score")) == int(count)
+            users.wait_turns(5)
+    users.check_kept()
+
+
+def test_chat_goes_on_while_kafka_stands_still(stack: Stack) -> None:
+    with Users(stack) as users:
+        users.wait_turns(5)
+        stack.compose("pause", "kafka")
+        paused_s, before = time.monotonic(), users.turns
+        try:
+            wait_for(lambda: time.monotonic() - paused_s > PAUSE_S, 2 * PAUSE_S, "the end of the pause")
+            during = users.turns - before
+        finally:
+            stack.compose("unpause", "kafka")
+        users.wait_turns(5)
+    assert during > 0, users.refused
+    users.check_kept()
+
+
+def test_redis_may_forget_everything(stack: Stack) -> None:
+    with Users(stack) as users:
+        users.wait_turns(5)
+        stack.compose("exec", "-T", "redis", "redis-cli", "flushall")
+        users.wait_turns(5)
+    assert not users.refused
+    users.check_kept()
+
+
+def test_stopping_lets_requests_finish_and_loses_nothing(stack: Stack) -> None:
+    question = {"role": "user", "content": "[web] write total(xs): sum of xs"}
+    body = {"model": "onward-tiny", "messages": [question], "max_tokens": 300, "ignore_eos": True}
+    url, key = stack.url, stack.key()
+    answers: list[dict[str, object]] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(url + "/v1/chat/completions", key, body)))
+    with Users(stack) as users:
+        users.wait_turns(5)
+        asking.start()
+        wait_for(lambda: "onward_running_requests" in metrics(stack), 10, "the API's metrics")
+        stack.compose("stop", timeout_s=300)
+    asking.join()
+    assert len(answers) == 1
+    codes = {name: stack.inspect(stack.containers(name)[0])["State"]["ExitCode"] for name in (*LIGHT, "learn")}
+    assert set(codes.values()) == {0}, codes
+    stack.compose("start", timeout_s=300)
+    stack.wait_ready()
+    users.check_kept()
+
+
+def metrics(stack: Stack) -> str:
+    with urllib.request.urlopen(stack.address("api", 8700) + "/metrics") as response:
+        return str(response.read().decode())
