@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from core import telemetry
 from core.errors import Fenced, Unavailable
-from core.events import Completion, DeadLetter, Outcome, SessionEnded, Topic
+from core.events import Completion, DeadLetter, Event, Outcome, SessionEnded, Topic
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
 from core.settings import IngestSettings
 from core.store.dead_letters import put_dead_letters
@@ -58,7 +58,7 @@ class Writer:
         """Returns the offsets that the store now stands at."""
         turns = [record.event for record in records if isinstance(record.event, Completion)]
         outcomes = [record.event for record in records if isinstance(record.event, Outcome)]
-        letters = self._announce([record for record in records if not _usable(record)])
+        letters = self._announce([record for record in records if not is_usable(record.event)])
         offsets = {record.source: record.offset + 1 for record in records}
         with self._member.writing(offsets) as connection:
             new = put_turns(connection, turns) + put_outcomes(connection, outcomes)
@@ -93,6 +93,6 @@ class Writer:
         self._member.close()
 
 
-def _usable(record: Record) -> bool:
-    """The end of a session concerns the scorer alone, and is no dead letter."""
-    return isinstance(record.event, Completion | Outcome | SessionEnded)
+def is_usable(event: Event | None) -> bool:
+    """In onward.turns. The end of a session concerns the scorer alone, and is no dead letter."""
+    return isinstance(event, Completion | Outcome | SessionEnded)

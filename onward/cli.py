@@ -170,6 +170,42 @@ for _kind, _meaning in {
     _order(_kind, _meaning)
 
 
+dead_letters = App(name="dead-letters", help="Records that could not be used: see them, and try them again.")
+app.command(dead_letters)
+
+
+@dead_letters.command(name="list")
+def list_dead_letters(
+    directory: Directory = DEFAULT_DIRECTORY, *, limit: Annotated[int, Parameter(help="Most.")] = 50, set_: Set = None
+) -> None:
+    """The latest first, with why they were set aside."""
+    from onward.dead_letters import show_all
+
+    show_all(directory, _overrides(set_ or []), limit)
+
+
+@dead_letters.command(name="show")
+def show_dead_letter(
+    record: str,
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    save: Annotated[Path | None, Parameter(help="Where its bytes go.")] = None,
+    set_: Set = None,
+) -> None:
+    """One of them (TOPIC:PARTITION:OFFSET): its reason and its first bytes."""
+    from onward.dead_letters import show_one
+
+    show_one(directory, _overrides(set_ or []), record, save)
+
+
+@dead_letters.command(name="redrive")
+def redrive_dead_letter(record: str, directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+    """Put one of them (TOPIC:PARTITION:OFFSET) back at the end of its topic, once this build can read it."""
+    from onward.dead_letters import redrive
+
+    redrive(directory, _overrides(set_ or []), record)
+
+
 @app.command
 def midtrain(
     corpus: Path,

@@ -1,8 +1,9 @@
 """Records that could not be used, kept whole for operators."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, Row, delete, select
 
 from core import tables
 from core.events import DeadLetter
@@ -30,14 +31,30 @@ def list_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:
     """The latest first."""
     table = tables.dead_letters
     rows = connection.execute(select(table).order_by(table.c.at.desc(), table.c.record_offset.desc()).limit(limit))
-    return [
-        DeadLetter(
-            topic=row.topic,
-            partition=row.partition,
-            offset=row.record_offset,
-            reason=row.reason,
-            raw=row.raw,
-            at=from_micros(row.at),
-        )
-        for row in rows
-    ]
+    return [_letter(row) for row in rows]
+
+
+def get_dead_letter(connection: Connection, topic: str, partition: int, offset: int) -> DeadLetter | None:
+    row = connection.execute(select(tables.dead_letters).where(*_is(topic, partition, offset))).one_or_none()
+    return None if row is None else _letter(row)
+
+
+def forget_dead_letter(connection: Connection, letter: DeadLetter) -> None:
+    """Its record went back to the log."""
+    connection.execute(delete(tables.dead_letters).where(*_is(letter.topic, letter.partition, letter.offset)))
+
+
+def _is(topic: str, partition: int, offset: int) -> tuple[ColumnElement[bool], ...]:
+    table = tables.dead_letters
+    return table.c.topic == topic, table.c.partition == partition, table.c.record_offset == offset
+
+
+def _letter(row: Row[Any]) -> DeadLetter:
+    return DeadLetter(
+        topic=row.topic,
+        partition=row.partition,
+        offset=row.record_offset,
+        reason=row.reason,
+        raw=row.raw,
+        at=from_micros(row.at),
+    )

@@ -1,0 +1,86 @@
+"""`onward dead-letters`: records that could not be used, for those who want to know why and to try them again."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from core.errors import ConfigError, OnwardError, Undecodable
+from core.events import DeadLetter, Event, Topic
+from core.store.dead_letters import forget_dead_letter, get_dead_letter, list_dead_letters
+from ingest.codec import decode
+from ingest.writer import is_usable
+from onward.wiring import Foundation, open_foundation
+
+_NAME = re.compile(r"(.+):(\d+):(\d+)")
+_PREVIEW_BYTES = 256
+
+
+def show_all(directory: Path, overrides: Mapping[str, str], limit: int) -> None:
+    foundation = open_foundation(directory, overrides)
+    try:
+        with foundation.store.read() as connection:
+            letters = list_dead_letters(connection, limit)
+    finally:
+        foundation.close()
+    table = Table("record", "set aside", "bytes", "why", title=f"Dead letters (the latest {limit})")
+    for letter in letters:
+        table.add_row(_name(letter), f"{letter.at:%Y-%m-%d %H:%M:%S}", str(len(letter.raw)), letter.reason)
+    Console().print(table)
+
+
+def show_one(directory: Path, overrides: Mapping[str, str], name: str, save: Path | None) -> None:
+    """`save`: where its bytes go, as they were in the log."""
+    foundation = open_foundation(directory, overrides)
+    try:
+        letter = _get(foundation, name)
+    finally:
+        foundation.close()
+    console = Console()
+    console.print(f"{_name(letter)}, set aside {letter.at:%Y-%m-%d %H:%M:%S} UTC\n{letter.reason}", markup=False)
+    console.print(
+        repr(letter.raw[:_PREVIEW_BYTES]) + (" ..." if len(letter.raw) > _PREVIEW_BYTES else ""), markup=False
+    )
+    if save is not None:
+        save.write_bytes(letter.raw)
+
+
+def redrive(directory: Path, overrides: Mapping[str, str], name: str) -> None:
+    """Back to the end of its topic. A crash in between drives it twice: who reads the log knows ids. Raises
+    OnwardError when it still cannot be used."""
+    foundation = open_foundation(directory, overrides)
+    try:
+        letter = _get(foundation, name)
+        foundation.log.append_blocking(Topic(letter.topic), [_usable(letter)])
+        with foundation.store.begin() as connection:
+            forget_dead_letter(connection, letter)
+    finally:
+        foundation.close()
+    Console().print(f"{name} is back in {letter.topic}", markup=False)
+
+
+def _get(foundation: Foundation, name: str) -> DeadLetter:
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        raise ConfigError(f"{name}: want TOPIC:PARTITION:OFFSET, as the list shows")
+    with foundation.store.read() as connection:
+        letter = get_dead_letter(connection, parts[1], int(parts[2]), int(parts[3]))
+    if letter is None:
+        raise ConfigError(f"{name}: no such record was set aside")
+    return letter
+
+
+def _usable(letter: DeadLetter) -> Event:
+    try:
+        event = decode(letter.raw)
+    except Undecodable as error:
+        raise OnwardError(f"{_name(letter)} still cannot be used: {error}") from error
+    if not is_usable(event):
+        raise OnwardError(f"{_name(letter)}: a {type(event).__name__} does not belong into {letter.topic}")
+    return event
+
+
+def _name(letter: DeadLetter) -> str:
+    return f"{letter.topic}:{letter.partition}:{letter.offset}"
