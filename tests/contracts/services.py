@@ -1,11 +1,14 @@
 """Real Kafka, PostgreSQL and Redis, shared by all tests: each takes a prefix, a database, of its own."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from deploy.services.broker import Broker
 from deploy.services.stack import Stack
 
 
@@ -25,6 +28,14 @@ def require_services() -> Services:
     if stack is None:
         pytest.skip("needs Kafka, PostgreSQL and Redis: run `make services`")
     return Services(kafka=(stack.kafka.address,), postgres=stack.postgres.url, redis=stack.redis.url)
+
+
+def require_broker(directory: Path, properties: Mapping[str, str] | None = None) -> Broker:
+    """A Kafka of the test's own, to be harmed; skipped like the others. Whoever takes it calls `kill` at the end."""
+    require_services()
+    broker = Broker(directory, properties)
+    broker.up()
+    return broker
 
 
 @cache
