@@ -51,7 +51,7 @@ class RedisLink:
     async def ask(self, operation: str, *command: str | bytes | int | float) -> Any:
         """The reply. Raises Away: at once while Redis is known to be away, else after `timeout_s` at the latest."""
         line = self._line
-        if line is None or self.state != OK:
+        if line is None:
             raise self._away(operation, "away")
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -83,7 +83,7 @@ class RedisLink:
 
     def send(self, *command: str | bytes | int | float) -> None:
         """Without waiting for the reply, or knowing that there will be one."""
-        if self._line is not None and self.state == OK:
+        if self._line is not None:
             self._line.send(command).add_done_callback(_forget)
 
     async def close(self) -> None:

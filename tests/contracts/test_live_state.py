@@ -421,6 +421,25 @@ def test_a_chain_that_was_evicted_in_part_is_unknown(server: Any, own_settings: 
     asyncio.run(scenario())
 
 
+def test_who_gives_up_leaves_the_others_their_answers(own_settings: RedisSettings) -> None:
+    """All share one connection, whose answers come in order."""
+
+    async def scenario() -> None:
+        async with in_redis(own_settings) as (here, there):
+            for number in range(50):
+                await here.put_inference(ACME, InferenceId(f"i{number}"), SessionId(f"s{number}"))
+            asked = [asyncio.ensure_future(there.get_session(ACME, InferenceId(f"i{number}"))) for number in range(50)]
+            await asyncio.sleep(0)
+            for each in asked[::3]:
+                each.cancel()
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert sum(isinstance(each, asyncio.CancelledError) for each in found) == len(asked[::3])
+            assert all(each == f"s{n}" for n, each in enumerate(found) if not isinstance(each, asyncio.CancelledError))
+            assert await there.get_session(ACME, InferenceId("i7")) == "s7"
+
+    asyncio.run(scenario())
+
+
 def test_foreign_values_are_unknown(server: Any, own_settings: RedisSettings) -> None:
     async def scenario() -> None:
         async with in_redis(own_settings) as (here, there):
