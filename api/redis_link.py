@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 from redis.asyncio import ConnectionPool
@@ -22,6 +23,7 @@ from core.settings import RedisSettings
 from core.telemetry import LIVE_STATE_FALLBACKS
 
 OK = "ok"
+_PROBE = "return redis.call('SET', KEYS[1], '', 'EX', 60)"
 FAULTS = (RedisError, OSError, TimeoutError)
 Command = Sequence[str | bytes | int | float]
 logger = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ class RedisLink:
         self.state = "not connected"
         self.pool = connections(settings)
         self._timeout_s = settings.timeout_s
-        self._probe = f"{settings.prefix}probe"
+        self._probe = "EVAL", _PROBE, 1, f"{settings.prefix}probe"
         self._line: _Line | None = None
         self._connected_s = 0.0
 
@@ -64,7 +66,8 @@ class RedisLink:
             raise self._away(operation, "failed") from error
 
     async def beat(self, *commands: Command) -> None:
-        """Connect where there is no connection, and send `commands`; the state is what came of it. Raises Away."""
+        """Connect where there is no connection, send `commands`, and find out whether Redis does what we ask of it: the
+        state. Raises Away."""
         line = self._line
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -73,7 +76,8 @@ class RedisLink:
                     await connection.connect()  # type: ignore[no-untyped-call]
                     line = self._line = _Line(connection)
                     self._connected_s = time.monotonic()
-                await asyncio.gather(*map(line.send, (("SET", self._probe, "", "EX", 60), *commands)))
+                self.send(*commands)
+                await line.send(self._probe)
         except FAULTS as error:
             self._lose(line, error)
             raise Away("beat") from error
@@ -81,10 +85,12 @@ class RedisLink:
             logger.info("redis answers")
             self.state = OK
 
-    def send(self, *command: str | bytes | int | float) -> None:
-        """Without waiting for the reply, or knowing that there will be one."""
+    def send(self, *commands: Command) -> None:
+        """Without waiting for the replies, or knowing that there will be any."""
         if self._line is not None:
-            self._line.send(command).add_done_callback(_forget)
+            with suppress(ConnectionError):
+                for command in commands:
+                    self._line.send(command).add_done_callback(_forget)
 
     async def close(self) -> None:
         line, self._line = self._line, None
@@ -126,7 +132,9 @@ class _Line:
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def send(self, command: Command) -> asyncio.Future[Any]:
-        """The reply to come. Given up, the command is sent all the same."""
+        """The reply to come. Given up, the command is sent all the same. Raises ConnectionError."""
+        if self._task.done():
+            raise ConnectionError("the connection was lost")
         reply = asyncio.get_running_loop().create_future()
         self._waiting.append(_Asked(command, reply))
         self._new.set()
@@ -134,10 +142,7 @@ class _Line:
 
     def drop(self, error: Exception) -> None:
         self._task.cancel()
-        for asked in self._waiting:
-            if not asked.reply.done():
-                asked.reply.set_exception(error)
-        self._waiting.clear()
+        self._disappoint(error)
 
     async def close(self) -> None:
         self.drop(ConnectionError("closed"))
@@ -154,9 +159,15 @@ class _Line:
                 for asked in batch:
                     await self._receive(asked.reply)
         except FAULTS as error:
-            self.drop(error)
+            self._disappoint(error)
         finally:
             await self._connection.disconnect(nowait=True)
+
+    def _disappoint(self, error: Exception) -> None:
+        for asked in self._waiting:
+            if not asked.reply.done():
+                asked.reply.set_exception(error)
+        self._waiting.clear()
 
     async def _receive(self, reply: asyncio.Future[Any]) -> None:
         try:

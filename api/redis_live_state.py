@@ -155,8 +155,7 @@ class RedisLiveState:
 
     async def counts(self, namespace: Namespace) -> RecentCounts:
         changed = self._local.slots.take_changed()
-        for command in self._counted(changed):
-            self._link.send(*command)
+        self._link.send(*self._counted(changed))
         keys = [self._slot_key(slot) for slot in recent_slots(namespace)]
         try:
             reply = await self._link.ask("counts", "EVAL", scripts.SUM_COUNTS, len(keys), *keys)
@@ -179,7 +178,7 @@ class RedisLiveState:
         self._local.announce(channel)
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._link.send, "PUBLISH", self._channel, channel)
+            loop.call_soon_threadsafe(self._link.send, ("PUBLISH", self._channel, channel))
 
     def changes(self, channel: str) -> AbstractContextManager[Changes]:
         return self._local.changes(channel)
