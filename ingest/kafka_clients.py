@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeVar
 
 from kafka.errors import (
@@ -12,6 +12,7 @@ from kafka.errors import (
     SaslAuthenticationFailedError,
     UnsupportedVersionError,
 )
+from kafka.net import KafkaNetSocket
 from kafka.net.compat import KafkaNetClient
 
 from core.errors import LogError, LogUnavailable
@@ -20,7 +21,22 @@ from core.settings import KafkaSettings
 
 T = TypeVar("T")
 _CONNECT_S: Final = 1.0
+_SCHEME: Final = "onward-direct"
 _REFUSALS = (AuthorizationError, SaslAuthenticationFailedError, KafkaConfigurationError, UnsupportedVersionError)
+
+
+class _Direct(KafkaNetSocket):  # type: ignore[misc]
+    """No proxy. kafka-python leaves the sockets of failed connections to the garbage collector: an outage would take
+    all descriptors before that comes by."""
+
+    SCHEMES = (_SCHEME,)
+
+    async def sock_connect(self, net: Any, sock: socket.socket, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        with ExitStack() as undo:
+            undo.callback(sock.close)
+            connected = await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+            undo.pop_all()
+        return connected
 
 
 def topic_name(settings: KafkaSettings, topic: Topic) -> str:
@@ -44,6 +60,7 @@ def options(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:
         "bootstrap_timeout_ms": int(1000 * timeout_s),
         "reconnect_backoff_max_ms": 1000,  # a broker that restarts is met soon after
         "metadata_max_age_ms": 30_000,
+        "proxy_url": f"{_SCHEME}://",
     }
 
 
