@@ -48,7 +48,7 @@ def to_file(path: Path) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[PostgresSettings]:
+def server() -> Iterator[PostgresSettings]:
     """A database without any tables."""
     with server_database() as settings:
         yield settings
