@@ -11,6 +11,6 @@ class PostgresSettings(Section):
     pool_size: int = Field(default=8, ge=1)
     """Connections that a process keeps open, at most."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """How long a connection may take to be made, and how long one is waited for."""
+    """How long a connection may take to be made, in whole seconds and at least 2, and how long one is waited for."""
     statement_timeout_s: float = Field(default=30.0, gt=0)
-    """How long a statement may take."""
+    """How long a statement may take, and how long a transaction may do nothing."""
