@@ -52,7 +52,6 @@ class Scorer:
     ) -> None:
         """`announcer`: of new rewards in the store, to who watches them; without one they look for themselves."""
         self._log = log
-        self._announcer = announcer
         self._store = store
         self._spec = spec
         self._settings = settings
@@ -149,8 +148,6 @@ class Scorer:
                 self._first_values.append(reward.value)
         if book.rewards:
             self._outbox_waits = True
-            if self._announcer is not None:
-                self._announcer.announce(REWARDS)
             if self._announcer is not None:
                 self._announcer.announce(REWARDS)
             telemetry.REWARD_VALUE.set(fmean(self._first_values) if self._first_values else math.nan)

@@ -81,8 +81,10 @@ class BreakableStore:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self.broken = False
+        self.reads = 0
 
     def read(self) -> AbstractContextManager[Connection]:
+        self.reads += 1
         if self.broken:
             raise StoreUnavailable("the store does not answer")
         return self._store.read()

@@ -22,7 +22,7 @@ from core.ids import (
     SessionId,
     session_routing,
 )
-from core.ports import Record
+from core.ports import Announcer, Record
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.store import SqlStore, open_sqlite
@@ -245,9 +245,9 @@ class World:
         self.stores.append(store)
         return store
 
-    def scorer(self, spec: RewardSpec, batch_records: int = 512) -> Scorer:
+    def scorer(self, spec: RewardSpec, batch_records: int = 512, announcer: Announcer | None = None) -> Scorer:
         settings = ScoringSettings(tick_s=1e-6, batch_records=batch_records)
-        scorer = Scorer(self.log, self.store, spec, settings, self.clock)
+        scorer = Scorer(self.log, self.store, spec, settings, self.clock, announcer)
         self.scorers.append(scorer)
         return scorer
 

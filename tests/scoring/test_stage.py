@@ -145,6 +145,23 @@ def test_open_turns_lag_and_rewards_are_measured(lab: ModuleType, world: Any, ev
     assert telemetry.OPEN_TURNS._value.get() == 2
 
 
+def test_rewards_are_announced_once_the_store_has_them(lab: ModuleType, world: Any, events: Any) -> None:
+    heard: list[tuple[str, int]] = []
+
+    class Listener:
+        def announce(self, channel: str) -> None:
+            heard.append((channel, len(world.rewards())))
+
+    turn = events.turn("s", 0)
+    world.append(turn)
+    scorer = world.scorer(lab.SPEC, announcer=Listener())
+    lab.drain(scorer)
+    assert not heard
+    world.append(events.outcome(turn, "rejected", True, 1))
+    lab.drain(scorer)
+    assert heard == [("rewards", 1)]
+
+
 # --------------------------------------------------------------------------------------------- what can go wrong
 
 
