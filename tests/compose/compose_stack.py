@@ -78,8 +78,11 @@ class Refused(Exception):
 
 
 class Stack:
+    """COMPOSE_TEST_PROJECT names one that is to be kept, for the next run to find it up."""
+
     def __init__(self) -> None:
-        self.project = f"onward-test-{uuid.uuid4().hex[:8]}"
+        self.kept = os.environ.get("COMPOSE_TEST_PROJECT")
+        self.project = self.kept or f"onward-test-{uuid.uuid4().hex[:8]}"
 
     def compose(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
         files = [part for name in FILES for part in ("-f", name)]
@@ -87,9 +90,11 @@ class Stack:
         return run(*command, stdin=stdin, timeout_s=timeout_s, check=check)
 
     def up(self) -> None:
-        self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "900", timeout_s=960)
+        self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "1200", timeout_s=1260)
 
     def down(self) -> None:
+        if self.kept is not None:
+            return
         self.compose("--profile", "*", "down", "--volumes", "--timeout", "20", timeout_s=300)
 
     # ------------------------------------------------------------------------------------------ containers
