@@ -78,5 +78,8 @@ class Leased:
         if self._renewing.is_alive():
             self._renewing.join()
         if self._epoch is not None and self._lost is None:
-            with self._store.begin() as connection:
-                leases.give_back(connection, self._name, self._epoch)
+            try:
+                with self._store.begin() as connection:
+                    leases.give_back(connection, self._name, self._epoch)
+            except StoreUnavailable as error:  # then it runs out
+                logger.warning("the lease %s was not given back: %s", self._name, error)

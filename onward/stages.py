@@ -1,15 +1,17 @@
 """Stages as processes of their own."""
 
+import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, runtime_checkable
 
+from core.errors import Unavailable
 from onward.layout import Layout
 from onward.locks import exclusive
 from onward.metrics_server import OK, metrics_server
@@ -27,7 +29,9 @@ from onward.wiring import (
 )
 
 _STEP_S = 0.1
+_AGAIN_S = 1.0  # after something that a stage needs was away
 _ROUTERS_NOTICE_S = 0.5  # they look several times a second
+logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -51,6 +55,7 @@ def run_score(directory: Path, overrides: Mapping[str, str], child: str | None =
     with ExitStack() as stack:
 
         def build(foundation: Foundation) -> Stage:
+            stack.close()  # of one that ended
             return build_scorer(foundation, foundation.log, stack.enter_context(announcing(foundation)))
 
         _run(directory, overrides, "score", build, child)
@@ -107,8 +112,10 @@ class HostStage:
             now_s = time.monotonic()
             if now_s - began_s > _ROUTERS_NOTICE_S and self._engine.is_idle():
                 break
-        self._host.close()
-        self._engine.close()
+        try:
+            self._host.close()
+        finally:
+            self._engine.close()
 
 
 # ---------------------------------------------------------------------------------------------- one process
@@ -121,35 +128,48 @@ def _run(
     build: Callable[[Foundation], Stage],
     child: str | None,
 ) -> None:
-    """Step until told to stop, or until the parent is gone whose child this is."""
+    """Step until told to stop, or until the parent is gone whose child this is. What a stage needs may come late, and
+    go: it is then made anew, and goes on from what is written."""
     parent = os.getppid() if child is not None else None
+    with _told_to_stop() as stopping:
+
+        def is_over() -> bool:
+            return stopping.is_set() or parent not in (None, os.getppid())
+
+        while not is_over():
+            try:
+                _run_once(directory, overrides, name, build, child, is_over)
+            except Unavailable as error:
+                logger.warning("%s waits: %s", name, error)
+                stopping.wait(_AGAIN_S)
+
+
+def _run_once(
+    directory: Path,
+    overrides: Mapping[str, str],
+    name: str,
+    build: Callable[[Foundation], Stage],
+    child: str | None,
+    is_over: Callable[[], bool],
+) -> None:
+    """Raises Unavailable."""
     foundation = open_foundation(directory, overrides)
     try:
-        with _told_to_stop() as stopping, _readiness(foundation.layout, child) as tell:
-            _step(build(foundation), name, foundation, stopping, parent, tell)
-    finally:
-        foundation.close()
+        stage = build(foundation)
 
+        def state() -> str:
+            return stage.state if isinstance(stage, Stateful) else OK
 
-def _step(
-    stage: Stage,
-    name: str,
-    foundation: Foundation,
-    stopping: threading.Event,
-    parent: int | None,
-    tell: Callable[[bool], None],
-) -> None:
-    def state() -> str:
-        return stage.state if isinstance(stage, Stateful) else OK
-
-    try:
-        with metrics_server(foundation.settings.metrics, name, state):
-            while not stopping.is_set() and parent in (None, os.getppid()):
+        with (
+            closing(stage),
+            _readiness(foundation.layout, child) as tell,
+            metrics_server(foundation.settings.metrics, name, state),
+        ):
+            while not is_over():
                 stage.step(_STEP_S)
                 tell(state() == OK)
     finally:
-        tell(False)
-        stage.close()
+        foundation.close()
 
 
 @contextmanager
@@ -182,4 +202,7 @@ def _readiness(layout: Layout, child: str | None) -> Iterator[Callable[[bool], N
             file.unlink(missing_ok=True)
         was_ready = is_ready
 
-    yield tell
+    try:
+        yield tell
+    finally:
+        tell(False)
