@@ -34,6 +34,7 @@ from ingest.routing import partition_of
 
 _GRACE_S: Final = 1.0  # Kafka's own clock says first that a delivery took too long
 _ASK_AGAIN_S: Final = 0.5
+_PART: Final = 500  # records of one append that are under way at once
 
 
 class KafkaEventLog:
@@ -61,10 +62,20 @@ class KafkaEventLog:
             raise self._overdue() from error
 
     def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
-        if not events:
-            return []
+        records = [self._outgoing(topic, event) for event in events]
+        positions: list[Position] = []
+        try:
+            while len(positions) < len(records):  # what takes long as a whole need not be late
+                positions += self._append_part(topic, records[len(positions) : len(positions) + _PART])
+        except LogUnavailable as error:
+            if not positions:
+                raise
+            raise LogUnavailable(f"{error}; {len(positions)} of {len(records)} were appended before") from error
+        return positions
+
+    def _append_part(self, topic: Topic, records: Sequence[Outgoing]) -> list[Position]:
         waiter: Future[list[Position]] = Future()
-        self._appends.submit(topic, [self._outgoing(topic, event) for event in events], waiter)
+        self._appends.submit(topic, records, waiter)
         try:
             return waiter.result(self._settings.delivery_timeout_s + _GRACE_S)
         except TimeoutError as error:

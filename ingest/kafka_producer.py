@@ -8,7 +8,8 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,8 @@ from ingest.settling import Settler, Waiter
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
 _BATCH_BYTES: Final = 1 << 18
+_LOOK_S: Final = 0.5
+_GRACE_S: Final = 1.0
 _HEADROOM_BYTES: Final = 1 << 14  # of a record: what Kafka puts around it
 logger = logging.getLogger(__name__)
 
@@ -59,9 +62,8 @@ class Appends:
         self._queue: SimpleQueue[_Append | None] = SimpleQueue()  # None: look up, something has happened
         self._lock = threading.Lock()  # guards what follows
         self._bytes = 0
-        self._under_way: set[_Append] = set()
+        self._under_way: dict[_Append, None] = {}  # in order of submission
         self._away: str | None = "Kafka: not connected yet"  # why nothing is taken
-        self._failing_since_s: float | None = None  # deliveries, without one that succeeded
         self._closed = False
         self._partitions: dict[Topic, int] = {}
         self._closing = threading.Event()
@@ -87,7 +89,7 @@ class Appends:
             if self._bytes and self._bytes + append.size > self._settings.buffer_bytes:
                 raise LogUnavailable(f"{self._bytes} bytes wait for Kafka (kafka.buffer_bytes)")
             self._count(append.size)
-            self._under_way.add(append)
+            self._under_way[append] = None
             self._queue.put(append)
 
     def close(self) -> None:
@@ -139,7 +141,7 @@ class Appends:
             return None
         with self._lock:
             self._partitions = counts
-            self._away = self._failing_since_s = None
+            self._away = None
         logger.info("Kafka takes appends")
         return producer
 
@@ -152,14 +154,24 @@ class Appends:
 
     def _hand_on(self, producer: Any) -> None:
         """Until the producer is of no more use, or all was handed on and we are closed."""
+        append: _Append | None = None
         while True:
-            append = self._queue.get()
+            with suppress(Empty):
+                append = self._queue.get(timeout=_LOOK_S)
+            self._look_at_oldest()
             if self._away is not None or (append is None and self._closed):
                 break
             if append is not None:
                 self._send(producer, append)
+                append = None
         if append is not None:
             self._drop(append, len(append.records))
+
+    def _look_at_oldest(self) -> None:
+        with self._lock:
+            oldest = next(iter(self._under_way), None)
+        if oldest is not None and time.monotonic() > oldest.give_up_s + _GRACE_S:
+            self._refuse("Kafka's producer makes no progress")
 
     def _send(self, producer: Any, append: _Append) -> None:
         name = topic_name(self._settings, append.topic)
@@ -193,10 +205,15 @@ class Appends:
             self._settle(append, append.left, LogUnavailable(broken))
 
     def _shut(self, producer: Any) -> None:
+        """After what is under way was delivered or has failed, as far as that is to be had."""
+        with self._lock:
+            newest = next(reversed(self._under_way), None)
+        left_s = 0.0 if newest is None else max(0.0, newest.give_up_s - time.monotonic())
         try:
-            producer.close(timeout=self._settings.delivery_timeout_s + 1.0)
-        except KafkaTimeoutError as error:
-            logger.error("Kafka's producer does not end: %s", error)
+            producer.close(timeout=left_s + _GRACE_S)
+        except KafkaTimeoutError:  # then it is not closed at all, and what it holds would follow later
+            producer._sender.force_close()
+            producer._sender.join(_GRACE_S)
 
     def _refuse(self, why: str) -> None:
         """From here on."""
@@ -208,17 +225,14 @@ class Appends:
     # ------------------------------------------------------------------------------------------ Kafka's thread
 
     def _delivered(self, append: _Append, index: int, delivered: Any) -> None:
-        self._failing_since_s = None
         append.positions[index] = Position(topic=append.topic, partition=delivered.partition, offset=delivered.offset)
         self._settle(append, 1)
 
     def _failed(self, append: _Append, error: Exception) -> None:
-        """A producer that keeps failing, or says that it cannot go on, is replaced."""
-        now_s = time.monotonic()
-        since_s = self._failing_since_s = self._failing_since_s or now_s
-        if now_s - since_s > self._settings.delivery_timeout_s or not getattr(error, "retriable", False):
-            self._refuse(f"Kafka: {error}")
-            self._queue.put(None)
+        """After a delivery that took too long kafka-python's producer gives up its identity and waits for another one
+        for ever, so whatever the error is, another producer takes over."""
+        self._refuse(f"Kafka: {error}")
+        self._queue.put(None)
         self._settle(append, 1, LogUnavailable(f"Kafka: {error}; whether this was appended is unknown"))
 
     def _settle(self, append: _Append, count: int, error: LogUnavailable | None = None) -> None:
@@ -228,7 +242,7 @@ class Appends:
             append.error = append.error or error
             if append.left > 0 or append not in self._under_way:
                 return
-            self._under_way.discard(append)
+            del self._under_way[append]
             self._count(-append.size)
         if append.error is not None:
             telemetry.LOG_APPEND_FAILURES.inc()
