@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, runtime_checkable
@@ -138,10 +139,23 @@ def _run(
 
         while not is_over():
             try:
-                _run_once(directory, overrides, name, build, child, is_over)
+                _run_once(directory, overrides, name, partial(_patiently, name, build, stopping), child, is_over)
             except Unavailable as error:
                 logger.warning("%s waits: %s", name, error)
                 stopping.wait(_AGAIN_S)
+
+
+def _patiently(
+    name: str, build: Callable[[Foundation], Stage], stopping: threading.Event, foundation: Foundation
+) -> Stage:
+    """The log connects by itself, and takes its time. Raises Unavailable when told to stop meanwhile."""
+    while True:
+        try:
+            return build(foundation)
+        except Unavailable as error:
+            logger.warning("%s waits: %s", name, error)
+            if stopping.wait(_AGAIN_S):
+                raise
 
 
 def _run_once(

@@ -16,7 +16,7 @@ from service_tree import Refused, wait_for
 
 from onward.layout import Layout
 
-READY_TIMEOUT_S = 120
+READY_TIMEOUT_S = 300
 
 
 class StageProcess:
