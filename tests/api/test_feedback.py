@@ -65,6 +65,7 @@ def test_many_retries_at_once_are_one_outcome(service: Service) -> None:
 def test_amending_and_withdrawing(service: Service) -> None:
     inference_id = inference(service)
     say(service, feedback_id="f1", inference_id=inference_id)
+    wait_for(service.outcomes)
     assert service.get("/v1/feedback/f1").json()["status"] == "recorded"
     amended = say(service, feedback_id="f2", inference_id=inference_id, value=False, supersedes="f1")
     assert amended.status_code == 200

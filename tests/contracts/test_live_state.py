@@ -2,66 +2,19 @@
 
 import asyncio
 import threading
-import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
-import redis as redis_py
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from live_states import ACME, ADAPTERS, OTHER, WAIT_S, Adapter, bucket, chain, until
 from services import require_services
 
 from api.buckets import wait_s
 from api.live_state import MemoryLiveState
-from api.redis_announcer import RedisAnnouncer
-from api.redis_live_state import RedisLiveState, pack, unpack
-from core.errors import ConfigError
+from api.redis_live_state import RedisLiveState
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Bucket, Chain, LiveState
+from core.ports import Bucket, LiveState
 from core.settings import RedisSettings
-
-ACME, OTHER = Namespace("acme"), Namespace("other")
-WAIT_S = 10.0
-Pair = tuple[LiveState, LiveState]
-Scenario = Callable[[LiveState, LiveState], Coroutine[Any, Any, None]]
-
-
-def redis_settings(**changes: Any) -> RedisSettings:
-    """Of a prefix that nobody else has; patient, for the machine may be busy."""
-    chosen = {"url": require_services().redis, "prefix": f"test-{uuid.uuid4().hex}:", "timeout_s": 5.0, **changes}
-    return RedisSettings(**chosen)
-
-
-@dataclass(frozen=True)
-class Adapter:
-    pair: Callable[[], Any]
-
-    def run(self, scenario: Scenario) -> None:
-        async def work() -> None:
-            async with self.pair() as (here, there):
-                await scenario(here, there)
-
-        asyncio.run(work())
-
-
-@asynccontextmanager
-async def in_memory() -> AsyncIterator[Pair]:
-    """All replicas of one process share it."""
-    async with MemoryLiveState() as state:
-        yield state, state
-
-
-@asynccontextmanager
-async def in_redis(chosen: RedisSettings | None = None) -> AsyncIterator[tuple[RedisLiveState, RedisLiveState]]:
-    chosen = chosen or redis_settings()
-    async with RedisLiveState(chosen, forgotten_s=0) as here, RedisLiveState(chosen, forgotten_s=0) as there:
-        yield here, there
-
-
-ADAPTERS = {"memory": Adapter(in_memory), "redis": Adapter(in_redis)}
 
 
 @pytest.fixture(params=ADAPTERS, scope="module")
@@ -69,22 +22,6 @@ def adapter(request: pytest.FixtureRequest) -> Adapter:
     if request.param == "redis":
         require_services()
     return ADAPTERS[request.param]
-
-
-def chain(number: int = 1, token_ids: tuple[int, ...] = (1, 2, 3)) -> Chain:
-    return Chain(
-        inference_id=InferenceId(f"i{number}"),
-        session_id=SessionId(f"s{number}"),
-        turn_index=number,
-        num_messages=2,
-        token_ids=token_ids,
-    )
-
-
-async def until(condition: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not await condition():  # noqa: ASYNC110 - what changes is in another process
-            await asyncio.sleep(0.005)
 
 
 # --------------------------------------------------------------------------------------------- turns
@@ -145,17 +82,6 @@ def test_no_two_keys_are_one(adapter: Adapter, first: tuple[str, str], second: t
     adapter.run(scenario)
 
 
-TOKEN_IDS = st.lists(st.integers(0, (1 << 32) - 1)).map(tuple)
-
-
-@given(token_ids=TOKEN_IDS, cut=st.integers(1, 20))
-def test_chains_are_packed_whole(token_ids: tuple[int, ...], cut: int) -> None:
-    packed = pack(chain(1, token_ids))
-    assert unpack(packed) == chain(1, token_ids)
-    assert len(packed) <= 4 * len(token_ids) + 40
-    assert unpack(packed[:-cut]) is None
-
-
 def test_a_conversation_of_a_million_tokens_fits(adapter: Adapter) -> None:
     async def scenario(here: LiveState, there: LiveState) -> None:
         big = chain(1, tuple(range(1_000_000)))
@@ -196,10 +122,6 @@ def test_of_many_claims_at_once_one_holds(adapter: Adapter) -> None:
 
 
 # --------------------------------------------------------------------------------------------- limits
-
-
-def bucket(rate_per_s: float = 0.001, burst: int = 3) -> Bucket:
-    return Bucket(name=uuid.uuid4().hex, rate_per_s=rate_per_s, burst=burst)
 
 
 def test_a_burst_passes_and_then_as_many_as_the_rate(adapter: Adapter) -> None:
@@ -328,177 +250,3 @@ def test_announcing_never_raises_whoever_still_listens() -> None:
     state.announce("a")
     behind_nothing = RedisLiveState(RedisSettings(url="redis://127.0.0.1:1/0"))
     behind_nothing.announce("a")
-
-
-# --------------------------------------------------------------------------------------------- Redis alone
-
-
-@pytest.fixture
-def own_settings() -> RedisSettings:
-    return redis_settings()
-
-
-@pytest.fixture
-def server(own_settings: RedisSettings) -> Iterator[Any]:
-    with redis_py.Redis.from_url(own_settings.url) as client:
-        yield client
-
-
-def keys_of(server: Any, chosen: RedisSettings) -> list[bytes]:
-    return list(server.scan_iter(f"{chosen.prefix}*"))
-
-
-async def use_everything(here: LiveState, there: LiveState) -> None:
-    await here.put_chain(ACME, ["a"], chain(1))
-    await here.put_inference(ACME, InferenceId("i2"), SessionId("s2"))
-    await there.get_chain(ACME, ["a"])
-    await there.get_session(ACME, InferenceId("i2"))
-    await there.has_session(ACME, SessionId("s2"))
-    await here.claim(ACME, "k", "a")
-    await here.take([bucket()])
-    here.count(ACME, "turns")
-    await here.counts(ACME)
-
-
-def test_nothing_lives_for_ever_and_everything_is_under_the_prefix(server: Any, own_settings: RedisSettings) -> None:
-    async def scenario() -> None:
-        before = set(server.scan_iter("*"))
-        async with in_redis(own_settings) as pair:
-            await use_everything(*pair)
-        mine = keys_of(server, own_settings)
-        assert len(mine) >= 9
-        assert all(server.pttl(key) > 0 for key in mine)
-        assert all(key in before or key.startswith((b"test-", b"onward")) for key in server.scan_iter("*"))
-
-    asyncio.run(scenario())
-
-
-def test_entries_live_on_while_they_are_used(server: Any, own_settings: RedisSettings) -> None:
-    async def scenario() -> None:
-        async with in_redis(own_settings) as (here, there):
-            await use_everything(here, there)
-            kinds = b"chain:", b"transcript:", b"inference:", b"session:", b"claim:"
-            entries = [key for key in keys_of(server, own_settings) if any(kind in key for kind in kinds)]
-            for key in entries:
-                server.pexpire(key, 30_000)
-        async with in_redis(own_settings) as (here, there):
-            for number in (1, 2):
-                await here.get_session(ACME, InferenceId(f"i{number}"))
-                await here.has_session(ACME, SessionId(f"s{number}"))
-            await there.get_chain(ACME, ["a"])
-            await there.claim(ACME, "k", "b")
-        assert all(server.pttl(key) > 60_000 for key in entries), entries
-
-    asyncio.run(scenario())
-
-
-def test_what_is_not_used_goes(server: Any, own_settings: RedisSettings) -> None:
-    async def scenario() -> None:
-        async with in_redis(own_settings.model_copy(update={"entry_ttl_s": 0.05})) as (here, there):
-            await here.put_chain(ACME, ["a"], chain(1))
-
-            async def gone() -> bool:
-                return not any(b"chain:" in key for key in keys_of(server, own_settings))
-
-            await until(gone)
-            assert await there.get_chain(ACME, ["a"]) is None
-            assert await here.get_chain(ACME, ["a"]) == chain(1), "the replica that put it has it itself"
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("kind", [b"transcript:", b"chain:"])
-def test_a_chain_that_was_evicted_in_part_is_unknown(server: Any, own_settings: RedisSettings, kind: bytes) -> None:
-    async def scenario() -> None:
-        async with in_redis(own_settings) as (here, there):
-            await here.put_chain(ACME, ["a", "a2"], chain(1))
-            await here.put_chain(ACME, ["b"], chain(2))
-            for key in keys_of(server, own_settings):
-                if kind in key and (b"i1" in key or key.endswith(b":a")):
-                    server.delete(key)
-            assert await there.get_chain(ACME, ["a", "b"]) == chain(2)
-
-    asyncio.run(scenario())
-
-
-def test_who_gives_up_leaves_the_others_their_answers(own_settings: RedisSettings) -> None:
-    """All share one connection, whose answers come in order."""
-
-    async def scenario() -> None:
-        async with in_redis(own_settings) as (here, there):
-            for number in range(50):
-                await here.put_inference(ACME, InferenceId(f"i{number}"), SessionId(f"s{number}"))
-            asked = [asyncio.ensure_future(there.get_session(ACME, InferenceId(f"i{number}"))) for number in range(50)]
-            await asyncio.sleep(0)
-            for each in asked[::3]:
-                each.cancel()
-            found = await asyncio.gather(*asked, return_exceptions=True)
-            assert sum(isinstance(each, asyncio.CancelledError) for each in found) == len(asked[::3])
-            assert all(each == f"s{n}" for n, each in enumerate(found) if not isinstance(each, asyncio.CancelledError))
-            assert await there.get_session(ACME, InferenceId("i7")) == "s7"
-
-    asyncio.run(scenario())
-
-
-def test_foreign_values_are_unknown(server: Any, own_settings: RedisSettings) -> None:
-    async def scenario() -> None:
-        async with in_redis(own_settings) as (here, there):
-            await here.put_chain(ACME, ["a"], chain(1))
-            for key in keys_of(server, own_settings):
-                if b"chain:" in key:
-                    server.set(key, b"\x93not ours")
-                else:
-                    server.delete(key)
-                    server.lpush(key, "another type")
-            assert await there.get_chain(ACME, ["a"]) is None
-            assert await there.get_session(ACME, InferenceId("i1")) is None
-            await there.put_chain(ACME, ["b"], chain(2))
-            assert await there.get_chain(ACME, ["b"]) == chain(2)
-            assert here.state == there.state == "ok"
-
-    asyncio.run(scenario())
-
-
-def test_who_may_have_forgotten_says_so(server: Any, own_settings: RedisSettings) -> None:
-    async def scenario() -> None:
-        async with RedisLiveState(own_settings, 0.3) as here, RedisLiveState(own_settings, 0.3) as there:
-            assert await here.claim(ACME, "k", "a") is None, "Redis was empty a moment ago"
-            assert await there.claim(ACME, "k", "b") == "a", "but what is held is held"
-            await until(sure_of(here, "a"))
-            for key in keys_of(server, own_settings):
-                server.delete(key)
-            assert await there.claim(ACME, "k", "b") is None
-            assert await here.claim(ACME, "k", "b") == "a", "its own it remembers itself"
-            assert await here.claim(ACME, "k", "a") == "b", "and learns who else was told that it holds"
-            await until(sure_of(there, "b"))
-            async with RedisLiveState(own_settings, 0.3) as newcomer:
-                assert await newcomer.claim(ACME, "k2", "a") is None, "a failover may be why it had to connect"
-
-    asyncio.run(scenario())
-
-
-def sure_of(state: LiveState, content: str) -> Callable[[], Coroutine[Any, Any, bool]]:
-    async def sure() -> bool:
-        return await state.claim(ACME, "k", content) == content
-
-    return sure
-
-
-def test_a_scorer_without_a_loop_announces_too(own_settings: RedisSettings) -> None:
-    async def scenario() -> None:
-        async with in_redis(own_settings) as (here, _):
-            with here.changes("rewards") as changes:
-                await changes.wait(0.5)
-                announcer = await asyncio.to_thread(RedisAnnouncer, own_settings)
-                announcer.announce("rewards")
-                await asyncio.to_thread(announcer.close)
-                assert await changes.wait(WAIT_S)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1:port", "redis://127.0.0.1/0?colour=red"])
-def test_an_address_that_is_none_names_the_setting(url: str) -> None:
-    for adapter in (RedisLiveState, RedisAnnouncer):
-        with pytest.raises(ConfigError, match=r"redis\.url"):
-            adapter(RedisSettings(url=url))
