@@ -21,6 +21,7 @@ from fastapi import Body, FastAPI
 from fastapi.responses import StreamingResponse
 
 from core.events import Sampling
+from core.fleet import LIVE, Assignment
 from core.ids import InferenceId, Version
 from core.ports import GenerateRequest, OutputDelta, TokenChunk
 
@@ -56,6 +57,13 @@ class StubPolicy:
     async def generate(self, _request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         for chunk in self._chunks:
             yield chunk
+
+
+class StubTraffic:
+    """No experiment."""
+
+    def assign(self, _unit: str) -> Assignment:
+        return LIVE
 
 
 class ByteRenderer:
@@ -117,7 +125,7 @@ def onward(directory: Path) -> FastAPI:
             clock=SystemClock(),
             model_name=MODEL,
             readiness=dict,
-            rollback=lambda _version, _why: None,
+            traffic=StubTraffic(),
         )
     )
 
