@@ -28,7 +28,7 @@ def limits(answer: Any) -> list[str]:
 
 @pytest.fixture
 def service(make_service: MakeService) -> Service:
-    return make_service(keys=KEYS, namespaces={"acme": {"requests_per_minute": 60, "burst": 5}})
+    return make_service(keys=KEYS, namespaces={"acme": {"requests_per_minute": 3, "burst": 5}})
 
 
 def test_a_key_gets_its_burst_and_then_429(service: Service) -> None:
@@ -36,7 +36,7 @@ def test_a_key_gets_its_burst_and_then_429(service: Service) -> None:
     second = service.chat("hi", headers=ADA, stream=True)
     assert (first.status_code, second.status_code) == (200, 200)
     assert [limits(first)[:2], limits(second)[:2]] == [["2", "1"], ["2", "0"]]
-    assert limits(second)[2] in ("59.9s", "60s", "1m0s")
+    assert limits(second)[2] == "1m0s" or 50 < float(limits(second)[2].removesuffix("s")) <= 60
     refused = service.chat("hi", headers=ADA)
     assert refused.status_code == 429
     assert refused.json()["error"] == {
@@ -56,8 +56,8 @@ def test_all_keys_of_a_namespace_share_its_limit_and_no_others(service: Service)
     statuses = [service.chat("hi", headers=BOB).status_code for _ in range(4)]
     assert statuses == [200, 200, 200, 429], "what was refused by the key took nothing of the namespace's"
     refused = service.chat("hi", headers=BOB)
-    assert "60 requests per minute of all API keys of this namespace" in refused.json()["error"]["message"]
-    assert refused.headers["retry-after"] == "1"
+    assert "3 requests per minute of all API keys of this namespace" in refused.json()["error"]["message"]
+    assert 10 < int(refused.headers["retry-after"]) <= 20
     unlimited = [service.chat("hi", headers=EVE) for _ in range(8)]
     assert {answer.status_code for answer in unlimited} == {200}
     assert not any(name in answer.headers for answer in unlimited for name in LIMIT)
