@@ -1,7 +1,8 @@
 """Kafka's clients as we want them: how they are configured, made, and what their errors mean to us."""
 
+import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeVar
 
@@ -9,6 +10,7 @@ from kafka.errors import (
     AuthorizationError,
     KafkaConfigurationError,
     KafkaError,
+    KafkaTimeoutError,
     SaslAuthenticationFailedError,
     UnsupportedVersionError,
 )
@@ -77,13 +79,44 @@ def connected(settings: KafkaSettings, make: Callable[..., T], **more: Any) -> T
         begun.append(KafkaNetClient(**configuration))
         return begun[-1]
 
-    with explained():
+    with explained(), _listening() as said:
         try:
             return make(**more, kafka_client=client)
-        except KafkaError:
+        except KafkaError as error:
             for one in begun:
                 one.close()
+            if isinstance(error, KafkaTimeoutError):
+                raise _why_not(settings, said) from error
             raise
+
+
+def _why_not(settings: KafkaSettings, said: Sequence[str]) -> LogError | LogUnavailable:
+    """A broker accepts connections and nothing comes of it."""
+    refusals = [reason for reason in said if "Sasl" in reason or "SSL" in reason]
+    if refusals:
+        return LogError(f"Kafka refuses: {refusals[-1]}")
+    servers = ", ".join(settings.bootstrap_servers)
+    reason = said[-1] if said else "silence"
+    return LogUnavailable(f"Kafka at {servers} does not answer over {settings.security_protocol}: {reason}")
+
+
+@contextmanager
+def _listening() -> Iterator[list[str]]:
+    """To why a client could not connect: kafka-python tells nobody but its log."""
+    said: list[str] = []
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if str(record.msg).startswith("Bootstrap connection to") and isinstance(record.args, tuple):
+                said.append(str(record.args[1]))
+
+    ear = Ear(logging.WARNING)
+    speaker = logging.getLogger("kafka.net.manager")
+    speaker.addHandler(ear)
+    try:
+        yield said
+    finally:
+        speaker.removeHandler(ear)
 
 
 def reach_any(settings: KafkaSettings) -> None:

@@ -134,6 +134,6 @@ def _admin(settings: KafkaSettings) -> Iterator[Any]:
         finally:
             admin.close()
     except LogUnavailable as error:
-        raise ConfigError(f"kafka.bootstrap_servers: {error}") from error
+        raise ConfigError(f"kafka.bootstrap_servers, kafka.security_protocol: {error}") from error
     except LogError as error:
-        raise ConfigError(f"kafka.security_protocol, kafka.sasl_*: {error}") from error
+        raise ConfigError(f"kafka.security_protocol, kafka.sasl_*, kafka.ssl_*: {error}") from error

@@ -13,13 +13,20 @@ from deploy.services.server import Server, ServiceError
 
 
 class Broker(Server):
-    """`properties` are set over those of the file below."""
+    """`properties` are set over those of the file below; `listeners` are further ones, each with its protocol, and a
+    port of that name."""
 
     name = "kafka"
-    port_names = ("port", "controller")
 
-    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(directory)
+        self._listeners = dict(listeners or {})
+        self.port_names = ("port", "controller", *self._listeners)
         self._file = self.directory / "server.properties"
         self._data = self.directory / "data"
         self._properties = dict(properties or {})
@@ -33,9 +40,13 @@ class Broker(Server):
 
     def _addresses(self) -> dict[str, str]:
         controller = f"127.0.0.1:{self.ports['controller']}"
+        clients = [f"PLAINTEXT://{self.address}"]
+        clients += [f"{name}://127.0.0.1:{self.ports[name]}" for name in self._listeners]
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self._listeners}
         return {
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "listeners": ",".join([*clients, f"CONTROLLER://{controller}"]),
+            "advertised.listeners": ",".join(clients),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             "controller.quorum.voters": f"1@{controller}",
         }
 
@@ -68,7 +79,6 @@ _FIXED = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "auto.create.topics.enable": "false",  # topics have settings: `onward migrate` makes them
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "8",

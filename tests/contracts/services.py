@@ -30,10 +30,12 @@ def require_services() -> Services:
     return Services(kafka=(stack.kafka.address,), postgres=stack.postgres.url, redis=stack.redis.url)
 
 
-def require_broker(directory: Path, properties: Mapping[str, str] | None = None) -> Broker:
+def require_broker(
+    directory: Path, properties: Mapping[str, str] | None = None, listeners: Mapping[str, str] | None = None
+) -> Broker:
     """A Kafka of the test's own, to be harmed; skipped like the others. Whoever takes it calls `kill` at the end."""
     require_services()
-    broker = Broker(directory, properties)
+    broker = Broker(directory, properties, listeners)
     broker.up()
     return broker
 

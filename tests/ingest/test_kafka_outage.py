@@ -13,8 +13,8 @@ from kafka_world import PARTITIONS, is_there, open_log, topics_of_our_own, wait_
 from services import require_broker
 
 from core.errors import LogUnavailable
-from core.events import SessionEnded, Topic
-from core.ids import Namespace, SessionId
+from core.events import Outcome, SessionEnded, Topic
+from core.ids import Namespace, OutcomeId, SessionId
 from core.ports import EventLog, Reader, Record
 from core.settings import KafkaSettings
 from deploy.services.broker import Broker
@@ -35,6 +35,19 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def ended(session: str) -> SessionEnded:
     return SessionEnded(session_id=SessionId(session), namespace=Namespace("n"), received_at=NOW)
+
+
+def numbered(writer: int, number: int) -> Outcome:
+    return Outcome(
+        outcome_id=OutcomeId(f"{writer}-{number}"),
+        inference_id=None,
+        session_id=SessionId(f"session-{writer}"),
+        namespace=Namespace("n"),
+        name="rating",
+        value=number,
+        observed_at=NOW,
+        received_at=NOW,
+    )
 
 
 def read_all(log: EventLog, reader: Reader) -> list[Record]:
@@ -59,7 +72,7 @@ class Writers:
 
     async def _write(self, writer: int) -> None:
         while not self.stopping:
-            await self._log.append(Topic.TURNS, ended(f"{writer}-{self.acknowledged[writer]}"))
+            await self._log.append(Topic.TURNS, numbered(writer, self.acknowledged[writer]))
             self.acknowledged[writer] += 1
             await asyncio.sleep(0.005)
 
@@ -99,12 +112,11 @@ def test_a_broker_killed_twice_loses_nothing_acknowledged(broker: Broker, tmp_pa
         log.close()
     seen: dict[int, list[int]] = defaultdict(list)
     for record in records:
-        assert isinstance(record.event, SessionEnded)
-        writer, number = map(int, record.event.session_id.split("-"))
+        assert isinstance(record.event, Outcome)
+        writer, number = map(int, record.event.outcome_id.split("-"))
         seen[writer].append(number)
-    assert {writer: sorted(set(numbers)) for writer, numbers in seen.items()} == {
-        writer: list(range(count)) for writer, count in writers.acknowledged.items()
-    }
+    first_seen = {writer: list(dict.fromkeys(numbers)) for writer, numbers in seen.items()}
+    assert first_seen == {writer: list(range(count)) for writer, count in writers.acknowledged.items()}
     again = len(records) - writers.total()
     logger.warning("%d acknowledged, %d in the log, %d of them again", writers.total(), len(records), again)
     assert again < writers.total() / 4
