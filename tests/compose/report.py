@@ -3,17 +3,22 @@ with its settings; reads {"inference_ids", "outcome_ids"} and writes one line of
 
 import json
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 from sqlalchemy import func, select
 
 from core import tables
+from core.errors import LogUnavailable
 from core.events import Topic
+from core.ports import EventLog, Record
 from core.store import policies, rewards, turns
 from core.whole_log import read_whole
 from onward.proof import lineage_of, prove_exactly_once
 from onward.wiring import open_foundation
+
+CONNECT_S = 60.0
 
 
 def main() -> None:
@@ -30,7 +35,7 @@ def main() -> None:
             for name, table in (("turns", tables.turns), ("outcomes", tables.outcomes), ("rewards", tables.rewards))
         }
     newest = versions[0][0].version
-    in_log = [record for batch in read_whole(foundation.log, Topic.TURNS) for record in batch]
+    in_log = read_turns(foundation.log)
     result = {
         "missing_turns": sorted(set(inference_ids) - set(stored)),
         "missing_outcomes": sorted(set(asked["outcome_ids"]) - set(outcomes)),
@@ -43,6 +48,18 @@ def main() -> None:
     }
     foundation.close()
     sys.stdout.write(json.dumps(result) + "\n")
+
+
+def read_turns(log: EventLog) -> list[Record]:
+    """Once it is connected."""
+    deadline_s = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            return [record for batch in read_whole(log, Topic.TURNS) for record in batch]
+        except LogUnavailable:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)
 
 
 main()
