@@ -11,6 +11,7 @@ from core.events import Topic
 from core.ports import EventLog, Record, Store, TopicPartition
 from core.store.offsets import set_offsets, take_over
 
+_JOIN_S = 1.0  # while others come or go: only who polls for long enough, and often, joins again
 logger = logging.getLogger(__name__)
 
 
@@ -44,7 +45,7 @@ class Membership:
             try:
                 self._take_over(frozenset(self._assigned))
             except (Unavailable, Fenced):
-                self._consumer.poll(max_records, 0)  # how a zombie joins again; `recover` goes back
+                self._consumer.poll(max_records, max(timeout_s, _JOIN_S))  # `recover` goes back
                 raise
         records = self._consumer.poll(max_records, timeout_s)
         return [record for record in records if record.source in self._offsets]
@@ -59,8 +60,12 @@ class Membership:
         self._offsets |= offsets
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """To the log, for those who watch the group; a restart does not depend on it."""
-        self._consumer.commit(offsets)
+        """To the log, for those who watch the group; a restart does not depend on it. While the log is away, or others
+        come or go, they wait for the next one."""
+        try:
+            self._consumer.commit(offsets)
+        except Unavailable as error:
+            logger.info("group %s: the log was not told how far it has come: %s", self._group, error)
 
     def recover(self, error: Unavailable | Fenced) -> None:
         """What was read and is not in the store is read again: by this member, if it is still the owner."""
