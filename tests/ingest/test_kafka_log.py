@@ -98,6 +98,7 @@ class Worker:
 
     def __init__(self, log: KafkaEventLog, name: str) -> None:
         self.read: list[Record] = []
+        self.owned: frozenset[TopicPartition] = frozenset()
         self.member = log.consumer("group", [Topic.TURNS], Listener())
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name)
@@ -106,9 +107,10 @@ class Worker:
     def _run(self) -> None:
         while not self._stopping.is_set():
             records = self.member.poll(5, 0.1)
+            self.owned = self.member.assignment()
             if records:
                 self.read += records
-                self.member.commit({source: self.member.position(source) for source in self.member.assignment()})
+                self.member.commit({source: self.member.position(source) for source in self.owned})
         self.member.close()
 
     def stop(self) -> None:
@@ -131,19 +133,83 @@ def test_members_that_come_and_go_read_every_record_once(log: KafkaEventLog) -> 
         wait_for(lambda: first.read)
         second = Worker(log, "second")
         workers.append(second)
-        wait_for(lambda: write(20) or second.member.assignment())
+        wait_for(lambda: write(20) or second.owned)
         write(200)
         wait_for(lambda: len(second.read) > 50)
-        assert first.member.assignment() | second.member.assignment() == EVERY
+        assert first.owned | second.owned == EVERY
         workers.remove(second)
         second.stop()
-        wait_for(lambda: write(20) or first.member.assignment() == EVERY)
+        wait_for(lambda: write(20) or first.owned == EVERY)
         wait_for(lambda: len(first.read) + len(second.read) >= written)
     finally:
         for worker in workers:
             worker.stop()
     places = [(record.partition, record.offset) for record in first.read + second.read]
     assert len(set(places)) == len(places) == written
+
+
+class Keeper(Listener):
+    """A member that keeps its positions elsewhere, beside what it did, and goes back to them at every change."""
+
+    def __init__(self, log: KafkaEventLog, kept: dict[TopicPartition, int]) -> None:
+        super().__init__()
+        self.wrong: list[str] = []
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.member = log.consumer("group", [Topic.TURNS], self)
+        self._kept = kept
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        super().on_assigned(partitions)
+        assert self.member is not None
+        for source in self.member.assignment():
+            self.member.seek(source, self._kept.get(source, 0))
+
+    def _run(self) -> None:
+        assert self.member is not None
+        while not self._stopping.is_set():
+            for record in self.member.poll(50, 0.05):
+                if record.offset != self._kept.get(record.source, 0):
+                    self.wrong.append(f"{record.source} {record.offset}, not {self._kept.get(record.source, 0)}")
+                self._kept[record.source] = record.offset + 1
+            self.owned = self.member.assignment()
+        self.member.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+def test_who_goes_back_at_a_change_reads_nothing_twice(log: KafkaEventLog) -> None:
+    kept: dict[TopicPartition, int] = {}
+    writing = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not writing.is_set():
+            log.append_blocking(Topic.TURNS, [ended(f"session-{number + index}") for index in range(20)])
+            number += 20
+
+    writer = threading.Thread(target=write)
+    first = Keeper(log, kept)
+    writer.start()
+    try:
+        for _ in range(3):
+            wait_for(lambda: first.owned == EVERY)
+            second = Keeper(log, kept)
+            wait_for(lambda: second.owned)  # noqa: B023
+            second.stop()
+            assert not second.wrong
+        writing.set()
+        writer.join()
+        wait_for(lambda: all(kept.get(source, 0) == log.end(source) for source in EVERY))
+    finally:
+        writing.set()
+        writer.join()
+        first.stop()
+    assert not first.wrong
 
 
 def test_what_is_revoked_can_be_committed_before_another_has_it(log: KafkaEventLog) -> None:
