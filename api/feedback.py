@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from api.context import Context
 from api.identity import Identity
-from api.intake import check_id
+from api.intake import check_id, is_id
 from api.limits import ERRORS, admit
 from api.lookup import look_up, read
 from api.outcome_targets import Subject, check_superseded, check_target, find_subject
@@ -215,7 +215,9 @@ async def _withdraw(context: Context, identity: Identity, outcome_id: OutcomeId)
 
 async def _known(context: Context, namespace: Namespace, outcome_id: OutcomeId) -> Outcome:
     """Raises NotFound. Waits for the writer as long as feedback waits for an inference."""
-    found = await look_up(context.services, lambda c: turns.get_outcome(c, namespace, outcome_id))
+    found = None
+    if is_id(outcome_id):
+        found = await look_up(context.services, lambda c: turns.get_outcome(c, namespace, outcome_id))
     if found is None or found[0].withdrawn:
         raise NotFound(f"no feedback {outcome_id}", param="feedback_id", code="unknown_feedback")
     return found[0]

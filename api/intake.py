@@ -70,8 +70,13 @@ def take_in(
     )
 
 
+def is_id(value: str) -> bool:
+    """Nothing has any other: there is no use in asking, and not every store can hold it."""
+    return _ID.fullmatch(value) is not None
+
+
 def check_id(value: str, field: str) -> str:
-    if not _ID.fullmatch(value):
+    if not is_id(value):
         raise InvalidRequest(f"{field}: 1 to 128 of the characters A-Z, a-z, 0-9 and . _ : @ / -", param=field)
     return value
 

@@ -42,7 +42,7 @@ _STATUS: dict[OrderKind, str] = {
 class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
     """`POST /v1/policies/{version}/promote`, and the other orders."""
 
-    why: Annotated[str, Meta(min_length=1, max_length=1000)]
+    why: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
 
 
 order_decoder = msgspec.json.Decoder(OrderBody)

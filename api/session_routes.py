@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from api.context import Context
+from api.intake import is_id
 from api.lookup import look_up
 from api.outcome_targets import has_session
 from api.plain import identify, json_response, only_parameters
@@ -31,6 +32,8 @@ def session_router(context: Context) -> APIRouter:
         """Its turns (each names its parent), their outcomes and rewards, as far as they have reached the store."""
         identity = identify(context, request)
         only_parameters(request)
+        if not is_id(session_id):
+            raise _unknown(session_id)
         found = await look_up(services, lambda c: _session(c, identity.namespace, SessionId(session_id)))
         if found is None:
             raise _unknown(session_id)
@@ -42,7 +45,7 @@ def session_router(context: Context) -> APIRouter:
         identity = identify(context, request)
         identity.require("chat")
         namespace, known_id = identity.namespace, SessionId(session_id)
-        if not await has_session(services, namespace, known_id):
+        if not is_id(session_id) or not await has_session(services, namespace, known_id):
             raise _unknown(session_id)
         ended = SessionEnded(session_id=known_id, namespace=namespace, received_at=services.clock.now())
         await context.background.insist(services.log.append(Topic.TURNS, ended))

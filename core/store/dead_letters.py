@@ -18,7 +18,7 @@ def put_dead_letters(connection: Connection, letters: Sequence[DeadLetter]) -> i
             "topic": letter.topic,
             "partition": letter.partition,
             "record_offset": letter.offset,
-            "reason": letter.reason,
+            "reason": letter.reason.replace("\0", "\\0"),  # Postgres' text cannot hold it
             "raw": letter.raw,
             "at": to_micros(letter.at),
         }
