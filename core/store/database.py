@@ -45,9 +45,9 @@ class SqlStore:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A read-write transaction. Raises StoreUnavailable when the database cannot be used, also where two
-        transactions waited for each other and this one had to go: nothing was written, unless it says so when the
-        connection broke while committing. Who tries again finds out."""
+        """A read-write transaction. Raises StoreUnavailable when the database cannot be used, and where two transactions
+        waited for each other and this one had to go. Then nothing was written, but for a connection that broke amid
+        the commit: who tries again finds what is there."""
         with explained(self._name), self._engine.begin() as connection:
             yield connection
 
