@@ -45,7 +45,7 @@ class SqlStore:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A read-write transaction. Raises StoreUnavailable when the database cannot be used, and where two transactions
+        """A read-write transaction. Raises StoreUnavailable when the database cannot be used, and where two of them
         waited for each other and this one had to go. Then nothing was written, but for a connection that broke amid
         the commit: who tries again finds what is there."""
         with explained(self._name), self._engine.begin() as connection:
