@@ -60,7 +60,7 @@ def test_it_learns_and_engines_follow(stack: Stack) -> None:
         wait_for(lambda: stack.newest_version() > before + 1, 180, "two further versions")
 
         def are_there() -> bool:
-            replicas = ask(stack.url + "/v1/fleet", stack.key("admin_key"))["replicas"]
+            replicas = ask(stack.url + "/v1/fleet", stack.key("admin_key"))["data"]
             return len(replicas) == 2 and all((replica["serving"] or 0) > before for replica in replicas)
 
         wait_for(are_there, 120, "both engines on a version that learned")
