@@ -22,6 +22,7 @@ from ingest.kafka_clients import explained
 from ingest.kafka_reader import Found, KafkaReader, RoundConsumer
 
 _HEARTBEAT_MS: Final = 1000  # how soon a member learns that others have come or gone
+_ROUND_S: Final = 0.1
 _Kind = Literal["assigned", "revoked", "lost"]
 
 
@@ -30,20 +31,17 @@ class _Notes(AsyncConsumerRebalanceListener):  # type: ignore[misc]
 
     def __init__(self, client: RoundConsumer) -> None:
         self._client = client
-        self._notes: deque[tuple[_Kind, frozenset[KafkaPartition]]] = deque()
-
-    def take(self) -> tuple[_Kind, frozenset[KafkaPartition]] | None:
-        return self._notes.popleft() if self._notes else None
+        self.waiting: deque[tuple[_Kind, frozenset[KafkaPartition]]] = deque()
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
         self._client.pause(*assigned)
-        self._notes.append(("assigned", frozenset(assigned)))
+        self.waiting.append(("assigned", frozenset(assigned)))
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
-        self._notes.append(("revoked", frozenset(revoked)))
+        self.waiting.append(("revoked", frozenset(revoked)))
 
     async def on_partitions_lost(self, lost: Any) -> None:
-        self._notes.append(("lost", frozenset(lost)))
+        self.waiting.append(("lost", frozenset(lost)))
 
 
 class KafkaMember(KafkaReader):
@@ -86,8 +84,8 @@ class KafkaMember(KafkaReader):
         strange = offsets.keys() - self._positions.keys()
         if strange:
             raise Fenced(f"group {self._group}: {', '.join(map(str, sorted(strange)))} are not ours")
-        state = client.group_metadata().state
-        if state is MemberState.UNJOINED:
+        state = self._finish_rebalance(client)
+        if state is MemberState.UNJOINED or self._has_lost(offsets.keys()):
             raise Fenced(f"group {self._group} has gone on without this member")
         if state is MemberState.REBALANCING:
             raise LogUnavailable(f"group {self._group} shares its partitions anew; nothing was committed")
@@ -107,9 +105,10 @@ class KafkaMember(KafkaReader):
         if self._closed or self._client is None:
             self._closed = True
             return
-        left = self._client.group_metadata().state is MemberState.UNJOINED
         try:
-            self._tell("lost" if left else "revoked", frozenset(self._positions))
+            state = self._finish_rebalance(self._client)
+            self._pass_all_on()
+            self._tell("lost" if state is MemberState.UNJOINED else "revoked", frozenset(self._positions))
         finally:
             super().close()
 
@@ -135,18 +134,37 @@ class KafkaMember(KafkaReader):
     def _after_round(self, client: RoundConsumer, found: Found) -> Found:
         """Pass on what happened to the group. The listener may have sought: what was fetched is then fetched again."""
         assert self._notes is not None
-        changed = bool(self._arriving)
+        if not self._notes.waiting and not self._arriving:
+            return found
         try:
-            while note := self._notes.take():
-                changed = True
-                self._pass_on(*note)
+            self._pass_all_on()
             if self._arriving:
                 self._welcome(client)
         finally:
-            if changed:
-                for source in self._positions.keys() & set(map(self._ours, found)):
-                    self._go_to(client, source, self._positions[source])
-        return {} if changed else found
+            self._put_back(client, found)
+        return {}
+
+    def _finish_rebalance(self, client: RoundConsumer) -> MemberState:
+        """Nothing can be committed while one is under way. What is revoked by it is ours until the next round."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while client.group_metadata().state is MemberState.REBALANCING and time.monotonic() < deadline_s:
+            with explained():
+                self._put_back(client, client.round(1, _ROUND_S))
+        return client.group_metadata().state
+
+    def _put_back(self, client: RoundConsumer, found: Found) -> None:
+        for source in self._positions.keys() & set(map(self._ours, found)):
+            self._go_to(client, source, self._positions[source])
+
+    def _has_lost(self, sources: Iterable[TopicPartition]) -> bool:
+        assert self._notes is not None
+        lost = {self._ours(one) for kind, partitions in self._notes.waiting if kind == "lost" for one in partitions}
+        return not lost.isdisjoint(sources)
+
+    def _pass_all_on(self) -> None:
+        assert self._notes is not None
+        while self._notes.waiting:
+            self._pass_on(*self._notes.waiting.popleft())
 
     def _pass_on(self, kind: _Kind, partitions: frozenset[KafkaPartition]) -> None:
         sources = frozenset(map(self._ours, partitions))

@@ -173,7 +173,7 @@ def test_a_log_may_be_made_before_its_broker_is_there(broker: Broker, tmp_path: 
     log = SpoolingLog(KafkaEventLog(settings), tmp_path / "spool", 1 << 20)
     log.append_blocking(Topic.TURNS, [ended("early")])
     assert time.monotonic() - began_s < 3.0
-    assert broker.address in log.state
+    wait_for(lambda: broker.address in log.state)
     broker.up()
     wait_for(lambda: "onward migrate" in log.state)  # its topics are not there
     migrate(settings, PARTITIONS)
