@@ -15,7 +15,7 @@ NAME ?=
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run services services-down test soak faults check bench model sglang-cpu lock clean
+.PHONY: install demo run services services-down test soak faults check bench model sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
