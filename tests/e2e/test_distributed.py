@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,12 @@ def foundation(service: Service) -> Iterator[Foundation]:
 
 
 def stage(service: Service, name: str) -> psutil.Process:
-    return next(child for child in psutil.Process(service.pid).children() if name in child.cmdline())
+    """Raises LookupError while there is none."""
+    for child in psutil.Process(service.pid).children():
+        with suppress(psutil.NoSuchProcess):  # it ends just now
+            if name in child.cmdline():
+                return child
+    raise LookupError(name)
 
 
 class Users:
@@ -150,7 +156,7 @@ def test_a_stage_that_is_killed_costs_nothing_acknowledged(service: Service, fou
 def is_back(service: Service, name: str, before: int) -> bool:
     try:
         pid = stage(service, name).pid
-    except StopIteration:
+    except LookupError:
         return False
     ready = service.directory / "ready" / f"{name}.pid"
     return pid != before and ready.exists() and ready.read_text() == str(pid)
