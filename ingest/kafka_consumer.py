@@ -19,10 +19,9 @@ from core.events import Topic
 from core.ports import RebalanceListener, Record, TopicPartition
 from core.settings import KafkaSettings
 from ingest.kafka_clients import explained
-from ingest.kafka_reader import Found, KafkaReader, RoundConsumer
+from ingest.kafka_reader import JOIN_S, Found, KafkaReader, RoundConsumer
 
 _HEARTBEAT_MS: Final = 1000  # how soon a member learns that others have come or gone
-_ROUND_S: Final = 0.1
 _Kind = Literal["assigned", "revoked", "lost"]
 
 
@@ -84,7 +83,7 @@ class KafkaMember(KafkaReader):
         strange = offsets.keys() - self._positions.keys()
         if strange:
             raise Fenced(f"group {self._group}: {', '.join(map(str, sorted(strange)))} are not ours")
-        state = self._finish_rebalance(client)
+        state = self._finish_rebalance(client, self._timeout_s)
         if state is MemberState.UNJOINED or self._has_lost(offsets.keys()):
             raise Fenced(f"group {self._group} has gone on without this member")
         if state is MemberState.REBALANCING:
@@ -105,12 +104,13 @@ class KafkaMember(KafkaReader):
         if self._closed or self._client is None:
             self._closed = True
             return
+        state = MemberState.REBALANCING
         try:
-            state = self._finish_rebalance(self._client)
+            state = self._finish_rebalance(self._client, JOIN_S)
             self._pass_all_on()
             self._tell("lost" if state is MemberState.UNJOINED else "revoked", frozenset(self._positions))
-        finally:
-            super().close()
+        finally:  # a broker that waits for others to join hears of nothing else meanwhile, nor that we leave
+            self._close(0.0 if state is MemberState.REBALANCING else self._timeout_s)
 
     # ------------------------------------------------------------------------------------------ membership
 
@@ -144,12 +144,12 @@ class KafkaMember(KafkaReader):
             self._put_back(client, found)
         return {}
 
-    def _finish_rebalance(self, client: RoundConsumer) -> MemberState:
+    def _finish_rebalance(self, client: RoundConsumer, timeout_s: float) -> MemberState:
         """Nothing can be committed while one is under way. What is revoked by it is ours until the next round."""
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + timeout_s
         while client.group_metadata().state is MemberState.REBALANCING and time.monotonic() < deadline_s:
             with explained():
-                self._put_back(client, client.round(1, _ROUND_S))
+                self._put_back(client, client.round(1, 0.0))
         return client.group_metadata().state
 
     def _put_back(self, client: RoundConsumer, found: Found) -> None:

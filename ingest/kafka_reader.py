@@ -20,6 +20,7 @@ from ingest.kafka_clients import connected, explained, options, topic_name
 from ingest.records import to_record
 
 COMPACTED: Final = frozenset({Topic.RELEASES})
+JOIN_S: Final = 1.0
 _FETCH_WAIT_MS: Final = 200
 Found = Mapping[KafkaPartition, Sequence[Any]]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,9 +29,13 @@ logger = logging.getLogger(__name__)
 
 class RoundConsumer(KafkaConsumer):  # type: ignore[misc]
     """One round at a time. `poll` may go through both rounds of a rebalance in one call: what was revoked in the first
-    is another's after the second, before anybody could commit it."""
+    is another's after the second, before anybody could commit it. And a join whose end falls between two calls is
+    begun anew, for the whole group: so joining is waited for, up to `JOIN_S`."""
 
     def round(self, max_records: int, timeout_s: float) -> Found:
+        if self.config["group_id"] is not None and self._coordinator.need_rejoin():
+            self._coordinator.poll(timeout_ms=int(1000 * max(timeout_s, JOIN_S)))
+            return {}
         found: Found = self._poll_once(Timer(int(1000 * timeout_s)), max_records)
         return found
 
@@ -56,7 +61,7 @@ class KafkaReader:
         return frozenset(self._positions)
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Takes longer than `timeout_s` while it connects."""
+        """Takes longer than `timeout_s` while it connects or joins."""
         deadline_s = time.monotonic() + timeout_s
         client = self._open()
         while True:
@@ -81,10 +86,13 @@ class KafkaReader:
 
     def close(self) -> None:
         """Again: nothing happens."""
+        self._close(self._timeout_s)
+
+    def _close(self, timeout_s: float) -> None:
         if not self._closed:
             self._closed = True
             if self._client is not None:
-                self._client.close(autocommit=False, timeout_ms=int(1000 * self._timeout_s))
+                self._client.close(autocommit=False, timeout_ms=int(1000 * timeout_s))
 
     # ------------------------------------------------------------------------------------------ opening
 
