@@ -25,6 +25,7 @@ from serving.sglang.generation import Generation, open_session
 
 _SUSPECT_S = 2.0  # a replica that lost a request is asked last for so long
 _LOOK_AGAIN_S = 0.05
+_MOST_LOSSES = 8  # of one request
 _SILENT_S = 10.0  # of a request whose replica is away, by its host; a connection that breaks is noticed at once
 ROUTER_NOT_CAPTURED = "router_not_captured"
 
@@ -70,10 +71,10 @@ class FleetPolicy:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         check_request(request, self._facts.vocabulary, self._context_length)
         tried: set[str] = set()
-        deadline_s = time.monotonic() + self._settings.engine_wait_s
+        deadline_s, losses = time.monotonic() + self._settings.engine_wait_s, 0
         while True:
             replica = await self._choose(request, tried, deadline_s)
-            attempt, heard = self._attempt(replica, request), False
+            attempt, heard, began_s = self._attempt(replica, request), False, time.monotonic()
             try:
                 async for chunk in attempt:
                     heard = heard or bool(chunk.token_ids)
@@ -82,7 +83,9 @@ class FleetPolicy:
             except EngineUnavailable:
                 self._suspects[replica.name] = time.monotonic() + _SUSPECT_S
                 tried.add(replica.name)
-                if heard or time.monotonic() > deadline_s:
+                losses += 1
+                deadline_s += time.monotonic() - began_s  # it waited for one that hung, not for one to be there
+                if heard or losses == _MOST_LOSSES or time.monotonic() > deadline_s:
                     raise
             finally:
                 await attempt.aclose()

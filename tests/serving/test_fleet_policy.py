@@ -286,6 +286,15 @@ def test_silence_beyond_the_setting_is_a_loss(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_the_time_that_a_hung_engine_took_is_not_held_against_the_request(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with fleet_of(tmp_path, engine_wait_s=0.1, sglang=SglangSettings(silence_s=0.3)) as world:
+            world.a.scripts.append(hangs)
+            assert told(await world.ask(1)) == [("b", 10)]
+
+    asyncio.run(run())
+
+
 def test_who_hangs_up_closes_the_connection(tmp_path: Path) -> None:
     async def run() -> None:
         before = figure("replica_requests_total", replica="a", outcome="hung_up")
