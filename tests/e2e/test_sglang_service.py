@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machi
 SETTINGS = {
     "serving.sglang.replicas": 2,
     "serving.sglang.admin_timeout_s": 20.0,
+    "serving.engine_wait_s": 30.0,
     "serving.sglang.health_every_s": 1.0,
     "serving.sglang.health_timeout_s": 3.0,
     "serving.min_swap_interval_s": 0.05,
