@@ -1,4 +1,4 @@
-"""`onward run`: the whole product in one process tree, on one directory, until stopped."""
+"""`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone: until stopped."""
 
 import asyncio
 import gc
