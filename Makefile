@@ -54,8 +54,8 @@ compose-test: install ## the stack of docker-compose.yml, in containers; needs a
 	$(BIN)/python -m pytest -m compose --durations=20 tests/compose
 
 check: install ## format, lint, types, layers
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --no-cache --check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -104,9 +104,8 @@ def _open_log_and_store(layout: Layout, settings: Settings) -> tuple[EventLog, S
             store = open_sqlite(layout.store)
             return SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s), store
         case "distributed":
-            from ingest.kafka_log import KafkaEventLog
-
             from core.store import open_postgres
+            from ingest.kafka_log import KafkaEventLog
 
             store = open_postgres(settings.postgres)
             return KafkaEventLog(settings.kafka), store
