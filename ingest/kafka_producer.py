@@ -129,7 +129,7 @@ class Appends:
         """A producer that knows all topics; None where there is none to be had."""
         producer = None
         try:
-            producer = connected(self._settings, KafkaProducer, **_producer_options(self._settings))
+            producer = connected(self._settings, KafkaProducer, **producer_options(self._settings))
             with explained():
                 counts = {topic: self._count_partitions(producer, topic) for topic in Topic}
             if self._partitions not in ({}, counts):
@@ -252,7 +252,8 @@ class Appends:
         self._settler.settle(append.waiter, [append.positions[index] for index in range(len(append.records))])
 
 
-def _producer_options(settings: KafkaSettings) -> dict[str, Any]:
+def producer_options(settings: KafkaSettings) -> dict[str, Any]:
+    """Of every producer of ours."""
     delivery_ms, linger_ms = int(1000 * settings.delivery_timeout_s), int(1000 * settings.linger_s)
     return {
         **options(settings, settings.delivery_timeout_s - settings.linger_s),
