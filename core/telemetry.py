@@ -44,8 +44,8 @@ LOG_LAG = _gauge("log_lag_records", "Records that a group's member has yet to re
 LOG_LAG_SECONDS = _gauge(
     "log_lag_seconds", "Age of the record that a group's member read last, 0 when it has read all", "group"
 )
-LOG_RESETS = _counter("log_resets", "Times that Kafka did not have what was to be read next, by topic", "topic")
-LOG_SKIPPED = _counter("log_skipped_records", "Records that Kafka dropped before they were read, by topic", "topic")
+LOG_RESETS = _counter("log_resets", "Times that the log did not have what was to be read next, by topic", "topic")
+LOG_SKIPPED = _counter("log_skipped_records", "Records that the log dropped before they were read, by topic", "topic")
 REBALANCES = _counter("log_rebalances", "Changes of what a group's member owns, by kind", "group", "kind")
 SPOOLED = _gauge("spooled_records", "Records waiting on disk for the log")
 SPOOL_BYTES = _gauge("spool_bytes", "Bytes waiting on disk for the log")

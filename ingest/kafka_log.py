@@ -1,14 +1,10 @@
 """The event log on Kafka."""
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Final
-
-from kafka import KafkaConsumer
-from kafka import TopicPartition as KafkaPartition
+from datetime import datetime
+from typing import Final
 
 from core.errors import LogUnavailable, TooLarge
 from core.events import (
@@ -26,14 +22,13 @@ from core.events import (
 from core.ports import Consumer, Position, Reader, RebalanceListener, TopicPartition
 from core.settings import KafkaSettings
 from ingest.codec import encode
-from ingest.kafka_clients import connected, explained, options, topic_name
 from ingest.kafka_consumer import KafkaMember
+from ingest.kafka_inquiry import Inquiry
 from ingest.kafka_producer import Appends, Outgoing
 from ingest.kafka_reader import KafkaReader
 from ingest.routing import partition_of
 
 _GRACE_S: Final = 1.0  # Kafka's own clock says first that a delivery took too long
-_ASK_AGAIN_S: Final = 0.5
 _PART: Final = 500  # records of one append that are under way at once
 
 
@@ -44,7 +39,7 @@ class KafkaEventLog:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._appends = Appends(settings)
-        self._inquiry = _Inquiry(settings)
+        self._inquiry = Inquiry(settings)
 
     @property
     def max_record_bytes(self) -> int:
@@ -103,59 +98,24 @@ class KafkaEventLog:
         return self._appends.partitions(topic)
 
     def earliest(self, partition: TopicPartition) -> int:
-        return self._inquiry.ask(KafkaConsumer.beginning_offsets, partition)
+        return self._inquiry.earliest(partition)
 
     def end(self, partition: TopicPartition) -> int:
-        return self._inquiry.ask(KafkaConsumer.end_offsets, partition)
+        return self._inquiry.end(partition)
+
+    def offset_at(self, partition: TopicPartition, moment: datetime) -> int:
+        return self._inquiry.offset_at(partition, moment)
+
+    def committed(self, group: str, partition: TopicPartition) -> int | None:
+        return self._inquiry.committed(group, partition)
+
+    def delete_before(self, partition: TopicPartition, offset: int) -> None:
+        self._inquiry.delete_before(partition, offset)
 
     def close(self) -> None:
         """Readers and consumers are closed by those who made them. Again: nothing happens."""
         self._appends.close()
         self._inquiry.close()
-
-
-class _Inquiry:
-    """Questions about offsets, one at a time. Thread-safe."""
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._client: Any = None
-        self._failure: LogUnavailable | None = None
-        self._quiet_until_s = 0.0  # the failure is the answer until then: those who wait in line do not wait each
-
-    def ask(self, question: Callable[..., dict[KafkaPartition, int]], source: TopicPartition) -> int:
-        """Raises LogUnavailable, LogError."""
-        partition = KafkaPartition(topic_name(self._settings, source.topic), source.partition)
-        with self._lock:
-            if self._failure is not None and time.monotonic() < self._quiet_until_s:
-                raise LogUnavailable(str(self._failure))
-            try:
-                if self._client is None:
-                    self._client = self._connect()
-                with explained():
-                    return question(
-                        self._client, [partition], timeout_ms=int(1000 * self._settings.delivery_timeout_s)
-                    )[partition]
-            except LogUnavailable as error:
-                self._failure, self._quiet_until_s = error, time.monotonic() + _ASK_AGAIN_S
-                self._let_go()
-                raise
-
-    def close(self) -> None:
-        with self._lock:
-            self._let_go()
-
-    def _connect(self) -> Any:
-        settings = options(self._settings, self._settings.delivery_timeout_s)
-        return connected(
-            self._settings, KafkaConsumer, **settings, allow_auto_create_topics=False, metrics_enabled=False
-        )
-
-    def _let_go(self) -> None:
-        if self._client is not None:
-            self._client.close(autocommit=False, timeout_ms=0)
-            self._client = None
 
 
 def key_of(event: Event) -> bytes:

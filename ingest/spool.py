@@ -7,6 +7,7 @@ the log and its removal appends the segment again: the log is then read at least
 import logging
 import threading
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -238,6 +239,15 @@ class SpoolingLog:
 
     def end(self, partition: TopicPartition) -> int:
         return self._log.end(partition)
+
+    def offset_at(self, partition: TopicPartition, moment: datetime) -> int:
+        return self._log.offset_at(partition, moment)
+
+    def committed(self, group: str, partition: TopicPartition) -> int | None:
+        return self._log.committed(group, partition)
+
+    def delete_before(self, partition: TopicPartition, offset: int) -> None:
+        self._log.delete_before(partition, offset)
 
     def close(self) -> None:
         """Closes the log, too."""

@@ -43,7 +43,7 @@ class SqliteConsumer(SqliteReader):
 
     def committed(self, partition: TopicPartition) -> int | None:
         with explained(self._path):
-            return self._committed(partition)
+            return committed(self._connection, self._group, partition)
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         assert not self._closed, "commit after close"
@@ -60,12 +60,13 @@ class SqliteConsumer(SqliteReader):
             self._lock.release()
 
     def _start(self, source: TopicPartition) -> int:
-        committed = self._committed(source)
-        return super()._start(source) if committed is None else committed
+        offset = committed(self._connection, self._group, source)
+        return super()._start(source) if offset is None else offset
 
-    def _committed(self, source: TopicPartition) -> int | None:
-        row = self._connection.execute(
-            "SELECT next_offset FROM offsets WHERE consumer_group = ? AND topic = ? AND partition = ?",
-            (self._group, source.topic, source.partition),
-        ).fetchone()
-        return None if row is None else int(row[0])
+
+def committed(connection: sqlite3.Connection, group: str, source: TopicPartition) -> int | None:
+    row = connection.execute(
+        "SELECT next_offset FROM offsets WHERE consumer_group = ? AND topic = ? AND partition = ?",
+        (group, source.topic, source.partition),
+    ).fetchone()
+    return None if row is None else int(row[0])

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,15 +20,17 @@ from core import telemetry
 from core.errors import Fenced, LogError, LogUnavailable
 from core.events import Event, Topic
 from core.ports import Consumer, Position, Reader, RebalanceListener, TopicPartition
+from core.store.database import to_micros
 from ingest.codec import encode
 from ingest.group_commit import GroupCommit
 from ingest.membership import GroupLock
 from ingest.routing import partition_of
-from ingest.sqlite_consumer import SqliteConsumer
+from ingest.sqlite_consumer import SqliteConsumer, committed
 from ingest.sqlite_reader import SqliteReader, Wakeups
 from ingest.sqlite_schema import connect, create, explained, writing
 
 _MAX_BATCH_ITEMS = 512
+_DELETED_AT_ONCE = 500
 _COLUMNS = 6
 _MAX_INSERT_ROWS = 128  # rows of one statement; each count is a prepared statement of its own
 
@@ -49,7 +52,12 @@ class _Commit(msgspec.Struct, frozen=True):
     offsets: tuple[tuple[TopicPartition, int], ...]
 
 
-_Item = _Append | _Join | _Commit
+class _Delete(msgspec.Struct, frozen=True):
+    source: TopicPartition
+    before: int
+
+
+_Item = _Append | _Join | _Commit | _Delete
 _Result = list[Position] | int | None
 
 
@@ -158,6 +166,11 @@ class SqliteEventLog:
                     [(group, source.topic, source.partition, offset) for source, offset in offsets],
                 )
                 return None
+            case _Delete(source, before):
+                return self._writer.execute(
+                    "DELETE FROM records WHERE topic = ? AND partition = ? AND record_offset < ?",
+                    (source.topic, source.partition, before),
+                ).rowcount
         raise AssertionError(item)
 
     # ------------------------------------------------------------------------------------------ reading
@@ -212,6 +225,27 @@ class SqliteEventLog:
     def end(self, partition: TopicPartition) -> int:
         with self._reading, explained(self._path):
             return _end(self._reader, partition)
+
+    def offset_at(self, partition: TopicPartition, moment: datetime) -> int:
+        """Looks at all records before it."""
+        with self._reading, explained(self._path):
+            found = self._reader.execute(
+                "SELECT record_offset FROM records WHERE topic = ? AND partition = ? AND appended_at >= ? "
+                "ORDER BY record_offset LIMIT 1",
+                (partition.topic, partition.partition, to_micros(moment)),
+            ).fetchone()
+            return _end(self._reader, partition) if found is None else int(found[0])
+
+    def committed(self, group: str, partition: TopicPartition) -> int | None:
+        with self._reading, explained(self._path):
+            return committed(self._reader, group, partition)
+
+    def delete_before(self, partition: TopicPartition, offset: int) -> None:
+        """The latest record stays: the next one is counted from it. What was deleted makes room for what comes; the
+        file does not shrink."""
+        last = min(offset, self.end(partition) - 1)
+        for before in range(self.earliest(partition), last, _DELETED_AT_ONCE):  # appends go on in between
+            self._commits.submit_blocking(_Delete(partition, min(before + _DELETED_AT_ONCE, last)))
 
     def close(self) -> None:
         """Consumers are closed by those who made them. Again: nothing happens."""

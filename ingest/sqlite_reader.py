@@ -1,6 +1,7 @@
 """Reading the embedded log."""
 
 import heapq
+import logging
 import sqlite3
 import threading
 import time
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+from core import telemetry
 from core.errors import NewerSchema
 from core.events import Topic
 from core.ports import Record, TopicPartition
@@ -17,6 +19,7 @@ from core.store.database import from_micros
 from ingest.records import to_record
 from ingest.sqlite_schema import explained
 
+logger = logging.getLogger(__name__)
 _Row = tuple[int, str, int, int, int, bytes]  # sequence, topic, partition, offset, appended_at, raw
 
 
@@ -109,10 +112,21 @@ class SqliteReader:
             rows = list(islice(heapq.merge(*map(self._rows, self._positions)), max_records))
         records = self._decode(rows)
         for record in records:
+            self._notice_jump(record)
             self._positions[record.source] = record.offset + 1
         if not rows:
             self._read_to = latest
         return records
+
+    def _notice_jump(self, record: Record) -> None:
+        """What comes next was deleted."""
+        expected = self._positions[record.source]
+        if record.offset > expected:
+            telemetry.LOG_RESETS.labels(topic=record.topic).inc()
+            telemetry.LOG_SKIPPED.labels(topic=record.topic).inc(record.offset - expected)
+            logger.error(
+                "%s: offsets %d to %d were dropped before they were read", record.source, expected, record.offset - 1
+            )
 
     @contextmanager
     def _snapshot(self) -> Iterator[int]:

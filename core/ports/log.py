@@ -135,4 +135,18 @@ class EventLog(Protocol):
         """The offset that the next record will have. Raises LogUnavailable."""
         ...
 
+    def offset_at(self, partition: TopicPartition, moment: datetime) -> int:
+        """Of the first record left that was appended at `moment` or later, to the millisecond; the end where there is
+        none. Raises LogUnavailable."""
+        ...
+
+    def committed(self, group: str, partition: TopicPartition) -> int | None:
+        """Of a group, asked by anybody; None: it has committed nothing. Raises LogUnavailable."""
+        ...
+
+    def delete_before(self, partition: TopicPartition, offset: int) -> None:
+        """Drop the records before `offset`, for good; the latest one may stay. The end stays what it is. Again: nothing
+        happens. Raises LogUnavailable; then some of them may be gone."""
+        ...
+
     def close(self) -> None: ...

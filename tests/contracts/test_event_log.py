@@ -14,6 +14,7 @@ import pytest
 from kafka_world import PARTITIONS, open_log, read, topics_of_our_own, wait_for
 from services import require_services
 
+from core import telemetry
 from core.errors import Fenced, GroupBusy, LogUnavailable, StoreUnavailable
 from core.events import Event, Outcome, Release, SessionEnded, Topic
 from core.ids import Namespace, OutcomeId, SessionId, Version, new_inference_id, new_session_id
@@ -419,3 +420,104 @@ def test_closing_twice_is_harmless_and_appends_after_it_are_refused(adapter: Ada
     log.close()
     with pytest.raises(LogUnavailable, match="closed"):
         log.append_blocking(Topic.TURNS, events(1))
+
+
+# ------------------------------------------------------------------------------------------ deleting
+
+
+def sources(log: EventLog) -> list[TopicPartition]:
+    return [TopicPartition(Topic.TURNS, index) for index in range(log.partitions(Topic.TURNS))]
+
+
+def test_what_is_deleted_is_gone_and_nothing_else(log: EventLog, adapter: Adapter) -> None:
+    log.append_blocking(Topic.TURNS, events(60))
+    log.append_blocking(Topic.REWARDS, events(60))
+    reader = log.reader([Topic.TURNS, Topic.REWARDS])
+    everything = read_all(log, reader)
+    reader.close()
+    ends = {source: log.end(source) for source in sources(log)}
+    cut = {source: end // 2 for source, end in ends.items()}
+    for _ in range(2):
+        for source in cut:
+            log.delete_before(source, cut[source])
+    assert {source: log.earliest(source) for source in cut} == cut
+    assert {source: log.end(source) for source in cut} == ends
+    assert all(log.earliest(TopicPartition(Topic.REWARDS, index)) == 0 for index in range(PARTITIONS))
+    reader = log.reader([Topic.TURNS, Topic.REWARDS])
+    left = read_all(log, reader)
+    reader.close()
+    expected = [record for record in everything if record.offset >= cut.get(record.source, 0)]
+    assert in_order(left, adapter) == in_order(expected, adapter)
+
+
+def test_deleting_less_than_is_gone_already_changes_nothing(log: EventLog) -> None:
+    log.append_blocking(Topic.TURNS, events(40))
+    source = sources(log)[0]
+    log.delete_before(source, 5)
+    log.delete_before(source, 2)
+    assert log.earliest(source) == 5
+
+
+def test_offsets_go_on_where_all_was_deleted(log: EventLog) -> None:
+    positions = log.append_blocking(Topic.TURNS, events(40))
+    for source in sources(log):
+        end = log.end(source)
+        log.delete_before(source, end)
+        assert end - 1 <= log.earliest(source) <= end, "the latest may stay"
+        assert log.end(source) == end
+    for first, again in zip(positions, log.append_blocking(Topic.TURNS, events(40)), strict=True):
+        assert again.partition == first.partition
+        assert again.offset == first.offset + sum(1 for p in positions if p.partition == first.partition)
+
+
+def test_a_reader_that_was_overtaken_goes_on_with_the_earliest_left_and_counts(log: EventLog) -> None:
+    log.append_blocking(Topic.TURNS, events(60))
+    source = sources(log)[1]
+    reader = log.reader([Topic.TURNS])
+    assert reader.position(source) == 0
+    log.delete_before(source, 7)
+    counted = skipped(), resets()
+    records = [record for record in read_all(log, reader) if record.source == source]
+    reader.close()
+    assert [record.offset for record in records] == list(range(7, log.end(source)))
+    assert (skipped(), resets()) == (counted[0] + 7, counted[1] + 1)
+
+
+def skipped() -> float:
+    return telemetry.LOG_SKIPPED.labels(topic=Topic.TURNS)._value.get()
+
+
+def resets() -> float:
+    return telemetry.LOG_RESETS.labels(topic=Topic.TURNS)._value.get()
+
+
+def test_moments_are_found(log: EventLog) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    first = log.append_blocking(Topic.TURNS, [ended("one")] * 3)
+    source = TopicPartition(Topic.TURNS, first[0].partition)
+    reader = log.reader([Topic.TURNS])
+    last_at = max(record.appended_at for record in read(reader, 3))
+    wait_for(lambda: datetime.now(UTC) > last_at + timedelta(milliseconds=5))
+    between = datetime.now(UTC)
+    wait_for(lambda: datetime.now(UTC) > between + timedelta(milliseconds=5))
+    log.append_blocking(Topic.TURNS, [ended("one")] * 2)
+    reader.close()
+    assert log.offset_at(source, before) == 0
+    assert log.offset_at(source, last_at) <= 2, "inclusive"
+    assert log.offset_at(source, between) == 3
+    assert log.offset_at(source, datetime.now(UTC) + timedelta(minutes=1)) == log.end(source) == 5
+    log.delete_before(source, 2)
+    assert log.offset_at(source, before) == 2
+    empty = next(other for other in sources(log) if other != source)
+    assert log.offset_at(empty, before) == 0
+
+
+def test_anybody_may_ask_how_far_a_group_has_come(log: EventLog, join: Callable[..., Consumer]) -> None:
+    log.append_blocking(Topic.TURNS, events(40))
+    member, source = join("group"), sources(log)[0]
+    assert log.committed("group", source) is None
+    read_all(log, member)
+    member.commit({source: 3})
+    assert log.committed("group", source) == 3
+    assert log.committed("group", sources(log)[1]) is None
+    assert log.committed("another", source) is None
