@@ -17,7 +17,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "3"
+REVISION = "4"
 """Of the schema below: the newest of `migrations/`."""
 
 metadata = MetaData()
@@ -38,6 +38,16 @@ offsets = Table(
     Column("partition", Integer, primary_key=True),
     Column("next_offset", BigInteger),  # null: owned, and nothing done yet
     Column("epoch", BigInteger, nullable=False),
+)
+
+# How far each partition of the log is in the archive: see `core.store.archived`.
+archived = Table(
+    "archived",
+    metadata,
+    Column("topic", Name, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("planned_end", BigInteger),  # of the stretch whose files are being written; null: of none
 )
 
 turns = Table(

@@ -22,12 +22,12 @@ from core.events import Topic
 from core.ids import Namespace, SessionId, Version
 from core.ports import TopicPartition
 from core.settings import PostgresSettings
-from core.store import SqlStore, leases, offsets, open_postgres, open_sqlite, policies, rewards, schema, turns
+from core.store import SqlStore, archived, leases, offsets, open_postgres, open_sqlite, policies, rewards, schema, turns
 from core.store.migrate import migrate_postgres
 from core.store.postgres import DRIVER
 
 LEFT_BY_REVISION_1 = Path(__file__).with_name("store_1.sql")
-EARLIER = ("1", "2")
+EARLIER = ("1", "2", "3")
 NAMESPACE = Namespace("default")
 
 
@@ -103,6 +103,7 @@ def check_all_is_there(store: SqlStore) -> None:
         with pytest.raises(Fenced, match="epoch 7 is over"):
             leases.fence(connection, "release:local", 7, first.received_at, 1.0)
         assert rewards.get_rewards(connection, [first.inference_id]) == [emitted[0], emitted[3]]
+        assert archived.get_archived(connection) == {}
 
 
 # ------------------------------------------------------------------------------------------ upgrading
