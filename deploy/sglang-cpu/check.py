@@ -1,5 +1,5 @@
-"""check.py PYTHON MODEL: start the installed SGLang on a model, have a text scored, stop it. Ends with 1 and the
-server's log when that fails."""
+"""check.py SERVER [MODEL]: have SGLang score a text. SERVER is the URL of one that answers, or the Python of an
+installed one, which is started on MODEL and stopped again. Ends with 1, and with what the server said, on failure."""
 
 import sys
 import tempfile
@@ -13,7 +13,11 @@ from serving.sglang.admin import Admin
 from serving.sglang.process import EngineProcess
 
 
-def main(python: Path, model: Path) -> None:
+def check(admin: Admin) -> None:
+    print(f"SGLang {admin.info().sglang} scores: {admin.score([[1, 2, 3]])[0]}")
+
+
+def check_installed(python: Path, model: Path) -> None:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         process = EngineProcess(SglangSettings(python=python), Path(directory) / "sglang.log")
@@ -22,9 +26,8 @@ def main(python: Path, model: Path) -> None:
             process.start(model, ANCHOR)
             while not process.is_ready(admin.answers):
                 time.sleep(0.1)
-            logprobs = admin.score([[1, 2, 3]])[0]
-            took_s = time.monotonic() - began_s
-            print(f"SGLang {admin.info().sglang} serves {model} after {took_s:.0f} s: {logprobs}")
+            print(f"it serves {model} after {time.monotonic() - began_s:.0f} s")
+            check(admin)
         except OnwardError as error:
             sys.exit(f"{error}\n{process.log_tail()}")
         finally:
@@ -33,4 +36,7 @@ def main(python: Path, model: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[1].startswith("http"):
+        check(Admin(sys.argv[1], None, 30.0))
+    else:
+        check_installed(Path(sys.argv[1]), Path(sys.argv[2]))
