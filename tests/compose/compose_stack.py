@@ -38,14 +38,14 @@ def run(*command: str, stdin: str | None = None, timeout_s: float = 120, check: 
     return done.stdout
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
+def wait_for(condition: Callable[[], Any], timeout_s: float, what: str | Callable[[], str]) -> Any:
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         found = condition()
         if found:
             return found
         time.sleep(0.2)
-    pytest.fail(f"{what}: not within {timeout_s:.0f} s")
+    pytest.fail(f"{what if isinstance(what, str) else what()}: not within {timeout_s:.0f} s")
 
 
 def require_compose(*, engine: bool) -> None:
@@ -93,8 +93,11 @@ class Stack:
         self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "1200", timeout_s=1260)
 
     def down(self) -> None:
-        if self.kept is not None:
-            return
+        if self.kept is None:
+            self.remove()
+
+    def remove(self) -> None:
+        """With all that it knows."""
         self.compose("--profile", "*", "down", "--volumes", "--timeout", "20", timeout_s=300)
 
     # ------------------------------------------------------------------------------------------ containers
@@ -131,9 +134,10 @@ class Stack:
 
     # ------------------------------------------------------------------------------------------ as a client
 
-    def address(self, service: str, port: int, index: int = 1) -> str:
-        """Of a published port; it may change when the container starts again."""
-        return "http://" + self.compose("port", "--index", str(index), service, str(port)).strip()
+    def address(self, service: str, port: int, index: int = 1, missing: str | None = None) -> str:
+        """Of a published port; it may change when the container starts again. `missing` while there is none."""
+        found = self.compose("port", "--index", str(index), service, str(port), check=missing is None).strip()
+        return "http://" + found if found else str(missing)
 
     @property
     def url(self) -> str:

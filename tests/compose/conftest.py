@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 from compose_stack import Stack, require_compose
 
+from core.ids import ANCHOR
+
 
 @pytest.fixture(scope="session")
 def shared_stack() -> Iterator[Stack]:
@@ -21,5 +23,15 @@ def shared_stack() -> Iterator[Stack]:
 @pytest.fixture
 def stack(shared_stack: Stack) -> Stack:
     """Well, whatever the test before has done to it."""
+    shared_stack.wait_ready()
+    return shared_stack
+
+
+@pytest.fixture
+def untaught_stack(shared_stack: Stack) -> Stack:
+    """One that knows no users yet."""
+    if shared_stack.newest_version() != ANCHOR:
+        shared_stack.remove()
+        shared_stack.up()
     shared_stack.wait_ready()
     return shared_stack

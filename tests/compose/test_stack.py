@@ -2,6 +2,7 @@
 acknowledged is kept, and counts once."""
 
 import json
+import os
 import threading
 import time
 import urllib.request
@@ -12,6 +13,9 @@ from compose_users import Users
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 LIGHT = ("api", "ingest", "score", "release", "serve-1")
+# Continuous integration kills those whose return is the most to ask; FULL=1 kills every container.
+KILLED = ("api", "learn", "kafka", "postgres")
+ALSO_KILLED = ("ingest", "score", "release", "serve-1", "engine-1", "redis", "gateway", "prometheus")
 PAUSE_S = 10
 
 
@@ -67,9 +71,7 @@ def test_it_learns_and_engines_follow(stack: Stack) -> None:
     users.check_kept()
 
 
-@pytest.mark.parametrize(
-    "service", ["api", "ingest", "score", "learn", "release", "serve-1", "engine-1", "kafka", "postgres", "redis"]
-)
+@pytest.mark.parametrize("service", KILLED + ALSO_KILLED if os.environ.get("FULL") == "1" else KILLED)
 def test_a_kill_costs_nothing_acknowledged(stack: Stack, service: str) -> None:
     with Users(stack) as users:
         users.wait_turns(5)
