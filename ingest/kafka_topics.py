@@ -28,7 +28,7 @@ _FOR_EVER: Final = "-1"
 
 def migrate(settings: KafkaSettings, partitions: int) -> None:
     """Make what is missing, and set what follows from settings. Raises ConfigError naming the setting at fault: also
-    where a topic has other partitions, as sessions would move from one to another."""
+    where a topic has other partitions, as sessions would move from one to another. LogUnavailable: try again."""
     with _admin(settings) as admin:
         wanted = {topic_name(settings, topic): _wanted(settings, topic, partitions) for topic in Topic}
         found = _describe(admin, list(wanted))
@@ -54,7 +54,7 @@ def _create(admin: Any, topics: Mapping[str, Any], settings: KafkaSettings) -> N
 
 
 def check(settings: KafkaSettings) -> str:
-    """What is there, in a line. Raises ConfigError saying what is wrong, with the setting at fault."""
+    """What is there, in a line. Raises ConfigError saying what is wrong, with the setting at fault; LogUnavailable."""
     with _admin(settings) as admin:
         names = [topic_name(settings, topic) for topic in Topic]
         found = _describe(admin, names)
@@ -125,7 +125,7 @@ def _differences(admin: Any, name: str, wanted: Mapping[str, str]) -> Iterator[s
 
 @contextmanager
 def _admin(settings: KafkaSettings) -> Iterator[Any]:
-    """Raises ConfigError, naming the setting, where Kafka is not there or does not let us in."""
+    """Raises LogUnavailable where Kafka is not there, ConfigError where it does not let us in, naming the settings."""
     try:
         admin = connected(settings, KafkaAdminClient, **options(settings, _TIMEOUT_S))
         try:
@@ -134,6 +134,6 @@ def _admin(settings: KafkaSettings) -> Iterator[Any]:
         finally:
             admin.close()
     except LogUnavailable as error:
-        raise ConfigError(f"kafka.bootstrap_servers, kafka.security_protocol: {error}") from error
+        raise LogUnavailable(f"kafka.bootstrap_servers, kafka.security_protocol: {error}") from error
     except LogError as error:
         raise ConfigError(f"kafka.security_protocol, kafka.sasl_*, kafka.ssl_*: {error}") from error

@@ -1,4 +1,4 @@
-"""`/metrics`, `/healthz` and `/readyz` of a stage that is no HTTP service."""
+"""`/metrics`, `/healthz` and `/readyz` of a stage that is no HTTP service, or is none yet."""
 
 import json
 import threading
@@ -7,10 +7,11 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from core.errors import ConfigError
-from core.settings import MetricsSettings
+from core.settings import ApiSettings, MetricsSettings
 from core.telemetry import CONTENT_TYPE, exposition
 
 OK = "ok"
+_LOOK_S = 0.1  # whether it is to end
 
 
 @contextmanager
@@ -19,12 +20,28 @@ def metrics_server(settings: MetricsSettings, name: str, state: Callable[[], str
     if settings.port is None:
         yield
         return
+    with _serving(_bind("metrics.port", settings.host, settings.port, _handler(name, state))):
+        yield
+
+
+@contextmanager
+def waiting_server(settings: ApiSettings, name: str, state: Callable[[], str]) -> Iterator[None]:
+    """The same at the API's address, while that cannot start; whatever else is asked there is 503."""
+    with _serving(_bind("api.port", settings.host, settings.port, _handler(name, state, is_waiting=True))):
+        yield
+
+
+def _bind(setting: str, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
     try:
-        server = ThreadingHTTPServer((settings.host, settings.port), _handler(name, state))
+        return ThreadingHTTPServer((host, port), handler)
     except OSError as error:
-        raise ConfigError(f"metrics.port: {settings.host}:{settings.port}: {error.strerror}") from error
+        raise ConfigError(f"{setting}: {host}:{port}: {error.strerror}") from error
+
+
+@contextmanager
+def _serving(server: ThreadingHTTPServer) -> Iterator[None]:
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True)
     thread.start()
     try:
         yield
@@ -33,7 +50,7 @@ def metrics_server(settings: MetricsSettings, name: str, state: Callable[[], str
         server.server_close()
 
 
-def _handler(name: str, state: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+def _handler(name: str, state: Callable[[], str], *, is_waiting: bool = False) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             match self.path:
@@ -46,7 +63,18 @@ def _handler(name: str, state: Callable[[], str]) -> type[BaseHTTPRequestHandler
                     status = OK if found == OK else "not ready"
                     self._answer_json(200 if found == OK else 503, {"status": status, "components": {name: found}})
                 case _:
-                    self._answer_json(404, {"error": {"message": f"no {self.path} here"}})
+                    self._answer_elsewhere()
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))  # who still sends would not see the answer
+            self._answer_elsewhere()
+
+        def _answer_elsewhere(self) -> None:
+            if is_waiting:  # in the words of the API
+                error = {"message": state(), "type": "server_error", "param": None, "code": "unavailable"}
+                self._answer_json(503, {"error": error})
+            else:
+                self._answer_json(404, {"error": {"message": f"no {self.path} here"}})
 
         def _answer_json(self, status: int, body: object) -> None:
             self._answer(status, "application/json", json.dumps(body).encode())

@@ -5,13 +5,19 @@ import gc
 import logging
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import uvicorn
 
+from core.errors import Unavailable
+from core.settings import ApiSettings
 from onward.addresses import announce, own_address
+from onward.condition import AGAIN_S, Condition
 from onward.locks import exclusive
+from onward.metrics_server import waiting_server
 from onward.supervisor import ChildProcess, StageThread
 from onward.tree import run_tree
 from onward.wiring import (
@@ -41,30 +47,45 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
         if is_distributed(settings):
             run_tree(layout, settings, overrides)
         else:
-            _run(directory, overrides, build_service, [layout.address])
+            with _built(directory, overrides, build_service) as service:
+                _serve(service, [layout.address])
 
 
 def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
-    """One replica of the API, until SIGINT or SIGTERM. `child`: the name by which the process that started this one
-    looks for it. Raises ConfigError as `run_service` does."""
-    layout, _ = read_directory(directory, overrides)
+    """One replica of the API, until SIGINT or SIGTERM. What it needs may come late: until then it says so. `child`: the
+    name by which the process that started this one looks for it. Raises ConfigError as `run_service` does."""
+    layout, settings = read_directory(directory, overrides)
     layout.apis.mkdir(exist_ok=True)
     announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
-    _run(directory, overrides, build_api, announced)
+    with ExitStack() as stack:
+        _serve(_build_patiently(stack, directory, overrides, settings.api), announced)
 
 
-def _run(
-    directory: Path, overrides: Mapping[str, str], build: Callable[[Foundation], Service], announced: Sequence[Path]
-) -> None:
-    """`announced`: files for those who look for this process, there while it serves: its pid, or pid and URL (JSON)."""
+@contextmanager
+def _built(directory: Path, overrides: Mapping[str, str], build: Callable[[Foundation], Service]) -> Iterator[Service]:
     foundation = open_foundation(directory, overrides)
     try:
-        _serve(build(foundation), announced)
+        yield build(foundation)
     finally:
         foundation.close()
 
 
+def _build_patiently(stack: ExitStack, directory: Path, overrides: Mapping[str, str], settings: ApiSettings) -> Service:
+    """While something that it needs is away, whoever asks is told what that is."""
+    condition = Condition("api")
+    with ExitStack() as waiting:
+        while True:
+            try:
+                return stack.enter_context(_built(directory, overrides, build_api))
+            except Unavailable as error:
+                if not condition.is_waiting:
+                    waiting.enter_context(waiting_server(settings, "start", condition.now))
+                condition.waits(error)
+                time.sleep(AGAIN_S)
+
+
 def _serve(service: Service, announced: Sequence[Path]) -> None:
+    """`announced`: files for those who look for this process, there while it serves: its pid, or pid and URL (JSON)."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     overrides = service.foundation.overrides
     threads = [StageThread(name, stage) for name, stage in service.stages.items()]

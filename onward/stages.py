@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, runtime_checkable
 
 from core.errors import Unavailable
+from onward.condition import AGAIN_S, Condition
 from onward.layout import Layout
 from onward.locks import exclusive
 from onward.metrics_server import OK, metrics_server
@@ -27,22 +27,12 @@ from onward.wiring import (
     build_writer,
     open_foundation,
     publish_anchor,
+    read_directory,
 )
 
 _STEP_S = 0.1
-_AGAIN_S = 1.0  # after something that a stage needs was away
 _ROUTERS_NOTICE_S = 0.5  # they look several times a second
 logger = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """A stage that may go on and be at a loss."""
-
-    @property
-    def state(self) -> str:
-        """`ok`, or what is wrong."""
-        ...
 
 
 def run_ingest(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
@@ -132,37 +122,40 @@ def _run(
     """Step until told to stop, or until the parent is gone whose child this is. What a stage needs may come late, and
     go: it is then made anew, and goes on from what is written."""
     parent = os.getppid() if child is not None else None
-    with _told_to_stop() as stopping:
+    _, settings = read_directory(directory, overrides)
+    condition = Condition(name)
+    with _told_to_stop() as stopping, metrics_server(settings.metrics, name, condition.now):
 
         def is_over() -> bool:
             return stopping.is_set() or parent not in (None, os.getppid())
 
         while not is_over():
             try:
-                _run_once(directory, overrides, name, partial(_patiently, name, build, stopping), child, is_over)
+                make = partial(_patiently, condition, build, stopping)
+                _run_once(directory, overrides, make, condition, child, is_over)
             except Unavailable as error:
-                logger.warning("%s waits: %s", name, error)
-                stopping.wait(_AGAIN_S)
+                condition.waits(error)
+                stopping.wait(AGAIN_S)
 
 
 def _patiently(
-    name: str, build: Callable[[Foundation], Stage], stopping: threading.Event, foundation: Foundation
+    condition: Condition, build: Callable[[Foundation], Stage], stopping: threading.Event, foundation: Foundation
 ) -> Stage:
     """The log connects by itself, and takes its time. Raises Unavailable when told to stop meanwhile."""
     while True:
         try:
             return build(foundation)
         except Unavailable as error:
-            logger.warning("%s waits: %s", name, error)
-            if stopping.wait(_AGAIN_S):
+            condition.waits(error)
+            if stopping.wait(AGAIN_S):
                 raise
 
 
 def _run_once(
     directory: Path,
     overrides: Mapping[str, str],
-    name: str,
     build: Callable[[Foundation], Stage],
+    condition: Condition,
     child: str | None,
     is_over: Callable[[], bool],
 ) -> None:
@@ -170,18 +163,11 @@ def _run_once(
     foundation = open_foundation(directory, overrides)
     try:
         stage = build(foundation)
-
-        def state() -> str:
-            return stage.state if isinstance(stage, Stateful) else OK
-
-        with (
-            closing(stage),
-            _readiness(foundation.layout, child) as tell,
-            metrics_server(foundation.settings.metrics, name, state),
-        ):
+        with closing(stage), _readiness(foundation.layout, child) as tell:
+            condition.is_of(stage)
             while not is_over():
                 stage.step(_STEP_S)
-                tell(state() == OK)
+                tell(condition.now() == OK)
     finally:
         foundation.close()
 

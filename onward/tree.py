@@ -4,11 +4,15 @@ import logging
 import signal
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import FrameType
 
+from core.errors import Unavailable
 from core.settings import Settings
 from onward.addresses import address_of, free_port, write_address
+from onward.condition import AGAIN_S, Condition
 from onward.layout import Layout
+from onward.metrics_server import waiting_server
 from onward.supervisor import ChildProcess
 from onward.wiring import Child, host_children, migrate
 
@@ -18,18 +22,13 @@ logger = logging.getLogger(__name__)
 
 def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> None:
     """Raises ConfigError naming the setting at fault."""
-    migrate(settings)
+    stopping = _told_to_stop()
+    if not _migrate_patiently(settings, stopping):
+        return
     children = [
         ChildProcess(child.name, child.arguments, child.ready, {**overrides, **_metrics(settings, number)})
         for number, child in enumerate(_children(layout, settings))
     ]
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
     for child in children:
         child.start()
     try:
@@ -41,6 +40,33 @@ def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -
             child.terminate()
         for child in children:
             child.stop()
+
+
+def _told_to_stop() -> threading.Event:
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    return stopping
+
+
+def _migrate_patiently(settings: Settings, stopping: threading.Event) -> bool:
+    """Services may come later than we do: until then the API's first address says so. False: told to stop meanwhile."""
+    condition = Condition("onward run")
+    with ExitStack() as waiting:
+        while not stopping.is_set():
+            try:
+                migrate(settings)
+                return True
+            except Unavailable as error:
+                if not condition.is_waiting:
+                    waiting.enter_context(waiting_server(settings.api, "start", condition.now))
+                condition.waits(error)
+                stopping.wait(AGAIN_S)
+    return False
 
 
 def _announce(layout: Layout, children: list[ChildProcess], stopping: threading.Event) -> None:

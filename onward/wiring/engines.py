@@ -139,7 +139,7 @@ class FleetServing:
         self.children = hosts
 
     def states(self) -> Mapping[str, str]:
-        return {"engine": self.policy.state}
+        return {"engine": self.policy.state, "store": self._view.store_state}
 
     def targets_changed(self) -> None:
         self._view.wake()

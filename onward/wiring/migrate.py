@@ -6,7 +6,7 @@ from onward.wiring.foundation import is_distributed
 
 def migrate(settings: Settings) -> None:
     """Of mode distributed; the embedded log and store see to themselves when they are opened. Raises ConfigError
-    naming the setting at fault."""
+    naming the setting at fault, Unavailable where Kafka or Postgres is away."""
     if not is_distributed(settings):
         return
     from core.store.migrate import migrate_postgres

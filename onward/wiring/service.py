@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,9 +70,14 @@ def build_api(foundation: Foundation) -> Service:
 
     _check(foundation)
     spools = foundation.layout.spools
-    log = _spooling(foundation, claim(spools).path)
     timer = LoopTimer()
-    serving = build_serving(foundation, log, timer, is_whole=False)
+    with ExitStack() as undo:  # where the store is away
+        directory = claim(spools)
+        undo.callback(directory.release)
+        log = _spooling(foundation, directory.path)
+        undo.callback(log.close_spool)
+        serving = build_serving(foundation, log, timer, is_whole=False)
+        undo.pop_all()
     traffic = StoreTraffic(foundation.store, foundation.settings.release)
     stages = {
         "orphans": Orphans(spools, partial(_spooling, foundation)),

@@ -30,12 +30,18 @@ class FleetView:
         self._period_s = period_s
         self._wakened = threading.Event()
         self._snapshot = FleetSnapshot()
+        self._store_fault: str | None = None
         self.on_look: Callable[[], None] | None = None  # called from `step`'s thread after each look
         self.refresh()
 
     @property
     def snapshot(self) -> FleetSnapshot:
         return self._snapshot
+
+    @property
+    def store_state(self) -> str:
+        """`ok`, or what is wrong with the store, by the last look."""
+        return "ok" if self._store_fault is None else f"degraded: {self._store_fault}"
 
     def step(self, timeout_s: float) -> int:
         """Wait until it is time to look, and look; returns 1 when something is new."""
@@ -45,7 +51,9 @@ class FleetView:
             is_new = self.refresh()
         except StoreUnavailable as error:
             logger.warning("the fleet is as it was: %s", error)
+            self._store_fault = str(error)
             return 0
+        self._store_fault = None
         if self.on_look is not None:
             self.on_look()
         return int(is_new)

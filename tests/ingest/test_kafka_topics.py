@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource
 from kafka_world import PARTITIONS, admin_of, open_log, topics_of_our_own
 from services import require_broker, require_services
 
-from core.errors import ConfigError
+from core.errors import ConfigError, LogUnavailable
 from core.events import Event, Release, ReleaseState, SessionEnded, Topic
 from core.ids import Namespace, SessionId, Version
 from core.ports import TopicPartition
@@ -82,7 +82,7 @@ def test_missing_topics_and_wrong_addresses_are_named() -> None:
         check(there)
     nowhere = KafkaSettings(bootstrap_servers=("127.0.0.1:1",))
     for look in (check, lambda settings: migrate(settings, 4)):
-        with pytest.raises(ConfigError, match=r"kafka\.bootstrap_servers, .*127\.0\.0\.1:1: .*refused"):
+        with pytest.raises(LogUnavailable, match=r"kafka\.bootstrap_servers, .*127\.0\.0\.1:1: .*refused"):
             look(nowhere)
 
 
