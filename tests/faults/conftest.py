@@ -1,0 +1,34 @@
+"""One stack for all faults of a run, and the table that they fill."""
+
+from collections.abc import Iterator
+
+import pytest
+from fault_table import FaultTable
+from fault_users import Users
+from fault_world import World, fault_world
+
+
+@pytest.fixture(scope="session")
+def whole_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with fault_world(tmp_path_factory.mktemp("faults")) as made:
+        yield made
+
+
+@pytest.fixture
+def world(whole_world: World) -> World:
+    """Whatever an earlier fault did to it."""
+    whole_world.wait_until_well()
+    return whole_world
+
+
+@pytest.fixture
+def users(world: World) -> Iterator[Users]:
+    with Users(world.urls) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def table() -> Iterator[FaultTable]:
+    made = FaultTable()
+    yield made
+    made.write()

@@ -1,0 +1,54 @@
+"""The table of faults: one of few against many of each, and where its rows are kept."""
+
+import json
+import os
+
+from fault_tally import Tally
+
+from bench.table import RESULTS, Row, report
+
+NAME = "faults"
+IS_FULL = os.environ.get("FULL") == "1"
+KILLS = int(os.environ.get("KILLS", "20" if IS_FULL else "2"))  # of each stage
+AWAY_S = 60.0 if IS_FULL else 10.0
+
+
+class FaultTable:
+    """Rows by their metric; what runs again replaces what ran before."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+
+    def add(self, fault: str, tally: Tally, *more: Row) -> None:
+        """Asserts that it is as it must be, once it is written down."""
+        acknowledged = tally.turns + tally.outcomes
+        rows = [
+            _at_most_none(f"{fault}: lost", tally.lost, f"of {tally.turns} turns, {tally.outcomes} outcomes"),
+            _at_most_none(f"{fault}: counted twice", tally.twice, f"of {tally.trained} trained"),
+            _at_most_none(f"{fault}: requests failed", tally.failed, f"of {tally.requests}"),
+        ]
+        self.note(*rows, *more)
+        assert acknowledged > 0
+        assert tally.lost == tally.twice == tally.failed == 0, tally
+
+    def note(self, *rows: Row) -> None:
+        self._rows += rows
+
+    def write(self) -> None:
+        """Into the committed table, where this is the full form."""
+        if self._rows and IS_FULL:
+            report(NAME, merged(_kept(), self._rows))
+
+
+def _at_most_none(metric: str, value: float, unit: str) -> Row:
+    return Row(metric, value, unit, goal=0, holds=value == 0)
+
+
+def _kept() -> list[Row]:
+    path = RESULTS / f"{NAME}.json"
+    return [Row(**row) for row in json.loads(path.read_text())["rows"]] if path.exists() else []
+
+
+def merged(kept: list[Row], new: list[Row]) -> list[Row]:
+    by_metric = {row.metric: row for row in kept} | {row.metric: row for row in new}
+    return list(by_metric.values())

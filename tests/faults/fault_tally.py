@@ -1,0 +1,188 @@
+"""What became of what was acknowledged: stored, rewarded, trained; and of the requests that were not answered."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fault_users import Failure, Users
+from fault_world import World
+from service_tree import wait_for
+
+from core.errors import Unavailable
+from core.events import Completion, Outcome, Reward
+from core.ids import InferenceId, Version
+from core.store import policies
+from core.store.rewards import get_rewards
+from core.store.turns import get_turn_outcomes, get_turns
+from learner.manifest import Manifest, decode, prove_exactly_once
+
+SETTLED_TIMEOUT_S = 300
+_PART = 500  # of one query
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """All counts must be 0 but for the first four."""
+
+    turns: int
+    """Acknowledged as logged."""
+    outcomes: int
+    trained: int
+    requests: int
+    lost_turns: int
+    lost_outcomes: int
+    unrewarded: int
+    untrained: int
+    """Of the trainable ones that were rewarded: neither trained nor dropped for a reason."""
+    rewarded_twice: int
+    trained_twice: int
+    failed: int
+    failed_at_killed: int
+    """Requests to a replica that was away just then: may be any number."""
+
+    @property
+    def lost(self) -> int:
+        return self.lost_turns + self.lost_outcomes + self.unrewarded + self.untrained
+
+    @property
+    def twice(self) -> int:
+        return self.rewarded_twice + self.trained_twice
+
+
+@dataclass(frozen=True)
+class _Fate:
+    turns: dict[InferenceId, Completion]
+    outcomes: dict[str, Outcome]
+    rewards: list[Reward]
+
+
+def settle(world: World, users: Users) -> Tally:
+    """Users go on until all that was acknowledged to them by now was learned from; then they leave, and everything is
+    counted."""
+    judged = set(users.outcomes.values())
+    lineage = Lineage(world)
+    _wait(lambda: not _missing(world, users, judged, lineage))
+    users.leave()
+    _wait(lambda: not _lost_from_store(_fate(world, users.turns), users))
+    tally = _count(world, users, judged, lineage)
+    logger.warning("%s", tally)
+    return tally
+
+
+def _wait(condition: object) -> None:
+    """What does not come true is counted."""
+    deadline_s = time.monotonic() + SETTLED_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        try:
+            if condition():  # type: ignore[operator]
+                return
+        except Unavailable as error:  # our own connections may be older than a service
+            logger.info("counting: %s", error)
+        time.sleep(0.5)
+
+
+def _missing(world: World, users: Users, judged: set[InferenceId], lineage: "Lineage") -> bool:
+    fate = _fate(world, sorted(judged))
+    return bool(_unrewarded(fate, judged) or lineage.without(_to_train(fate)))
+
+
+def _lost_from_store(fate: _Fate, users: Users) -> bool:
+    judged = set(users.outcomes.values())
+    return bool(set(users.turns) - fate.turns.keys() or users.outcomes.keys() - fate.outcomes.keys()) or bool(
+        _unrewarded(fate, judged)
+    )
+
+
+def _fate(world: World, ids: Sequence[InferenceId]) -> _Fate:
+    found = _Fate({}, {}, [])
+    with world.foundation.store.read() as connection:
+        for start in range(0, len(ids), _PART):
+            part = ids[start : start + _PART]
+            found.turns.update(get_turns(connection, part))
+            found.outcomes.update({each.outcome_id: each for each in get_turn_outcomes(connection, part)})
+            found.rewards.extend(get_rewards(connection, part))
+    return found
+
+
+def _unrewarded(fate: _Fate, judged: set[InferenceId]) -> set[InferenceId]:
+    return judged - {reward.inference_id for reward in fate.rewards if reward.outcome_ids}
+
+
+def _to_train(fate: _Fate) -> set[InferenceId]:
+    rewarded = {reward.inference_id for reward in fate.rewards}
+    return {one for one, turn in fate.turns.items() if turn.trainable and turn.token_ids and one in rewarded}
+
+
+class Lineage:
+    """The manifests from the anchor to the newest version, each read once."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._read: dict[Version, Manifest] = {}
+
+    def manifests(self) -> list[Manifest]:
+        """Raises StoreUnavailable."""
+        lineage: list[Manifest] = []
+        with self._world.foundation.store.read() as connection:
+            policy = policies.get_policy(connection, max(policies.list_versions(connection)))
+            while policy is not None and policy.manifest is not None and policy.parent is not None:
+                if policy.version not in self._read:
+                    self._read[policy.version] = decode(self._world.foundation.blobs.get(policy.manifest))
+                lineage.insert(0, self._read[policy.version])
+                policy = policies.get_policy(connection, policy.parent)
+        return lineage
+
+    def without(self, ids: set[InferenceId]) -> set[InferenceId]:
+        """Which of these it says nothing of."""
+        manifests = self.manifests()
+        told = {record.inference_id for manifest in manifests for record in manifest.turns}
+        return ids - told - {one for manifest in manifests for dropped in manifest.drops.values() for one in dropped}
+
+
+def _count(world: World, users: Users, judged: set[InferenceId], lineage: Lineage) -> Tally:
+    fate, manifests = _fate(world, users.turns), lineage.manifests()
+    steps = Counter(
+        (record.inference_id, record.revision)
+        for manifest in manifests
+        for record in manifest.turns
+        if record.dropped is None
+    )
+    meanings = Counter((reward.inference_id, reward.outcome_ids) for reward in fate.rewards)
+    twice = sum(count - 1 for count in steps.values())
+    if not twice:
+        prove_exactly_once(manifests)
+    for failure in others(users.failures, world):
+        logger.error("failed: %s", failure)
+    return Tally(
+        turns=len(users.turns),
+        outcomes=len(users.outcomes),
+        trained=sum(1 for inference_id, _ in steps if inference_id in fate.turns),
+        requests=users.requests,
+        lost_turns=len(set(users.turns) - fate.turns.keys()),
+        lost_outcomes=len(users.outcomes.keys() - fate.outcomes.keys()),
+        unrewarded=len(_unrewarded(fate, set(users.outcomes.values()))),
+        untrained=len(lineage.without(_to_train(fate) & judged)),
+        rewarded_twice=sum(count - 1 for count in meanings.values()),
+        trained_twice=twice,
+        failed=len(others(users.failures, world)),
+        failed_at_killed=len(users.failures) - len(others(users.failures, world)),
+    )
+
+
+def others(failures: Sequence[Failure], world: World) -> list[Failure]:
+    """Those that no killed replica explains."""
+
+    def is_explained(failure: Failure) -> bool:
+        return any(
+            failure.url == url and failure.began_s < back_s and failure.failed_s > killed_s
+            for url, killed_s, back_s in world.killed
+        )
+
+    return [failure for failure in failures if not is_explained(failure)]
+
+
+def wait_for_metric(world: World, name: str, line: str, value: float) -> None:
+    wait_for(lambda: world.metric(name, line) >= value, 60, f"{line} of {name}")

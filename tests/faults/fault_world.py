@@ -1,0 +1,171 @@
+"""The engineer's stack on one machine, to be harmed: Kafka, Postgres and Redis of its own, and on them a tree with two
+of each stage, two SGLang engines and the learner."""
+
+import json
+import shutil
+import socket
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from service_tree import Service, wait_for
+from services import require_services
+from sglang_service import sglang_service
+
+from deploy.services.stack import Stack
+from onward.wiring import Foundation, open_foundation
+
+BACK_TIMEOUT_S = 240
+PROCESSES = {"api": 2, "ingest": 2, "score": 2, "release": 2}
+_METRICS_PORTS = 16
+SETTINGS: dict[str, Any] = {
+    "serving.sglang.replicas": 2,
+    "serving.min_swap_interval_s": 0.5,
+    "serving.engine_wait_s": 60.0,
+    "learner.enabled": "true",
+    "learner.batch_turns": 32,
+    "learner.min_turns": 8,
+    "release.canary": "off",
+    "release.lease_s": 2.0,
+} | {f"processes.{stage}": count for stage, count in PROCESSES.items()}
+
+
+@contextmanager
+def own_stack() -> Iterator[Stack]:
+    """Kafka, Postgres and Redis that nobody else uses; they run. PostgreSQL's user must be able to go there."""
+    require_services()
+    directory = Path(tempfile.mkdtemp(prefix="onward-faults-"))
+    directory.chmod(0o755)
+    stack = Stack(directory)
+    try:
+        stack.up()
+        yield stack
+    finally:
+        for server in stack.servers:
+            server.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def settings_of(stack: Stack) -> dict[str, Any]:
+    """For `--set`."""
+    return {
+        "mode": "distributed",
+        "kafka.bootstrap_servers": f'["{stack.kafka.address}"]',
+        "kafka.session_timeout_s": "3.0",
+        "postgres.url": stack.postgres.url,
+        "redis.url": stack.redis.url,
+    }
+
+
+class World:
+    def __init__(self, stack: Stack, service: Service, foundation: Foundation, metrics_port: int) -> None:
+        self.stack, self.service, self.foundation = stack, service, foundation
+        self.urls = service.urls  # kept: replicas come back where they were
+        self._metrics_port = metrics_port
+        self.killed: list[tuple[str, float, float]] = []
+        """Replicas of the API that were killed: URL, when, and when they were back (monotonic)."""
+
+    # ------------------------------------------------------------------------------------------ processes
+
+    def process(self, name: str) -> psutil.Process:
+        """A stage's. Raises LookupError while there is none."""
+        for child in psutil.Process(self.service.pid).children():
+            with suppress(psutil.NoSuchProcess):  # it ends just now
+                if name in child.cmdline():
+                    return child
+        raise LookupError(name)
+
+    def names(self, stage: str) -> list[str]:
+        """Of a stage's processes."""
+        count = SETTINGS["serving.sglang.replicas"] if stage == "engine" else PROCESSES.get(stage)
+        return [stage] if count is None else [f"{stage}-{number}" for number in range(1, count + 1)]
+
+    def kill(self, name: str) -> None:
+        """SIGKILL; returns when it is back."""
+        before, began_s = self.process(name).pid, time.monotonic()
+        self.process(name).kill()
+        wait_for(lambda: self.is_ready(name, before), BACK_TIMEOUT_S, f"{name}'s return")
+        if name in self.names("api"):
+            self.killed.append((self.urls[self.names("api").index(name)], began_s, time.monotonic()))
+
+    def is_ready(self, name: str, before: int = 0) -> bool:
+        try:
+            pid = self.process(name).pid
+        except LookupError:
+            return False
+        ready = self.service.directory / "ready" / f"{name}.pid"
+        return pid != before and ready.exists() and ready.read_text() == str(pid)
+
+    def all_names(self) -> list[str]:
+        """In the order in which `onward run` starts them."""
+        return [name for stage in (*PROCESSES, "learner", "engine") for name in self.names(stage)]
+
+    def wait_until_well(self) -> None:
+        def is_well() -> bool:
+            return all(map(self.is_ready, self.all_names())) and all(self.readiness(url) == {} for url in self.urls)
+
+        wait_for(is_well, BACK_TIMEOUT_S, "a whole tree")
+
+    # ------------------------------------------------------------------------------------------ what they say
+
+    def readiness(self, url: str) -> dict[str, str]:
+        """What `/readyz` finds wrong."""
+        try:
+            return wrong_with(url)
+        except OSError as error:
+            return {"api": str(error)}
+
+    def says(self, component: str, what: str = "") -> bool:
+        """Whether all replicas of the API say that a component is not well, and how."""
+        return all(what in self.readiness(url).get(component, "\0") for url in self.urls)
+
+    def metric(self, name: str, line: str) -> float:
+        """Of one process, as its `/metrics` has it; 0 where there is no such line yet."""
+        port = self._metrics_port + self.all_names().index(name)
+        url = self.urls[self.names("api").index(name)] if name in self.names("api") else f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return next((float(each.rpartition(" ")[2]) for each in lines if each.rpartition(" ")[0] == line), 0.0)
+
+
+def wrong_with(url: str) -> dict[str, str]:
+    """What `/readyz` finds. Raises OSError where nobody answers."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=30) as response:
+            components = json.load(response)["components"]
+    except urllib.error.HTTPError as error:
+        with error:
+            components = json.load(error)["components"]
+    return {name: state for name, state in components.items() if state != "ok"}
+
+
+@contextmanager
+def fault_world(directory: Path) -> Iterator[World]:
+    """All ready."""
+    with ExitStack() as stack:
+        services = stack.enter_context(own_stack())
+        port = _free_ports(_METRICS_PORTS)
+        settings = SETTINGS | settings_of(services) | {"metrics.port": port}
+        service = stack.enter_context(sglang_service(directory, settings))
+        foundation = open_foundation(service.directory, service.overrides)
+        stack.callback(foundation.close)
+        yield World(services, service, foundation, port)
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many in a row that nobody listens on."""
+    while True:
+        with ExitStack() as held:
+            try:
+                first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+                for port in range(first + 1, first + count):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+            except (OSError, OverflowError):
+                continue
+            return int(first)
