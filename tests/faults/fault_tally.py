@@ -11,7 +11,7 @@ from fault_world import World
 from service_tree import wait_for
 
 from core.errors import Unavailable
-from core.events import Completion, Outcome, Reward
+from core.events import Completion, Outcome, PolicyVersion, Reward
 from core.ids import InferenceId, Version
 from core.store import policies
 from core.store.rewards import get_rewards
@@ -127,7 +127,7 @@ class Lineage:
         """Raises StoreUnavailable."""
         lineage: list[Manifest] = []
         with self._world.foundation.store.read() as connection:
-            policy = policies.get_policy(connection, max(policies.list_versions(connection)))
+            policy: PolicyVersion | None = policies.list_policies(connection, 1)[0][0]
             while policy is not None and policy.manifest is not None and policy.parent is not None:
                 if policy.version not in self._read:
                     self._read[policy.version] = decode(self._world.foundation.blobs.get(policy.manifest))
