@@ -19,6 +19,21 @@ from onward.layout import Layout
 READY_TIMEOUT_S = 300
 
 
+def ask(url: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
+    """POST. Raises Refused."""
+    data = json.dumps(body).encode()
+    return json.loads(_read(urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})))
+
+
+def _read(request: urllib.request.Request) -> bytes:
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return bytes(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Refused(error.code, json.load(error)) from None
+
+
 class StageProcess:
     """`onward COMMAND DIRECTORY`; dies with the test's process."""
 
@@ -85,21 +100,16 @@ class ApiProcess(StageProcess):
 
     def get(self, path: str) -> Any:
         """Raises Refused."""
-        return self._ask(urllib.request.Request(self.url + path))
+        return json.loads(self.text(path))
+
+    def text(self, path: str) -> str:
+        """Raises Refused."""
+        return _read(urllib.request.Request(self.url + path)).decode()
 
     def post(self, path: str, body: Mapping[str, Any], **headers: str) -> Any:
         """Raises Refused."""
         names = {name.replace("_", "-"): value for name, value in headers.items()}
-        data = json.dumps(body).encode()
-        return self._ask(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **names}))
-
-    def _ask(self, request: urllib.request.Request) -> Any:
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return json.load(response)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise Refused(error.code, json.load(error)) from None
+        return ask(self.url + path, body, names)
 
     def chat(self, text: str, **fields: Any) -> Any:
         body = {"model": "onward-tiny", "messages": [{"role": "user", "content": text}], **fields}

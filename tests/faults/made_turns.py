@@ -1,0 +1,47 @@
+"""Turns and outcomes as the API would log them, in the amounts and orders that faults need."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from fault_world import World
+
+from core.events import Completion, Event, Outcome, Topic
+from core.ids import InferenceId, SessionId, new_inference_id, new_outcome_id, new_session_id
+from core.store.turns import get_turns
+
+_AT_ONCE = 2000
+
+
+def real_turn(world: World, inference_id: InferenceId) -> Completion:
+    """One that was really sampled."""
+    with world.foundation.store.read() as connection:
+        return get_turns(connection, [inference_id])[inference_id]
+
+
+def another(turn: Completion, *, learns: bool, session_id: SessionId | None = None) -> Completion:
+    """The same again, under ids of its own. One that does not learn is rewarded all the same."""
+    session_id = session_id or new_session_id()
+    own = {"inference_id": new_inference_id(session_id), "session_id": session_id, "parent_id": None}
+    silent = {} if learns else {"trainable": False, "untrainable_reasons": ("made",)}
+    return msgspec.structs.replace(turn, received_at=datetime.now(UTC), transcript_digest=None, **own, **silent)
+
+
+def judgement(turn: Completion) -> Outcome:
+    now = datetime.now(UTC)
+    return Outcome(
+        outcome_id=new_outcome_id(),
+        inference_id=turn.inference_id,
+        session_id=None,
+        namespace=turn.namespace,
+        name="accepted",
+        value=True,
+        observed_at=now,
+        received_at=now,
+    )
+
+
+def append(world: World, events: Sequence[Event]) -> None:
+    """In this order. Raises LogUnavailable."""
+    for start in range(0, len(events), _AT_ONCE):
+        world.foundation.log.append_blocking(Topic.TURNS, events[start : start + _AT_ONCE])

@@ -1,0 +1,108 @@
+"""Processes that start before what they need."""
+
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_world import own_stack, settings_of, wrong_with
+from service_tree import wait_for
+from sglang_server import free_port
+from sglang_service import SETTINGS as SGLANG
+from stage_processes import StageProcess
+
+from deploy.services.stack import Stack
+from onward.wiring import migrate, read_directory
+
+pytestmark = pytest.mark.timeout(600)
+_START_S = 120
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with own_stack() as made:
+        yield made
+
+
+def settings(stack: Stack, **more: Any) -> dict[str, Any]:
+    """Without engines: they take long to start."""
+    return SGLANG | settings_of(stack) | {"serving.sglang.replicas": 0} | more
+
+
+def says(url: str, component: str, what: str) -> bool:
+    try:
+        return what in wrong_with(url).get(component, "")
+    except OSError:
+        return False
+
+
+def is_missing(url: str, component: str) -> bool:
+    """Not among what is wrong."""
+    try:
+        return component not in wrong_with(url)
+    except OSError:
+        return False
+
+
+@contextmanager
+def tree(directory: Path, chosen: Mapping[str, Any]) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, "-m", "onward", "run", str(directory)]
+    command += [part for name, value in chosen.items() for part in ("--set", f"{name}={value}")]
+    process = subprocess.Popen(command)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_a_tree_waits_for_all_of_them(stack: Stack, tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    for server in stack.servers:
+        server.down()
+    with tree(tmp_path / "service", settings(stack, **{"api.port": port})) as process:
+        wait_for(lambda: says(url, "start", stack.kafka.address), _START_S, "word of Kafka")
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{url}/v1/chat/completions", b"{}", timeout=30)
+        with urllib.request.urlopen(f"{url}/healthz", timeout=30) as answer:
+            assert answer.status == 200
+        stack.kafka.up()
+        wait_for(lambda: says(url, "start", "postgres.url"), _START_S, "word of Postgres")
+        stack.postgres.up()
+        wait_for(lambda: says(url, "live_state", "degraded"), _START_S, "the API, without Redis")
+        stack.redis.up()
+        wait_for(lambda: is_missing(url, "live_state"), _START_S, "Redis")
+        wait_for((tmp_path / "service" / "service.json").exists, _START_S, "the whole tree")
+        assert process.poll() is None
+
+
+def test_an_api_and_a_host_wait_for_postgres(stack: Stack, tmp_path: Path) -> None:
+    stack.up()
+    api, metrics = free_port(), free_port()
+    own = settings(stack, **{"api.port": api, "metrics.port": metrics})
+    migrate(read_directory(tmp_path / "service", environment(own))[1])
+    stack.postgres.down()
+    with (
+        StageProcess("api", tmp_path / "service", "api-1", own) as replica,
+        StageProcess("serve", tmp_path / "service", "engine-1", own) as host,
+    ):
+        wait_for(lambda: says(f"http://127.0.0.1:{api}", "start", "postgres.url"), _START_S, "word of the API")
+        wait_for(lambda: says(f"http://127.0.0.1:{metrics}", "engine-1", "postgres.url"), _START_S, "word of the host")
+        stack.postgres.up()
+        replica.wait_ready()
+        assert wrong_with(f"http://127.0.0.1:{api}").keys() == {"engine"}
+        wait_for(
+            lambda: not says(f"http://127.0.0.1:{metrics}", "engine-1", "postgres.url"), _START_S, "the host's store"
+        )
+        assert (replica.process.poll(), host.process.poll()) == (None, None)
+
+
+def environment(own: Mapping[str, Any]) -> dict[str, str]:
+    return {**os.environ, **{f"ONWARD_{name.upper().replace('.', '__')}": str(value) for name, value in own.items()}}

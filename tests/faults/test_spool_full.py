@@ -1,0 +1,100 @@
+"""No room for the spool, with Kafka away: people are answered all the same, and told what was not written down."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_table import FaultTable
+from fault_tally import settle
+from fault_users import Users
+from fault_world import World, settings_of
+from service_tree import Refused, wait_for
+from sglang_service import SETTINGS as SGLANG
+from stage_processes import ApiProcess
+
+from bench.table import Row
+from core.ids import InferenceId
+from core.store.turns import get_turns
+
+pytestmark = pytest.mark.timeout(900)
+_BOUND = 1 << 16  # bytes
+_UNLOGGED = 5  # turns beyond it
+
+
+@contextmanager
+def bounded(_directory: Path) -> Iterator[dict[str, Any]]:
+    yield {"ingest.spool_bytes": _BOUND}
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[dict[str, Any]]:
+    """A file system of its own below `spools`."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts file systems")
+    spools = directory / "spools"
+    spools.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={_BOUND}", "onward-faults", str(spools)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield {}
+    finally:
+        subprocess.run(["umount", "-l", str(spools)], check=True)
+
+
+@pytest.mark.parametrize("room", [bounded, small_disk])
+def test_beyond_the_spool(world: World, users: Users, table: FaultTable, tmp_path: Path, room: Any) -> None:
+    """A replica of its own, with hardly any room; the others have enough."""
+    directory = tmp_path / "replica"
+    with (
+        room(directory) as settings,
+        ApiProcess(directory, "api-9", SGLANG | settings_of(world.stack) | settings) as api,
+    ):
+        api.wait_ready()
+        wait_for(lambda: api.readiness["engine"] == "ok", 60, "the replica's engines")
+        users.wait_for_more(1)
+        world.stack.kafka.kill()
+        logged, unlogged = _speak_until_unlogged(api)
+        assert "bytes" in api.readiness["log"] or "No space" in api.readiness["log"]
+        with pytest.raises(Refused, match="503"):
+            api.post("/v1/feedback", {"inference_id": logged[0], "metric_name": "accepted", "value": True})
+        assert _counted(api) == len(unlogged)
+        world.stack.kafka.up()
+        wait_for(lambda: api.readiness["log"] == "ok", 120, "the spool's end")
+        assert api.chat("[web] write a(xs): sum of xs", max_tokens=4)["onward"]["logged"]
+        wait_for(lambda: _stored(world, logged) == set(logged), 120, "what was logged, in the store")
+    assert not _stored(world, unlogged)
+    fault = "Kafka away, spool " + ("at its bound" if room is bounded else "on a full disk")
+    left = len(set(logged) - _stored(world, logged))
+    table.add(
+        fault,
+        settle(world, users),
+        Row(f"{fault}: turns stamped logged, lost", left, f"of {len(logged)}", goal=0, holds=left == 0),
+        Row(f"{fault}: turns served beyond it", len(unlogged), "stamped unlogged, and counted"),
+    )
+
+
+def _speak_until_unlogged(api: ApiProcess) -> tuple[list[InferenceId], list[InferenceId]]:
+    """Every turn is answered, whether or not it could be logged."""
+    turns: dict[bool, list[InferenceId]] = {True: [], False: []}
+    text = "[web] write total(xs): sum of xs. " + "It is for the shop. " * 60
+    while len(turns[False]) < _UNLOGGED:
+        answer = api.chat(text, max_tokens=4)["onward"]
+        turns[answer["logged"]].append(InferenceId(answer["inference_id"]))
+        assert sum(map(len, turns.values())) < 500
+    return turns[True], turns[False]
+
+
+def _counted(api: ApiProcess) -> float:
+    return next(float(line.split()[1]) for line in api.text("/metrics").splitlines() if "unlogged_turns_total " in line)
+
+
+def _stored(world: World, ids: list[InferenceId]) -> set[InferenceId]:
+    with world.foundation.store.read() as connection:
+        return set(get_turns(connection, ids))
