@@ -47,6 +47,20 @@ LOG_LAG_SECONDS = _gauge(
 LOG_RESETS = _counter("log_resets", "Times that the log did not have what was to be read next, by topic", "topic")
 LOG_SKIPPED = _counter("log_skipped_records", "Records that the log dropped before they were read, by topic", "topic")
 REBALANCES = _counter("log_rebalances", "Changes of what a group's member owns, by kind", "group", "kind")
+ARCHIVED = _counter("archived_records", "Records of the log copied into the archive, by topic", "topic")
+ARCHIVE_LAG = _gauge(
+    "archive_lag_records",
+    "Records not archived yet, as of the last round, by topic and partition",
+    "topic",
+    "partition",
+)
+LOG_DELETED = _counter("log_deleted_records", "Records deleted from the log for their age, by topic", "topic")
+LOG_OVERDUE = _gauge(
+    "log_overdue_records",
+    "Records old enough to go that somebody has yet to read or archive, by topic and partition",
+    "topic",
+    "partition",
+)
 SPOOLED = _gauge("spooled_records", "Records waiting on disk for the log")
 SPOOL_BYTES = _gauge("spool_bytes", "Bytes waiting on disk for the log")
 SPOOL_TORN_BYTES = _counter("spool_torn_bytes", "Bytes in the spool that a crash left unfinished, never acknowledged")

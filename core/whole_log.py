@@ -1,20 +1,27 @@
 """A topic from its first record to what is its end now, for those who work through all of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from core.events import Topic
-from core.ports import EventLog, Record
+from core.ports import EventLog, Record, TopicPartition
 
 _BATCH: Final = 512
 _POLL_S: Final = 1.0
 
 
-def read_whole(log: EventLog, topic: Topic) -> Iterator[list[Record]]:
+def read_whole(
+    log: EventLog,
+    topic: Topic,
+    starts: Mapping[TopicPartition, int] | None = None,
+    ends: Mapping[TopicPartition, int] | None = None,
+) -> Iterator[list[Record]]:
     """In batches; waits where the log is away. Leaves no trace in its groups. Raises LogUnavailable, NewerSchema."""
     reader = log.reader([topic])
     try:
-        ends = {source: log.end(source) for source in reader.assignment()}
+        for source, offset in (starts or {}).items():
+            reader.seek(source, offset)
+        ends = ends or {source: log.end(source) for source in reader.assignment()}
         while any(reader.position(source) < end for source, end in ends.items()):
             yield [record for record in reader.poll(_BATCH, _POLL_S) if record.offset < ends[record.source]]
     finally:

@@ -22,6 +22,7 @@ from core.settings.api import (
     Scope,
     WorkloadSettings,
 )
+from core.settings.archive import ArchiveSettings
 from core.settings.ingest import IngestSettings
 from core.settings.kafka import KafkaSettings
 from core.settings.learner import LearnerSettings
@@ -41,6 +42,7 @@ __all__ = [
     "WORKLOAD_NAME",
     "ApiKey",
     "ApiSettings",
+    "ArchiveSettings",
     "IngestSettings",
     "KafkaSettings",
     "LearnerSettings",
@@ -69,6 +71,7 @@ class Settings(Section):
     by the extras `s3` and `gcs`); None: `blobs` in the service's directory."""
     api: ApiSettings = ApiSettings()
     ingest: IngestSettings = IngestSettings()
+    archive: ArchiveSettings = ArchiveSettings()
     scoring: ScoringSettings = ScoringSettings()
     learner: LearnerSettings = LearnerSettings()
     serving: ServingSettings = ServingSettings()

@@ -1,0 +1,79 @@
+"""Retention: what is old, archived, and read by everybody who must have read it, is deleted from the log."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from core import telemetry
+from core.events import Topic
+from core.ports import Clock, EventLog, Store, TopicPartition
+from core.store.archived import get_archived
+from core.store.offsets import get_offsets
+from core.store.policies import list_policies
+
+Floor = Callable[[Connection, TopicPartition], int | None]
+"""The offset up to which somebody needs no more of a partition; None: never has, and waits for nothing of it."""
+logger = logging.getLogger(__name__)
+
+
+class Retention:
+    """`floors`: by topic, of those who must have read a record before it goes."""
+
+    def __init__(
+        self, log: EventLog, store: Store, clock: Clock, keep_s: float, floors: Mapping[Topic, Sequence[Floor]]
+    ) -> None:
+        self._log, self._store, self._clock = log, store, clock
+        self._keep = timedelta(seconds=keep_s)
+        self._floors = floors
+
+    def delete(self, source: TopicPartition) -> int:
+        """Of a partition; how many records."""
+        earliest = self._log.earliest(source)
+        old = self._log.offset_at(source, self._clock.now() - self._keep)
+        floor = min(old, self._floor(source, old))
+        telemetry.LOG_OVERDUE.labels(topic=source.topic, partition=source.partition).set(
+            max(0, old - max(floor, earliest))
+        )
+        if floor <= earliest:
+            return 0
+        self._log.delete_before(source, floor)
+        deleted = self._log.earliest(source) - earliest
+        telemetry.LOG_DELETED.labels(topic=source.topic).inc(deleted)
+        logger.info("%s: %d records before offset %d deleted", source, deleted, floor)
+        return deleted
+
+    def _floor(self, source: TopicPartition, otherwise: int) -> int:
+        with self._store.read() as connection:
+            floors = [floor(connection, source) for floor in self._floors[source.topic]]
+        return min((floor for floor in floors if floor is not None), default=otherwise)
+
+
+def archived(connection: Connection, source: TopicPartition) -> int:
+    known = get_archived(connection).get(source)
+    return 0 if known is None else known.next_offset
+
+
+def read_by(group: str) -> Floor:
+    """A group whose offsets are in the store."""
+
+    def floor(connection: Connection, source: TopicPartition) -> int:
+        return get_offsets(connection, group).get(source, 0)
+
+    return floor
+
+
+def learned(versions: int) -> Floor:
+    """The learner: what each of its newest `versions` had read, as it may have to go on from any of them."""
+
+    def floor(connection: Connection, source: TopicPartition) -> int:
+        newest = [policy for policy, _ in list_policies(connection, versions)]
+        return min((policy.log_offsets.get(str(source), 0) for policy in newest), default=0)
+
+    return floor
+
+
+def committed_by(log: EventLog, group: str) -> Floor:
+    """A group whose offsets are in the log. One that has committed nothing begins at the end, and is not waited for."""
+    return lambda _, source: log.committed(group, source)
