@@ -1,29 +1,17 @@
-"""The reward spec: the file in which an operator says what counts as good.
+"""What outcomes are worth: of a turn, of a suggestion, of a session."""
 
-Read by api (which outcomes exist, of which type) and scoring (what they are worth). Identified by the hash of its
-meaning, not of its spelling: comments and order do not change it.
-"""
-
-import hashlib
-import json
-import tomllib
-from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
-from core.errors import ConfigError
 from core.events import Purpose
+from core.reward_spec.part import Part
 
 OutcomeType = Literal["boolean", "number", "text"]
 Aggregation = Literal["earliest", "last", "mean", "sum", "min", "max"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class OutcomeSpec(_Part):
+class OutcomeSpec(Part):
     """One outcome by name."""
 
     type: OutcomeType
@@ -59,18 +47,34 @@ class OutcomeSpec(_Part):
             raise ValueError("minimum and maximum belong to number outcomes")
         return self
 
+    @property
+    def moves(self) -> bool:
+        """Whether it can move a reward at all."""
+        return bool(self.weight or self.false_weight)
 
-class SuggestionSpec(_Part):
+
+class SuggestionSpec(Part):
     """Inline suggestions (purpose `suggestion`)."""
 
+    show_threshold: float | None = Field(default=None, gt=0, lt=1)
+    """What was accepted pays 1 - p, what was not costs p, silence is 0, so that to show pays where acceptance is
+    likelier than p (Cursor Tab). It takes the place of the weights of `accepted`, `partially_accepted` and `rejected`,
+    and of `ignored_reward`. None: those."""
     empty_reward: float = Field(default=0.0, allow_inf_nan=False)
     """The model stayed silent: decided at once."""
     ignored_reward: float = Field(default=-0.05, allow_inf_nan=False)
     """It was shown and nothing followed within `wait_s`."""
     wait_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
 
+    @model_validator(mode="after")
+    def _one_rule(self) -> "SuggestionSpec":
+        both = {"ignored_reward", "empty_reward"} & self.model_fields_set
+        if self.show_threshold is not None and both:
+            raise ValueError(f"show_threshold says what {' and '.join(sorted(both))} would say")
+        return self
 
-class SessionSpec(_Part):
+
+class SessionSpec(Part):
     """How a session's outcomes reach its turns."""
 
     credit: Literal["equal", "last"] = "equal"
@@ -81,41 +85,3 @@ class SessionSpec(_Part):
     """A session that was said to be over still waits so long for its outcomes; then its defaults apply."""
     idle_timeout_s: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
     """A session without a turn for so long is over, and its defaults apply."""
-
-
-class RewardSpec(_Part):
-    """The whole file."""
-
-    outcomes: dict[str, OutcomeSpec]
-    suggestion: SuggestionSpec = SuggestionSpec()
-    session: SessionSpec = SessionSpec()
-    clip: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
-    """Bounds of the final value."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "RewardSpec":
-        if self.clip[0] >= self.clip[1]:
-            raise ValueError("clip: the lower bound lies above the upper one")
-        return self
-
-    @property
-    def digest(self) -> str:
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
-
-    @property
-    def longest_wait_s(self) -> float:
-        return max((spec.wait_s for spec in self.outcomes.values()), default=0.0)
-
-
-def load_reward_spec(path: Path) -> RewardSpec:
-    """Raises ConfigError naming the file and the entry."""
-    try:
-        return RewardSpec.model_validate(tomllib.loads(path.read_text()))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    except ValidationError as error:
-        lines = (f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
-        raise ConfigError(f"{path}: " + "; ".join(lines)) from error

@@ -1,0 +1,25 @@
+"""The reward spec: the file in which an operator says what counts as good.
+
+Read by api (which outcomes exist, of which type) and scoring (what they are worth). Identified by the hash of its
+meaning, not of its spelling: comments and order do not change it.
+"""
+
+from core.reward_spec.conduct import ClaimSpec, EffortSpec, PenaltySpec
+from core.reward_spec.file import load_reward_spec
+from core.reward_spec.outcomes import Aggregation, OutcomeSpec, OutcomeType, SessionSpec, SuggestionSpec
+from core.reward_spec.rules import RewardSpec, Rules, ScopeSpec
+
+__all__ = [
+    "Aggregation",
+    "ClaimSpec",
+    "EffortSpec",
+    "OutcomeSpec",
+    "OutcomeType",
+    "PenaltySpec",
+    "RewardSpec",
+    "Rules",
+    "ScopeSpec",
+    "SessionSpec",
+    "SuggestionSpec",
+    "load_reward_spec",
+]

@@ -1,0 +1,83 @@
+"""What a turn costs by itself, whatever anybody says of it: its effort, its form, and what it claims."""
+
+import math
+import re
+
+from pydantic import Field, field_validator
+
+from core.reward_spec.part import Part
+
+
+class EffortSpec(Part):
+    """An effort penalty, subtracted with its coefficient (Composer 2, arXiv 2603.24477):
+
+        C(x) = ((1 + kx)^(1 - q) - 1) / (k (1 - q))
+
+    over a weighted sum x of tokens, calls and turns along the session. It is concave for q > 0: the first steps of a
+    session cost the most. Its limits are ln(1 + kx) / k at q = 1 and x at k = 0. A turn pays C up to and including
+    itself less C up to its parent, so the turns on a path together pay C of the whole path.
+    """
+
+    coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """0: effort costs nothing."""
+    k: float = Field(default=0.001, ge=0, allow_inf_nan=False)
+    """How soon more effort costs less."""
+    q: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    """How much less."""
+    thinking: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Weight of a thinking token."""
+    tool_call: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Weight of a token of a tool call."""
+    tool_output: float = Field(default=0.25, ge=0, allow_inf_nan=False)
+    """Weight of a token that tools answered; the turn that reads it pays."""
+    answer: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Weight of a token of the final message."""
+    call: float = Field(default=20.0, ge=0, allow_inf_nan=False)
+    """Weight of a turn's first tool call."""
+    parallel_call: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    """Weight of each further call of the same turn: they run while the user waits for the first."""
+    turn: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the turn itself."""
+
+    def cost(self, effort: float) -> float:
+        if self.k == 0:
+            return effort
+        growth = math.log1p(self.k * effort)
+        if self.q == 1:
+            return growth / self.k
+        return math.expm1((1 - self.q) * growth) / (self.k * (1 - self.q))
+
+
+class PenaltySpec(Part):
+    """What bad form costs a turn, once each; 0: nothing. Suggestions are judged by what becomes of them alone."""
+
+    malformed_call: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    """A tool call that never became whole, names no tool that was offered, or whose arguments are not what it takes."""
+    cut_off: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    """The limit of tokens ended the answer."""
+    empty_answer: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    """Neither words nor a call."""
+    repeated_answer: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    """The words of an earlier answer of the conversation once more, without a call: a needless reply."""
+    unbacked_claim: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    """It says what one of `claims` speaks of, and nothing in the conversation bears it out."""
+
+
+class ClaimSpec(Part):
+    """A claim and its evidence. Patterns are regular expressions, searched in any case of letters."""
+
+    says: str
+    """What of an answer's words makes the claim."""
+    needs: str
+    """What a tool call must match, as `NAME ARGUMENTS`, to be evidence of it."""
+    voided_by: str | None = None
+    """A later call that matches makes earlier evidence void (an edit after the tests ran)."""
+
+    @field_validator("says", "needs", "voided_by")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from None
+        return pattern

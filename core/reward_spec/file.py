@@ -1,0 +1,63 @@
+"""The file, and where in it a mistake stands."""
+
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from core.errors import ConfigError
+from core.reward_spec.rules import RewardSpec, said
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\]#]+?)\s*\]")
+_ENTRY = re.compile(r"""\s*([A-Za-z0-9_.'" -]+?)\s*=""")
+Place = tuple[str | int, ...]
+
+
+def load_reward_spec(path: Path) -> RewardSpec:
+    """Raises ConfigError naming the file, the line and the entry."""
+    try:
+        text = path.read_text()
+        return RewardSpec.model_validate(tomllib.loads(text))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: no UTF-8 ({error.reason})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except ValidationError as error:
+        lines = _lines(text)
+        mistakes = [f"{_where(lines, mistake['loc'])}{said(mistake)}" for mistake in error.errors()]
+        raise ConfigError(f"{path}: " + "; ".join(mistakes)) from error
+
+
+def _where(lines: dict[Place, int], place: Place) -> str:
+    """Of the entry, or of the table that should have it."""
+    found = next((lines[place[:size]] for size in range(len(place), 0, -1) if place[:size] in lines), None)
+    return "" if found is None else f"line {found}: "
+
+
+def _lines(text: str) -> dict[Place, int]:
+    """The line of every table and entry, by its place as pydantic has it."""
+    found: dict[Place, int] = {}
+    table: Place = ()
+    counts: Counter[Place] = Counter()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = _named(header[2])
+            if header[1] == "[[":
+                counts[table] += 1
+            for size in range(1, len(table) + 1):  # a table below an array of tables belongs to its latest
+                array = table[:size]
+                if array in counts:
+                    table = (*array, counts[array] - 1, *table[size:])
+                    break
+            found[table] = number
+        elif entry := _ENTRY.match(line):
+            found.setdefault((*table, *_named(entry[1])), number)
+    return found
+
+
+def _named(dotted: str) -> Place:
+    return tuple(part.strip().strip("'\"") for part in dotted.split("."))

@@ -1,0 +1,146 @@
+"""The whole spec: what counts for everybody, and what counts otherwise for some."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from pydantic import Field, FiniteFloat, PrivateAttr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from core.reward_spec.conduct import ClaimSpec, EffortSpec, PenaltySpec
+from core.reward_spec.outcomes import OutcomeSpec, SessionSpec, SuggestionSpec
+from core.reward_spec.part import Part
+
+Table = dict[str, Any]
+
+
+class Rules(Part):
+    """What one turn is scored by."""
+
+    outcomes: dict[str, OutcomeSpec]
+    suggestion: SuggestionSpec = SuggestionSpec()
+    session: SessionSpec = SessionSpec()
+    effort: EffortSpec = EffortSpec()
+    penalties: PenaltySpec = PenaltySpec()
+    claims: tuple[ClaimSpec, ...] = ()
+    clip: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
+    """Bounds of the final value."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Rules":
+        if self.clip[0] >= self.clip[1]:
+            raise ValueError("clip: the lower bound lies above the upper one")
+        if not any(outcome.moves for outcome in self.outcomes.values()) and self.suggestion.show_threshold is None:
+            raise ValueError("outcomes: none has a weight, so nothing would ever be rewarded")
+        if self.penalties.unbacked_claim and not self.claims:
+            raise ValueError("penalties.unbacked_claim: there are no [[claims]]")
+        return self
+
+
+class ScopeSpec(Part):
+    """Turns of a workload, of a namespace, or of both, for which some entries differ. Of several that fit the last in
+    the file has the last word, entry by entry."""
+
+    workload: str | None = None
+    """None: of any."""
+    namespace: str | None = None
+    """None: of any."""
+    outcomes: dict[str, Table] = Field(default_factory=dict)
+    """Of outcomes that the file has; their `type` and bounds stay."""
+    suggestion: Table = Field(default_factory=dict)
+    session: Table = Field(default_factory=dict)
+    effort: Table = Field(default_factory=dict)
+    penalties: Table = Field(default_factory=dict)
+    claims: tuple[ClaimSpec, ...] | None = None
+    clip: tuple[FiniteFloat, FiniteFloat] | None = None
+
+    @model_validator(mode="after")
+    def _scoped(self) -> "ScopeSpec":
+        if self.workload is None and self.namespace is None:
+            raise ValueError("a scope names a workload or a namespace")
+        fixed = {
+            f"{name}.{key}"
+            for name, raw in self.outcomes.items()
+            for key in ("type", "minimum", "maximum")
+            if key in raw
+        }
+        if fixed:
+            raise ValueError(f"outcomes: {', '.join(sorted(fixed))}: the same for all turns")
+        return self
+
+    def fits(self, workload: str | None, namespace: str | None) -> bool:
+        return self.workload in (None, workload) and self.namespace in (None, namespace)
+
+    @property
+    def differences(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"workload", "namespace"}, exclude_unset=True)
+
+
+class RewardSpec(Rules):
+    """The whole file."""
+
+    scopes: tuple[ScopeSpec, ...] = ()
+    _made: dict[tuple[str, str], Rules] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _scopes_make_sense(self) -> "RewardSpec":
+        for index, scope in enumerate(self.scopes):
+            unknown = scope.outcomes.keys() - self.outcomes.keys()
+            if unknown:
+                raise ValueError(f"scopes.{index}.outcomes: {', '.join(sorted(unknown))}: not among [outcomes]")
+        workloads = {scope.workload for scope in self.scopes} | {None}
+        namespaces = {scope.namespace for scope in self.scopes} | {None}
+        for workload, namespace in product(workloads, namespaces):
+            try:
+                self._merged(workload, namespace)
+            except ValidationError as error:
+                whose = f"workload {workload or 'any'}, namespace {namespace or 'any'}"
+                mistakes = "; ".join(map(said, error.errors()))
+                raise ValueError(f"scopes: for {whose}: {mistakes}") from None
+        return self
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the meaning: entries at their defaults count as absent, so that a build with more entries than the last
+        one gives the same file the same name."""
+        canonical = json.dumps(
+            self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":")
+        )
+        return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+    @property
+    def longest_wait_s(self) -> float:
+        return max((spec.wait_s for spec in self.outcomes.values()), default=0.0)
+
+    def rules(self, workload: str, namespace: str) -> Rules:
+        """For turns of this workload and namespace."""
+        if not self.scopes:
+            return self
+        key = workload, namespace
+        if key not in self._made:
+            self._made[key] = self._merged(workload, namespace)
+        return self._made[key]
+
+    def _merged(self, workload: str | None, namespace: str | None) -> Rules:
+        raw = self.model_dump(exclude={"scopes"}, exclude_unset=True)
+        for scope in self.scopes:
+            if scope.fits(workload, namespace):
+                raw = _over(raw, scope.differences)
+        return Rules.model_validate(raw)
+
+
+def said(mistake: ErrorDetails) -> str:
+    """What is wrong, and with which entry."""
+    return f"{'.'.join(map(str, mistake['loc'])) or 'file'}: {mistake['msg'].removeprefix('Value error, ')}"
+
+
+def _over(base: Mapping[str, Any], differences: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables entry by entry, all else whole."""
+    merged = dict(base)
+    for key, value in differences.items():
+        both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _over(merged[key], value) if both_tables else value
+    return merged

@@ -1,0 +1,191 @@
+"""What a turn shows by itself, known when it opens: how much effort it took, and whether its form is good.
+
+Spec-dependent where it must be (what counts as a claim): the words themselves are not kept in the ledger.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import extend
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from core.events import Completion, ToolCall
+from core.reward_spec import ClaimSpec, EffortSpec
+
+Call = tuple[str, str]  # name, arguments
+
+
+class Effort(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens by kind, calls, and turns. `tool_output` is the share of the prompt's new tokens that tools' answers have
+    by their length in characters."""
+
+    thinking: int = 0
+    tool_call: int = 0
+    tool_output: int = 0
+    answer: int = 0
+    calls: int = 0  # the first of a turn
+    parallel_calls: int = 0  # each further one
+    turns: int = 0
+
+    def __add__(self, other: "Effort") -> "Effort":
+        return Effort(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
+
+    def weighed(self, spec: EffortSpec) -> float:
+        return (
+            spec.thinking * self.thinking
+            + spec.tool_call * self.tool_call
+            + spec.tool_output * self.tool_output
+            + spec.answer * self.answer
+            + spec.call * self.calls
+            + spec.parallel_call * self.parallel_calls
+            + spec.turn * self.turns
+        )
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer."""
+
+    effort: Effort = Effort()
+    before: Effort = Effort()
+    context_tokens: int = 0
+    malformed_call: bool = False
+    cut_off: bool = False
+    empty_answer: bool = False
+    repeated_answer: bool = False
+    unbacked_claim: bool = False
+
+
+def facts_of(turn: Completion, parent: Facts | None, claims: Sequence[ClaimSpec]) -> Facts:
+    """`parent`: of the turn that this one continues, where it is known."""
+    return Facts(
+        effort=_effort(turn, parent),
+        before=Effort() if parent is None else parent.before + parent.effort,
+        context_tokens=len(turn.prompt_token_ids) + len(turn.token_ids),
+        malformed_call=has_malformed_call(turn),
+        cut_off=turn.finish_reason == "length",
+        empty_answer=not turn.text.strip() and not turn.tool_calls,
+        repeated_answer=_repeats(turn),
+        unbacked_claim=any(_claims(turn.text, claim) and not _is_backed(turn, claim) for claim in claims),
+    )
+
+
+def _effort(turn: Completion, parent: Facts | None) -> Effort:
+    tokens = dict.fromkeys(("thinking", "tool", "answer", "forced"), 0)
+    for segment in turn.segments:
+        tokens[segment.kind] += segment.end - segment.start
+    calls = len(turn.tool_calls)
+    return Effort(
+        thinking=tokens["thinking"],
+        tool_call=tokens["tool"],
+        tool_output=_tool_output(turn, parent),
+        answer=tokens["answer"],
+        calls=min(calls, 1),
+        parallel_calls=max(calls - 1, 0),
+        turns=1,
+    )
+
+
+def _tool_output(turn: Completion, parent: Facts | None) -> int:
+    new_tokens = len(turn.prompt_token_ids) - (0 if parent is None else parent.context_tokens)
+    new = new_messages(turn.messages) if parent is not None else turn.messages
+    lengths = [(message["role"] == "tool", len(content_of(message))) for message in new]
+    characters = sum(length for _, length in lengths)
+    by_tools = sum(length for is_tool, length in lengths if is_tool)
+    return max(new_tokens, 0) * by_tools // characters if characters else 0
+
+
+# ------------------------------------------------------------------------------------------------ the conversation
+
+
+def content_of(message: Mapping[str, Any]) -> str:
+    """Its words; of parts, those that are text."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text", "") for part in content if isinstance(part, Mapping))
+
+
+def new_messages(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Those after the last answer: what the turn adds to the conversation."""
+    said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    return messages[said[-1] + 1 :] if said else messages
+
+
+def calls_in(messages: Iterable[Mapping[str, Any]]) -> list[Call]:
+    """All tool calls of the conversation, in order."""
+    return [
+        (call["function"]["name"], call["function"]["arguments"])
+        for message in messages
+        for call in message.get("tool_calls") or ()
+    ]
+
+
+def _repeats(turn: Completion) -> bool:
+    said = _normal(turn.text)
+    if not said or turn.tool_calls or turn.purpose != "turn":
+        return False
+    return any(message["role"] == "assistant" and _normal(content_of(message)) == said for message in turn.messages)
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _claims(text: str, claim: ClaimSpec) -> bool:
+    return re.search(claim.says, text, re.IGNORECASE) is not None
+
+
+def _is_backed(turn: Completion, claim: ClaimSpec) -> bool:
+    """By the calls before the answer: those of the same turn have no result yet."""
+    backed = False
+    for call in map(" ".join, calls_in(turn.messages)):
+        if re.search(claim.needs, call, re.IGNORECASE):
+            backed = True
+        elif claim.voided_by is not None and re.search(claim.voided_by, call, re.IGNORECASE):
+            backed = False
+    return backed
+
+
+# ------------------------------------------------------------------------------------------------ tool calls
+
+_REFUSED = ("pattern", "patternProperties", "$dynamicRef")
+"""Keywords of schemas that are not followed: an expression may take for ever, and schemas come from clients."""
+_Validator = extend(Draft202012Validator, dict.fromkeys(_REFUSED, lambda *_: None))  # type: ignore[no-untyped-call]
+
+
+def has_malformed_call(turn: Completion) -> bool:
+    offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
+    return turn.broken_calls > 0 or any(not _is_valid(call, offered.get(call.name)) for call in turn.tool_calls)
+
+
+def _is_valid(call: ToolCall, tool: Mapping[str, Any] | None) -> bool:
+    if tool is None:
+        return False
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        return False
+    return isinstance(arguments, dict) and _fits(arguments, json.dumps(tool.get("parameters") or {}, sort_keys=True))
+
+
+def _fits(arguments: dict[str, Any], schema: str) -> bool:
+    """True also where the schema itself makes no sense: that is not the model's fault."""
+    try:
+        return bool(_validator(schema).is_valid(arguments))
+    except (SchemaError, Unresolvable, RecursionError):
+        return True
+
+
+@lru_cache(maxsize=1024)
+def _validator(schema: str) -> Any:
+    """Looks nowhere else for what it refers to. Raises SchemaError."""
+    parsed = json.loads(schema)
+    Draft202012Validator.check_schema(parsed)
+    return _Validator(parsed, registry=Registry())
