@@ -258,6 +258,7 @@ class Turn:
             finish_reason=self.finish_reason,
             text=self.text,
             tool_calls=tuple(self.tool_calls),
+            broken_calls=self._wording.broken_calls,
             transcript_digest=self._transcript_digest(),
             delivered_tokens=len(capture.token_ids) if self.finish_reason in COMPLETE else self.delivered_tokens,
             ttft_ms=None if first_s is None else (first_s - intake.started_s) * _S_TO_MS,

@@ -13,6 +13,7 @@ class Wording:
     def __init__(self, parser: OutputParser, stops: Sequence[str], *, parallel_tool_calls: bool) -> None:
         self.text = ""
         self.tool_calls: list[ToolCall] = []
+        self.broken_calls = 0
         self.ended: FinishReason | None = None  # by what was said, whatever the engine would add
         self.must_follow = bool(stops) or not parallel_tool_calls
         """The words can end the turn, so every chunk is read before the next is awaited."""
@@ -39,6 +40,7 @@ class Wording:
     def _add(self, said: OutputDelta) -> None:
         if self.ended is not None:
             return
+        self.broken_calls += said.broken_calls
         self.text += self._cutter.feed(said.content)
         if self._cutter.stopped:
             self.ended = "stop"

@@ -72,6 +72,7 @@ class OutputDelta(msgspec.Struct, frozen=True, kw_only=True):
 
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()  # complete calls, in order
+    broken_calls: int = 0  # begun, and found to be none: content
 
 
 class OutputParser(Protocol):

@@ -56,7 +56,7 @@ def served_turn(turn: Completion) -> ServedTurn:
         workload=turn.workload,
         purpose=turn.purpose,
         finish_reason=turn.finish_reason,
-        invalid_call=bool(turn.tools) and "<tool_call>" in turn.text,
+        invalid_call=turn.broken_calls > 0,
         latency_ms=turn.latency_ms,
         ttft_ms=turn.ttft_ms,
         tokens=len(turn.token_ids),

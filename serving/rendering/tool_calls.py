@@ -29,6 +29,7 @@ class StreamParser:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._calls = 0
+        self._broken = 0
         self._after_call = False  # nothing but white space since the last one
 
     def feed(self, token_ids: Sequence[int]) -> OutputDelta:
@@ -46,11 +47,12 @@ class StreamParser:
             return OutputDelta(content=content)
         content = ""
         calls: list[ToolCall] = []
+        broken_before = self._broken
         while True:
             text, call = self._next(last=last)
             content += text
             if call is None:
-                return OutputDelta(content=content, tool_calls=tuple(calls))
+                return OutputDelta(content=content, tool_calls=tuple(calls), broken_calls=self._broken - broken_before)
             calls.append(call)
 
     def _next(self, *, last: bool) -> tuple[str, ToolCall | None]:
@@ -65,12 +67,14 @@ class StreamParser:
             content += self._release(len(self._held) - start)
             end = self._held.find(_CLOSE)
             if end < 0:
+                self._broken += last
                 return content + (self._release(0) if last else ""), None
             call = self._parse(self._held[len(_OPEN) : end])
             taken = self._release(len(self._held) - end - len(_CLOSE))
             if call is not None:
                 self._after_call = True
                 return content, call
+            self._broken += 1
             content += taken
 
     def _release(self, keep: int) -> str:

@@ -106,4 +106,4 @@ class ByteParser:
         content = self._decoder.decode(b"", final=True)
         if self._call is not None:
             content += "<tool_call>" + bytes(self._call).decode(errors="replace")
-        return OutputDelta(content=content)
+        return OutputDelta(content=content, broken_calls=int(self._call is not None))

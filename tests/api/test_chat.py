@@ -186,6 +186,13 @@ def test_without_tools_the_same_tokens_are_text(service: Service) -> None:
     assert "tool_calls" not in none["choices"][0]["message"]
 
 
+def test_a_call_that_is_cut_off_is_logged_as_broken(service: Service) -> None:
+    service.policy.scripts += [Script(call_ids("read_file", {"path": "a"})[:-1])] * 2
+    for tools, broken in ((TOOLS, 1), ([], 0)):
+        answer = service.chat("look", **({"tools": tools} if tools else {})).json()
+        assert service.turn(answer["onward"]["inference_id"]).broken_calls == broken
+
+
 def test_logprobs_have_openais_shape(service: Service) -> None:
     service.policy.scripts += [says("hü", chunk_tokens=2)] * 2
     client = service.client()

@@ -190,15 +190,14 @@ def test_a_turn_told_twice_is_one(world: ReleaseWorld) -> None:
     ("fields", "guard"),
     [
         ({"finish_reason": "error"}, "error_rate"),
-        ({"tools": ({"name": "run"},), "text": '<tool_call>{"name"'}, "invalid_tool_calls"),
+        ({"broken_calls": 1}, "invalid_tool_calls"),
         ({"text": " "}, "empty_answers"),
         ({"finish_reason": "length"}, "over_long_answers"),
         ({"latency_ms": 400.0}, "latency"),
     ],
 )
 def test_a_guard_waits_for_no_reward(world: ReleaseWorld, fields: dict[str, Any], guard: str) -> None:
-    tools = {"tools": fields["tools"]} if "tools" in fields else {}
-    plant(world, 60, **arm(world, "live", **tools))
+    plant(world, 60, **arm(world, "live"))
     plant(world, 60, **arm(world, "canary", **fields))
     world.pass_time(1)
     assert world.states() == {1: "live", 2: "rolled_back"}

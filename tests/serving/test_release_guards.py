@@ -30,7 +30,7 @@ def served(world: ReleaseWorld, version: int, turns: int = 60, **fields: Any) ->
 
 BROKEN = [
     ({"finish_reason": "error"}, "error_rate"),
-    ({"text": '<tool_call>{"name"'}, "invalid_tool_calls"),
+    ({"broken_calls": 1}, "invalid_tool_calls"),
     ({"text": ""}, "empty_answers"),
     ({"finish_reason": "length"}, "over_long_answers"),
 ]

@@ -470,7 +470,15 @@ def test_a_call_that_is_none_is_content_and_later_calls_are_calls(text: str) -> 
     """What clients get must be JSON that they can read."""
     malformed = f"<tool_call>{text}</tool_call>"
     valid = '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>'
-    assert parsed(encoded(f"x {malformed} {valid}"), (), tools=True)[:2] == (f"x {malformed} ", [(0, "a", "{}")])
+    for cuts in ((), range(4000)):
+        content, calls, deltas = parsed(encoded(f"x {malformed} {valid}"), cuts, tools=True)
+        assert (content, calls) == (f"x {malformed} ", [(0, "a", "{}")])
+        assert sum(delta.broken_calls for delta in deltas) == 1
+
+
+def test_a_call_that_is_cut_off_is_broken() -> None:
+    _, _, deltas = parsed(encoded('x <tool_call>\n{"name": "a"'), range(200), tools=True)
+    assert [delta.broken_calls for delta in deltas if delta.broken_calls] == [1]
 
 
 def test_text_after_a_call_keeps_its_spaces() -> None:
