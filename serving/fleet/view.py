@@ -50,7 +50,8 @@ class FleetView:
         try:
             is_new = self.refresh()
         except StoreUnavailable as error:
-            logger.warning("the fleet is as it was: %s", error)
+            if self._store_fault is None:  # once, not at every look
+                logger.warning("the fleet is as it was: %s", error)
             self._store_fault = str(error)
             return 0
         self._store_fault = None

@@ -11,7 +11,7 @@ from fault_world import World
 from service_tree import wait_for
 
 from core.errors import Unavailable
-from core.events import Completion, Outcome, PolicyVersion, Reward
+from core.events import Completion, Outcome, Reward
 from core.ids import InferenceId, Version
 from core.store import policies
 from core.store.rewards import get_rewards
@@ -121,19 +121,23 @@ class Lineage:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._read: dict[Version, Manifest] = {}
+        self._read: dict[Version, tuple[Manifest, Version]] = {}
+        """Each with its parent."""
 
     def manifests(self) -> list[Manifest]:
         """Raises StoreUnavailable."""
         lineage: list[Manifest] = []
         with self._world.foundation.store.read() as connection:
-            policy: PolicyVersion | None = policies.list_policies(connection, 1)[0][0]
-            while policy is not None and policy.manifest is not None and policy.parent is not None:
-                if policy.version not in self._read:
-                    self._read[policy.version] = decode(self._world.foundation.blobs.get(policy.manifest))
-                lineage.insert(0, self._read[policy.version])
-                policy = policies.get_policy(connection, policy.parent)
-        return lineage
+            version: Version | None = policies.list_policies(connection, 1)[0][0].version
+            while version is not None:
+                if version not in self._read:
+                    policy = policies.get_policy(connection, version)
+                    if policy is None or policy.manifest is None or policy.parent is None:
+                        break  # the anchor
+                    self._read[version] = decode(self._world.foundation.blobs.get(policy.manifest)), policy.parent
+                manifest, version = self._read[version]
+                lineage.append(manifest)
+        return lineage[::-1]
 
     def without(self, ids: set[InferenceId]) -> set[InferenceId]:
         """Which of these it says nothing of."""
