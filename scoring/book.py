@@ -7,7 +7,7 @@ batch nor the order in which partitions are read can change any reward.
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -133,7 +133,7 @@ class Book:
                 self._keep(early, session)
         self._changed_turns[turn.inference_id] = turn
         self._decide(turn, session, now)
-        self._reschedule(session, now)
+        self._reschedule([other for other in session.turns.values() if other is not turn], session, now)
 
     def _hear(self, heard: Heard) -> None:
         outcome = heard.outcome
@@ -163,7 +163,7 @@ class Book:
         session.ended_at = ended.received_at
         session.last_at = session.last_at or ended.received_at
         self._changed_sessions[session.key] = session
-        self._reschedule(session, ended.received_at)
+        self._reschedule(session.turns.values(), session, ended.received_at)
 
     # ------------------------------------------------------------------------------------------ the pages
 
@@ -198,9 +198,9 @@ class Book:
 
     # ------------------------------------------------------------------------------------------ decisions
 
-    def _reschedule(self, session: Session, now: datetime) -> None:
-        """The session's end moved: so may the ends of its turns' waits."""
-        for turn in sorted(session.turns.values(), key=lambda turn: turn.order):
+    def _reschedule(self, turns: Iterable[Turn], session: Session, now: datetime) -> None:
+        """The session's end moved: so may the ends of these turns' waits."""
+        for turn in sorted(turns, key=lambda turn: turn.order):
             if turn.due_at is not None:
                 self._decide(turn, session, now)
 

@@ -15,21 +15,21 @@ from core import tables
 from core.events import Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from core.store.database import from_micros, to_micros
-from core.store.statements import upsert
+from core.store.statements import Among, upsert
 from scoring.state import Heard, Session, SessionKey, Turn
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Outcome).decode
 _CHUNK = 1000  # values in one IN list; SQLite takes 32766 variables
 _NO_LIMIT = 2**62
-_VALUES: BindParameter[Any] = bindparam("values", expanding=True)
+_PARTITIONS: BindParameter[Any] = bindparam("partitions", expanding=True)
 _turns, _outcomes, _sessions = tables.ledger_turns.c, tables.ledger_outcomes.c, tables.ledger_sessions.c
 
 
 def _of_namespace(column: Column[str], *columns: Column[Any]) -> Select[Any]:
-    """Rows of one namespace whose `column` is among the values."""
+    """Rows of one namespace whose `column` is among `values`."""
     table = column.table
-    return select(*(columns or [table])).where(table.c.namespace == bindparam("namespace"), column.in_(_VALUES))
+    return select(*(columns or [table])).where(table.c.namespace == bindparam("namespace"), Among(column))
 
 
 # Built once: to build a query costs as much as to run it.
@@ -37,13 +37,13 @@ _SESSIONS = _of_namespace(_sessions.session_id)
 _TURNS = _of_namespace(_turns.session_id)
 _OUTCOMES = _of_namespace(_outcomes.session_id)
 _KNOWN_OUTCOMES = _of_namespace(_outcomes.outcome_id, _outcomes.outcome_id)
-_SESSIONS_OF_TURNS = select(_turns.namespace, _turns.session_id).where(_turns.inference_id.in_(_VALUES))
+_SESSIONS_OF_TURNS = select(_turns.namespace, _turns.session_id).where(Among(_turns.inference_id))
 _EARLY_OUTCOMES = select(_outcomes.record, _outcomes.log_offset).where(
-    _outcomes.session_id.is_(None), _outcomes.inference_id.in_(_VALUES)
+    _outcomes.session_id.is_(None), Among(_outcomes.inference_id)
 )
 _DUE = (
     select(tables.ledger_turns)
-    .where(_turns.partition.in_(_VALUES), _turns.due_at <= bindparam("moment"))
+    .where(_turns.partition.in_(_PARTITIONS), _turns.due_at <= bindparam("moment"))
     .order_by(_turns.due_at, _turns.inference_id)
     .limit(bindparam("limit"))
 )
@@ -65,7 +65,7 @@ def due_turns(connection: Connection, until: Mapping[int, datetime], limit: int 
     """At most `limit` turns whose wait is over by the moment of their partition, the earliest first."""
     if not until:
         return []
-    values = {"values": list(until), "moment": to_micros(max(until.values())), "limit": limit}
+    values = {"partitions": list(until), "moment": to_micros(max(until.values())), "limit": limit}
     turns = map(_turn, connection.execute(_DUE, values))
     return [turn for turn in turns if turn.due_at is not None and turn.due_at <= until[turn.partition]]
 

@@ -10,11 +10,12 @@ from core.events import Reward
 from core.ids import InferenceId, Namespace
 from core.store.database import to_micros
 from core.store.locks import Lock, hold
-from core.store.statements import insert_new
+from core.store.statements import Among, insert_new
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Reward).decode
 _table = tables.rewards
+_PUBLISHED = update(_table).where(Among(_table.c.sequence)).values(published=True)
 
 
 def put_rewards(connection: Connection, rewards: Sequence[tuple[int, Reward]]) -> None:
@@ -62,7 +63,7 @@ def unpublished(connection: Connection, partitions: Iterable[int], limit: int) -
 
 def mark_published(connection: Connection, sequences: Iterable[int]) -> None:
     """These left the outbox."""
-    connection.execute(update(_table).where(_table.c.sequence.in_(list(sequences))).values(published=True))
+    connection.execute(_PUBLISHED, {"values": list(sequences)})
 
 
 def list_rewards(

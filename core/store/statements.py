@@ -1,18 +1,53 @@
-"""Writing many rows, in the dialect of either database.
+"""Many rows at once, in the dialect of either database.
 
-Rows go in order of their primary keys: two transactions with rows in common then wait for, and never deadlock, each
-other.
+They are written in order of their primary keys: two transactions with rows in common then wait for, and never deadlock,
+each other. To Postgres many values go as one array: the statement is the same for one and for a thousand.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Table
+from sqlalchemy import (
+    Boolean,
+    Cast,
+    ColumnElement,
+    Connection,
+    Insert,
+    String,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    cast,
+    func,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 Row = Mapping[str, Any]
 _COUNTED = {"preserve_rowcount": True}
+
+
+class Among(FunctionElement[bool]):
+    """Of a column: whether it is one of `values`."""
+
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(Among)
+def _in_list(among: Among, compiler: Any, **options: Any) -> str:
+    (column,) = among.clauses
+    return str(compiler.process(column.in_(bindparam("values", expanding=True)), **options))
+
+
+@compiles(Among, "postgresql")
+def _in_array(among: Among, compiler: Any, **options: Any) -> str:
+    (column,) = among.clauses
+    return str(compiler.process(column == any_(_array(column, "values")), **options))
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int:
@@ -20,13 +55,14 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int
     if not rows:
         return 0
     statement = _insert_new(connection.dialect.name, table)
-    return connection.execute(statement, _ordered(table, rows), execution_options=_COUNTED).rowcount
+    values = _values(connection.dialect.name, table, rows)
+    return connection.execute(statement, values, execution_options=_COUNTED).rowcount
 
 
 def upsert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """All columns of each."""
+    """All columns of each; each primary key once."""
     if rows:
-        connection.execute(_upsert(connection.dialect.name, table), _ordered(table, rows))
+        connection.execute(_upsert(connection.dialect.name, table), _values(connection.dialect.name, table, rows))
 
 
 @cache
@@ -42,9 +78,22 @@ def _upsert(dialect: str, table: Table) -> Insert:
 
 
 def _insert(dialect: str, table: Table) -> "postgresql.Insert | sqlite.Insert":
-    return (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
+    if dialect != "postgresql":
+        return sqlite.insert(table)
+    names = [column.name for column in table.c]
+    arrays = [_array(column, column.name) for column in table.c]
+    rows = func.unnest(*arrays).table_valued(*names).render_derived()
+    return postgresql.insert(table).from_select(names, select(*rows.c))
 
 
-def _ordered(table: Table, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _array(column: ColumnElement[Any], name: str) -> Cast[Any]:
+    kind = Text() if isinstance(column.type, String) else column.type  # a cast takes no collation
+    return cast(bindparam(name), postgresql.ARRAY(kind))
+
+
+def _values(dialect: str, table: Table, rows: Sequence[Row]) -> Any:
     key = [column.name for column in table.primary_key]
-    return sorted(map(dict, rows), key=lambda row: tuple(row[name] for name in key))
+    ordered = sorted(rows, key=lambda row: tuple(row[name] for name in key))
+    if dialect != "postgresql":
+        return list(map(dict, ordered))
+    return {column.name: [row[column.name] for row in ordered] for column in table.c}
