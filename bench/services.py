@@ -1,0 +1,90 @@
+"""What benchmarks of the distributed mode run on: the servers of `make services`, with topics and a database of one's
+own, gone afterwards.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+from kafka import KafkaAdminClient
+
+from core.errors import LogUnavailable
+from core.events import Topic
+from core.settings import KafkaSettings, PostgresSettings
+from core.store import SqlStore, open_postgres
+from core.store.migrate import migrate_postgres
+from deploy.services.stack import Stack
+from ingest.kafka_clients import topic_name
+from ingest.kafka_log import KafkaEventLog
+from ingest.kafka_topics import migrate
+
+TIMEOUT_S = 120.0
+APPLICATION = "onward bench"
+
+
+def running() -> Stack:
+    stack = Stack()
+    if not stack.alive:
+        raise SystemExit("needs Kafka and PostgreSQL: run `make services`")
+    return stack
+
+
+@contextmanager
+def topics(partitions: int) -> Iterator[KafkaSettings]:
+    settings = KafkaSettings(bootstrap_servers=(running().kafka.address,), prefix=f"bench-{uuid.uuid4().hex[:12]}-")
+    migrate(settings, partitions)
+    try:
+        yield settings
+    finally:
+        with closing(KafkaAdminClient(bootstrap_servers=list(settings.bootstrap_servers))) as admin:
+            admin.delete_topics([topic_name(settings, topic) for topic in Topic])
+
+
+@contextmanager
+def log_on(settings: KafkaSettings) -> Iterator[KafkaEventLog]:
+    """Connected."""
+    with closing(KafkaEventLog(settings)) as log:
+        wait_for(lambda: takes_appends(log))
+        yield log
+
+
+def takes_appends(log: KafkaEventLog) -> bool:
+    try:
+        log.partitions(Topic.TURNS)
+    except LogUnavailable:
+        return False
+    return True
+
+
+@contextmanager
+def empty_database() -> Iterator[PostgresSettings]:
+    server, name = running().postgres.url, f"onward_bench_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}".encode())
+        try:
+            yield PostgresSettings(url=f"{server.rsplit('/', 1)[0]}/{name}", statement_timeout_s=3600)
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@contextmanager
+def migrated_database() -> Iterator[PostgresSettings]:
+    with empty_database() as settings:
+        migrate_postgres(settings)
+        yield settings
+
+
+@contextmanager
+def store_on(settings: PostgresSettings) -> Iterator[SqlStore]:
+    with closing(open_postgres(settings, APPLICATION)) as store:
+        yield store
+
+
+def wait_for(condition: Callable[[], object], pause_s: float = 0.005) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"waited {TIMEOUT_S:g} s in vain")
+        time.sleep(pause_s)
