@@ -26,21 +26,34 @@ from api.identity import Identity
 from api.limits import ERRORS, admit
 from api.streaming import DONE, EventSender, event
 from api.turns import Delta, Turn, TurnPlan
-from core.errors import RequestError, Unavailable
+from core.errors import EngineUnavailable, RequestError, Unavailable
 
 
 class Exchange(ABC):
     """One request's turns, and how its route spells their answers."""
 
     def __init__(self, context: Context, plan: TurnPlan, body: GenerationBody, id_prefix: str) -> None:
-        self.turns = [Turn(context, plan, choice) for choice in range(body.n or 1)]
-        self.id = f"{id_prefix}-{self.turns[0].inference_id}"
+        self._context, self._plan, self._id_prefix = context, plan, id_prefix
+        self._begin(body.n or 1)
         self.created = int(plan.intake.received_at.timestamp())
         self.model = body.model
         self.renderer = context.services.renderer
         self.streams = bool(body.stream)
         self.limits: RawHeaders = []
         self.wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+
+    def _begin(self, count: int) -> None:
+        self.turns = [Turn(self._context, self._plan, choice) for choice in range(count)]
+        self.id = f"{self._id_prefix}-{self.turns[0].inference_id}"
+
+    @property
+    def was_begun(self) -> bool:
+        """Whether an engine has said anything."""
+        return any(turn.capture.token_ids for turn in self.turns)
+
+    def begin_again(self) -> None:
+        """With turns of their own: what the engine said before is in the log, as what it is."""
+        self._begin(len(self.turns))
 
     def shared_info(self) -> OnwardInfo | UnsetType:
         """Beside the choices where there is one, in each choice where there are several."""
@@ -105,7 +118,14 @@ class _BrokenStream(Unavailable):
 
 
 async def _answer(exchange: Exchange, send: Send) -> None:
-    await _run(exchange, None)
+    """Once more where the engine was lost amid it: the client has heard nothing yet."""
+    try:
+        await _run(exchange, None)
+    except EngineUnavailable:
+        if not exchange.was_begun:
+            raise
+        exchange.begin_again()
+        await _run(exchange, None)
     await send_json(send, 200, exchange.answer(), onward_headers(exchange.turns) + exchange.limits)
 
 

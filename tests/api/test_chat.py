@@ -277,7 +277,14 @@ def test_an_engine_that_fails_midway_tells_the_stream_and_logs_what_there_was(se
     (turn,) = wait_for(service.all_turns, "the partial turn")
     assert (turn.finish_reason, turn.token_ids, turn.trainable) == ("error", ids("ab"), False)
     assert "error" in turn.untrainable_reasons
+
+
+def test_an_engine_that_fails_midway_costs_a_whole_answer_nothing(service: Service) -> None:
     service.policy.scripts.append(says("abc", fails_at=2))
+    assert service.chat("x").json()["choices"][0]["message"]["content"] == "hello"
+    turns = wait_for(lambda: len(service.all_turns()) == 2 and service.all_turns(), "the partial turn, and the other")
+    assert sorted((turn.finish_reason, turn.trainable) for turn in turns) == [("error", False), ("stop", True)]
+    service.policy.scripts += [says("abc", fails_at=2)] * 2
     assert service.chat("x").status_code == 503
 
 
