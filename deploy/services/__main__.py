@@ -1,4 +1,8 @@
-"""python -m deploy.services up|down|status|pin [--no-fsync] [DIR]. `pin` trusts Kafka's jars as they are now."""
+"""python -m deploy.services up|down|status|fresh|pin [--no-fsync] [DIR]
+
+`fresh` makes room for one more service among those that run, and prints its settings; `pin` trusts Kafka's jars as they
+are now.
+"""
 
 import argparse
 import sys
@@ -11,7 +15,7 @@ from deploy.services.stack import DEFAULT, Stack
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.services")
-    parser.add_argument("action", choices=("up", "down", "status", "pin"))
+    parser.add_argument("action", choices=("up", "down", "status", "fresh", "pin"))
     parser.add_argument("directory", type=Path, nargs="?", default=DEFAULT)
     parser.add_argument("--no-fsync", action="store_true", help="PostgreSQL may lose data with the machine: for tests")
     arguments = parser.parse_args()
@@ -22,6 +26,8 @@ def main() -> int:
         elif arguments.action == "up":
             stack.up()
             print((stack.directory / "services.env").read_text(), end="")
+        elif arguments.action == "fresh":
+            print(stack.fresh(), end="")
         elif arguments.action == "down":
             stack.down()
         else:

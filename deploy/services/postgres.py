@@ -25,7 +25,10 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        return f"postgresql://onward@{self.address}/onward"
+        return self.url_of("onward")
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://onward@{self.address}/{database}"
 
     def prepare(self) -> None:
         self.log.touch()
@@ -48,15 +51,16 @@ class Postgres(Server):
         if not self._fsync:
             options += " -c fsync=off -c synchronous_commit=off -c full_page_writes=off"
         self._run("pg_ctl", "-w", "-l", str(self.log), "-o", options, "start")
-        self._make_database()
+        self.make_database("onward")
         return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
 
-    def _make_database(self) -> None:
+    def make_database(self, name: str) -> None:
+        """Unless it is there."""
         where = ["-h", "127.0.0.1", "-p", str(self.ports["port"]), "-U", "onward"]
-        query = "SELECT 1 FROM pg_database WHERE datname = 'onward'"
+        query = f"SELECT 1 FROM pg_database WHERE datname = '{name}'"
         asked = [path_of("psql"), *where, "-d", "postgres", "-Atc", query]
         if not subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip():
-            subprocess.run([path_of("createdb"), *where, "onward"], check=True)
+            subprocess.run([path_of("createdb"), *where, name], check=True)
 
     def _run(self, program: str, *arguments: str) -> None:
         command: Sequence[str] = [*_as(_user()), path_of(program), "-D", str(self._data), *arguments]

@@ -2,7 +2,8 @@
 
 import fcntl
 import json
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,19 +34,28 @@ class Stack:
     def addresses(self) -> dict[str, str]:
         return {"kafka": self.kafka.address, "postgres": self.postgres.url, "redis": self.redis.url}
 
+    def settings(self, database: str) -> dict[str, str]:
+        """As the environment of `onward` says them."""
+        return {
+            "ONWARD_KAFKA__BOOTSTRAP_SERVERS": json.dumps([self.kafka.address]),
+            "ONWARD_POSTGRES__URL": self.postgres.url_of(database),
+            "ONWARD_REDIS__URL": self.redis.url,
+        }
+
+    def fresh(self) -> str:
+        """Settings of a service that shares nothing with others here: a database and prefixes of its own."""
+        name = f"onward_{uuid.uuid4().hex[:12]}"
+        self.postgres.make_database(name)
+        prefixes = {"ONWARD_KAFKA__PREFIX": f"{name}.", "ONWARD_REDIS__PREFIX": f"{name}:"}
+        return _lines(self.settings(name) | prefixes)
+
     def up(self) -> None:
         """Raises ServiceError."""
         require(PACKAGES)
         with self._alone():
             for server in self.servers:
                 server.up()
-            settings = {
-                "ONWARD_KAFKA__BOOTSTRAP_SERVERS": json.dumps([self.kafka.address]),
-                "ONWARD_POSTGRES__URL": self.postgres.url,
-                "ONWARD_REDIS__URL": self.redis.url,
-            }
-            lines = (f"{name}='{value}'\n" for name, value in settings.items())  # quoted: shells read it, too
-            (self.directory / "services.env").write_text("".join(lines))
+            (self.directory / "services.env").write_text(_lines(self.settings("onward")))
             (self.directory / "services.json").write_text(json.dumps(self.addresses(), indent=1))
 
     def down(self) -> None:
@@ -59,3 +69,7 @@ class Stack:
         with (self.directory / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _lines(settings: Mapping[str, str]) -> str:
+    return "".join(f"{name}='{value}'\n" for name, value in settings.items())  # quoted: shells read it, too
