@@ -47,8 +47,9 @@ test: install ## the tests
 soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
 	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/test_soak.py
 
-faults: install sglang-cpu ## processes killed, engines hung, files damaged, controllers racing
-	$(BIN)/python -m pytest tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/test_release_process.py \
+faults: install sglang-cpu ## the table of faults in full (NAME: of these alone; KILLS of each stage), then engines hung, files damaged, controllers racing
+	FULL=1 ONWARD_REQUIRE_SERVICES=1 $(BIN)/python -m pytest -v --log-cli-level=WARNING tests/faults $(if $(NAME),-k "$(NAME)")
+	$(if $(NAME),@true,$(BIN)/python -m pytest) tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/test_release_process.py \
 	  tests/e2e/test_sglang_service.py tests/serving/test_sglang_swap.py tests/serving/test_release_crashes.py \
 	  tests/serving/test_release_races.py tests/serving/test_host.py
 
