@@ -49,9 +49,11 @@ soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
 
 faults: install sglang-cpu ## the table of faults in full (NAME: of these alone; KILLS of each stage), then engines hung, files damaged, controllers racing
 	FULL=1 ONWARD_REQUIRE_SERVICES=1 $(BIN)/python -m pytest -v --log-cli-level=WARNING tests/faults $(if $(NAME),-k "$(NAME)")
-	$(if $(NAME),@true,$(BIN)/python -m pytest) tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/test_release_process.py \
-	  tests/e2e/test_sglang_service.py tests/serving/test_sglang_swap.py tests/serving/test_release_crashes.py \
-	  tests/serving/test_release_races.py tests/serving/test_host.py
+	$(if $(NAME),,$(BIN)/python -m pytest $(OTHER_FAULTS))
+
+OTHER_FAULTS := tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/test_release_process.py \
+  tests/e2e/test_sglang_service.py tests/serving/test_sglang_swap.py tests/serving/test_release_crashes.py \
+  tests/serving/test_release_races.py tests/serving/test_host.py
 
 compose-test: install ## the stack of docker-compose.yml, in containers; needs a Docker engine (.ci/engine.sh makes one)
 	$(BIN)/python -m pytest -m compose --durations=20 tests/compose
