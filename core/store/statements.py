@@ -37,6 +37,10 @@ class Among(FunctionElement[bool]):
     type = Boolean()
     inherit_cache = True
 
+    def self_group(self, against: object = None) -> "Among":
+        """It is a condition: SQLite, where a boolean is a number, would be asked whether it is 1, and use no index."""
+        return self
+
 
 @compiles(Among)
 def _in_list(among: Among, compiler: Any, **options: Any) -> str:
