@@ -24,14 +24,14 @@ import psutil
 import uvloop
 from sqlalchemy import text
 
-from bench.api_overhead import ENVIRONMENT, process
+from bench.api_overhead import process
 from bench.kafka_ingest import decode_rate
-from bench.services import APPLICATION, log_on, migrated_database, store_on, topics, wait_for
+from bench.services import log_on, migrated_database, store_on, topics, wait_for
 from bench.table import Row, interleave, report
 from bench.traffic import new_session_id, one_turn, outcome_of, turns_and_outcomes
 from core.events import Reward, Topic
 from core.ids import InferenceId
-from core.settings import KafkaSettings, PostgresSettings
+from core.settings import KafkaSettings
 from core.store import SqlStore
 from ingest.kafka_log import KafkaEventLog
 

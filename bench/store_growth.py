@@ -1,62 +1,51 @@
-"""How long the queries of the API, the console and the scorer take on Postgres as what was said and scored grows.
+"""How long the queries of the API, the console, the scorer and the learner take as what was said and scored grows.
 
-    make services && python -m bench.store_growth [LARGEST]
+    make services && python -m bench.store_growth [LARGEST [postgres|sqlite]]
 
-One database per size, each ten times the one before, from a thousand sessions to LARGEST (by default 100,000). A
-session has three turns; a turn has an outcome, a reward and the scorer's rows; one in ten begins as many others do. The
-sizes take turns, query by query, over keys drawn from all that there are: what is measured is the growth, at the median
-and at the 99th percentile, and not what else the machine does.
+One database per size, each ten times the one before, from a thousand sessions of three turns to LARGEST (a million) in
+Postgres, or in a file each, as the embedded mode has it. The sizes take turns, query by query, over keys drawn from all
+that there are: what is measured is the growth, at the median and at the 99th percentile, and not what else the machine
+does.
 """
 
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from pathlib import Path
 
-import msgspec
-import psycopg
 from sqlalchemy import Connection, text
 
-from bench.embedded_log import turn
+from bench.full_store import (
+    COMMON,
+    NAMESPACE,
+    OPEN,
+    PARTITIONS,
+    START,
+    TURNS,
+    fill,
+    inference_id,
+    outcome_id,
+    session_id,
+)
+from bench.services import migrated_database, store_on
 from bench.table import Row, report
-from core.events import Outcome, Reward
-from core.ids import InferenceId, Namespace, OutcomeId, SessionId
-from core.settings import PostgresSettings
-from core.store import SqlStore, open_postgres, rewards, turns
-from core.store.migrate import migrate_postgres
-from deploy.services.stack import Stack
+from core.ids import InferenceId, OutcomeId, SessionId
+from core.store import SqlStore, open_sqlite, rewards, turns
 from scoring import ledger
 
 SMALLEST = 1000
-LARGEST = 100_000
-TURNS = 3  # of a session
+LARGEST = 1_000_000
+VERSIONS = 500
 ROUNDS = 400
 WARM_UP = 20
-PARTITIONS = 4
-OPEN = 500  # turns whose waits run, the youngest
 BATCH = 64  # records that the scorer takes at once
 GOAL = 2.0
-NAMESPACE = Namespace("default")
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-_MICROS = f"{int(START.timestamp()) * 10**6}::bigint + n * 1000000::bigint"
-_ID = "lpad(to_hex(n), 12, '0') || '-inference'"
-_SESSION = f"'session-' || n / {TURNS}"
-ROWS = {  # n: a turn, from 0
-    "turns": f"{_ID}, {_SESSION}, 'default', n % {TURNS}, NULL, NULL, 'write', 'turn', {_MICROS}, 1, 'stop', true, "
-    "true, CASE WHEN n % 10 = 0 THEN 'hello' ELSE 'digest-' || n END, :turn",
-    "outcomes": f"'default', 'outcome-' || n, {_ID}, NULL, 'accepted', 'c', {_MICROS}, NULL, false, :outcome",
-    "rewards": f"{_ID}, 'spec', 0, 'default', {_SESSION}, 0.5, true, {_MICROS}, n + 1, n < :turns - {OPEN}, :reward, "
-    f"n % {PARTITIONS}",
-    "ledger_turns": f"{_ID}, {_SESSION}, 'default', 'write', 'turn', n % {TURNS}, false, n % {PARTITIONS}, {_MICROS}, "
-    f"CASE WHEN n >= :turns - {OPEN} THEN {_MICROS} END, n < :turns - {OPEN}, 0, 0.5, {_MICROS}, 0",
-    "ledger_outcomes": f"'default', 'outcome-' || n, {_ID}, {_SESSION}, n, :outcome",
-    "ledger_sessions": f"'default', 'session-' || n, {_MICROS}, NULL",
-}
 
 
 @dataclass(frozen=True)
@@ -69,10 +58,13 @@ class World:
         return self.sessions * TURNS
 
     def inference(self) -> InferenceId:
-        return InferenceId(f"{random.randrange(self.turns):012x}-inference")
+        return inference_id(random.randrange(self.turns))
 
     def session(self) -> SessionId:
-        return SessionId(f"session-{random.randrange(self.sessions)}")
+        return session_id(random.randrange(self.sessions))
+
+    def outcome(self) -> OutcomeId:
+        return outcome_id(random.randrange(self.turns))
 
     def digest(self) -> str:
         return f"digest-{random.randrange(self.turns // 10) * 10 + 1}"
@@ -101,91 +93,59 @@ def wait(connection: Connection, world: World) -> object:
 
 QUERIES: dict[str, Query] = {
     "feedback's turn": lambda c, w: turns.get_turn(c, NAMESPACE, w.inference()),
-    "feedback's id": lambda c, w: turns.get_outcome(c, NAMESPACE, OutcomeId(f"outcome-{random.randrange(w.turns)}")),
-    "what superseded it": lambda c, w: turns.get_successor(c, NAMESPACE, OutcomeId("outcome-7")),
+    "feedback's id": lambda c, w: turns.get_outcome(c, NAMESPACE, w.outcome()),
+    "what superseded it": lambda c, w: turns.get_successor(c, NAMESPACE, w.outcome()),
     "a session, whole": show_session,
     "a transcript's turn": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", w.digest()]),
-    "a transcript that many share": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", "hello"]),
-    "a transcript in a session": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", "hello"], w.session()),
-    "a page of 100 rewards": lambda c, w: rewards.list_rewards(c, NAMESPACE, random.randrange(w.turns), 100),
+    "a transcript that many share": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", COMMON]),
+    "a transcript in a session": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", COMMON], w.session()),
+    "a page of 100 rewards": lambda c, w: rewards.list_rewards(c, NAMESPACE, random.randrange(w.turns - 100), 100),
     "the last reward": lambda c, w: rewards.last_sequence(c, NAMESPACE),
     "a scorer's outbox": lambda c, w: rewards.unpublished(c, [1, 3], 512),
     f"{BATCH} outcomes' sessions": score,
     "waits that are over": wait,
-    "turns of a training batch": lambda c, w: turns.get_turns(c, [w.inference() for _ in range(BATCH)]),
+    f"{BATCH} turns of a training batch": lambda c, w: turns.get_turns(c, [w.inference() for _ in range(BATCH)]),
 }
 
 
 @contextmanager
-def filled(server: str, sessions: int) -> Iterator[World]:
-    name = f"onward_bench_{sessions}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
-        admin.execute(f"CREATE DATABASE {name}".encode())
-    settings = PostgresSettings(url=f"{server.rsplit('/', 1)[0]}/{name}", statement_timeout_s=3600)
-    migrate_postgres(settings)
-    store = open_postgres(settings, "onward bench")
-    fill(store, sessions)
-    yield World(sessions, store)
-    store.close()
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+def store_in(kind: str) -> Iterator[SqlStore]:
+    with ExitStack() as stack:
+        if kind == "postgres":
+            yield stack.enter_context(store_on(stack.enter_context(migrated_database())))
+        else:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-growth-"))
+            yield stack.enter_context(closing(open_sqlite(Path(directory) / "store.db")))
 
 
-def fill(store: SqlStore, sessions: int) -> None:
-    records = {
-        "turn": msgspec.msgpack.encode(turn()),
-        "outcome": msgspec.msgpack.encode(outcome()),
-        "reward": msgspec.msgpack.encode(reward()),
-    }
-    for table, row in ROWS.items():
-        count = sessions if table == "ledger_sessions" else sessions * TURNS
-        values = {"turns": sessions * TURNS} | records
+@contextmanager
+def filled(kind: str, sessions: int) -> Iterator[World]:
+    with store_in(kind) as store:
         with store.begin() as connection:
-            query = text(f"INSERT INTO {table} SELECT {row} FROM generate_series(0, {count - 1}) n")
-            connection.execute(query, {name: value for name, value in values.items() if f":{name}" in row})
-    with store.begin() as connection:
-        connection.execute(text("ANALYZE"))
+            fill(connection, sessions, VERSIONS)
+        if kind == "postgres":
+            settle(store)
+        yield World(sessions, store)
 
 
-def outcome() -> Outcome:
-    return Outcome(
-        outcome_id=OutcomeId("outcome"),
-        inference_id=InferenceId("inference"),
-        session_id=None,
-        namespace=NAMESPACE,
-        name="accepted",
-        value=True,
-        observed_at=START,
-        received_at=START,
-    )
-
-
-def reward() -> Reward:
-    return Reward(
-        inference_id=InferenceId("inference"),
-        session_id=SessionId("session"),
-        namespace=NAMESPACE,
-        workload="write",
-        revision=0,
-        value=0.5,
-        components={"accepted": 0.5},
-        outcome_ids=(OutcomeId("outcome"),),
-        first_outcome_at=START,
-        last_outcome_at=START,
-        why="accepted",
-        spec="spec",
-        final=True,
-        decided_at=START,
-    )
+def settle(store: SqlStore) -> None:
+    """What Postgres' own housekeeping does in time."""
+    with store.read() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.rollback()
+        driver.autocommit = True
+        driver.execute("VACUUM ANALYZE")
+        driver.execute("CHECKPOINT")
+        driver.autocommit = False
 
 
 def took_ms(query: Query, world: World) -> float:
     with world.store.read() as connection:
-        connection.exec_driver_sql("SELECT 1")  # the transaction's beginning is not the query's
-        start = time.perf_counter()
+        connection.execute(text("SELECT 1"))  # the transaction's beginning is not the query's
+        start_s = time.perf_counter()
         query(connection, world)
-        return 1000 * (time.perf_counter() - start)
+        return 1000 * (time.perf_counter() - start_s)
 
 
 def measure(query: Query, worlds: list[World]) -> list[tuple[float, float]]:
@@ -201,31 +161,25 @@ def measure(query: Query, worlds: list[World]) -> list[tuple[float, float]]:
 
 
 def compared(name: str, figures: list[tuple[float, float]], worlds: list[World]) -> Iterator[Row]:
+    least = f"{worlds[0].sessions:,} sessions"
     for place, percentile in enumerate(("p50", "p99")):
-        least = figures[0][place]
-        yield Row(f"{name}, {percentile} at {worlds[0].sessions:,} sessions", least, "ms")
+        floor = figures[0][place]
+        yield Row(f"{name}, {percentile} at {least}", floor, "ms")
         for world, figure in zip(worlds[1:], figures[1:], strict=True):
             value = figure[place]
-            yield Row.at_most(
-                f"{name}, {percentile} at {world.sessions:,}",
-                value,
-                "ms",
-                f"{worlds[0].sessions:,} sessions",
-                value / least,
-                GOAL,
-            )
+            yield Row.at_most(f"{name}, {percentile} at {world.sessions:,}", value, "ms", least, value / floor, GOAL)
 
 
 def main() -> None:
     largest = int(sys.argv[1]) if len(sys.argv) > 1 else LARGEST
+    kind = sys.argv[2] if len(sys.argv) > 2 else "postgres"
     sizes = [SMALLEST]
     while sizes[-1] * 10 <= largest:
         sizes.append(sizes[-1] * 10)
-    server = Stack().addresses()["postgres"]
     with ExitStack() as stack:
-        worlds = [stack.enter_context(filled(server, size)) for size in sizes]
+        worlds = [stack.enter_context(filled(kind, size)) for size in sizes]
         rows = [row for name, query in QUERIES.items() for row in compared(name, measure(query, worlds), worlds)]
-    report("store_growth", rows)
+    report("store_growth" if kind == "postgres" else "store_growth_embedded", rows)
 
 
 if __name__ == "__main__":
