@@ -35,10 +35,16 @@ class History:
         self._is_part = (begin, end, namespace) != (None, None, None)
         self._sources = [TopicPartition(topic, index) for index in range(log.partitions(topic))]
         self._ends = {source: log.end(source) for source in self._sources}
+        self._done = dict.fromkeys(self._sources, 0)
+
+    @property
+    def share(self) -> float:
+        """Of what is to be read: how much was."""
+        return sum(self._done.values()) / max(1, sum(self._ends.values()))
 
     def read(self) -> Iterator[list[Record]]:
         """In batches."""
-        done = dict.fromkeys(self._sources, 0)
+        done = self._done = dict.fromkeys(self._sources, 0)
         for records in read_whole(self._log, self._topic, self._starts(), self._ends):
             for record in records:
                 if record.offset > done[record.source]:  # the log has it no longer, or does since it was asked
@@ -63,6 +69,7 @@ class History:
                 inside = (record for record in merged if start <= record.offset < end)
                 while records := list(islice(inside, _BATCH)):
                     found += len(records)
+                    self._done[source] = records[-1].offset + 1
                     yield self._chosen(records)
         if found < end - start and not self._is_part:
             missing = end - start - found

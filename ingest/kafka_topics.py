@@ -1,7 +1,9 @@
 """Our topics on Kafka: made by `onward migrate`, looked at by `onward doctor`.
 
-Turns and rewards have `ingest.partitions` partitions and are kept for `kafka.retention_s`. Of the others each has one:
-there is little of them, and what one says follows from what the one before said, so their readers need a single order.
+Turns and rewards have `ingest.partitions` partitions and are kept until they are deleted by us: brokers would not ask
+who has read them (`ingest.retention`). Of the others each has one partition: there is little of them, and what one says
+follows from what the one before said, so their readers need a single order. Alarms and dead letters are kept for
+`kafka.retention_s`.
 Policies are kept for good. Releases are compacted, by version and cluster: every step for `kafka.retention_s`, then of
 each version the latest, in the order of those steps, for good. The learner, who reads them from the beginning, needs no
 more: which version is live, and which were refused.
@@ -21,6 +23,7 @@ from core.settings import KafkaSettings
 from ingest.kafka_clients import connected, explained, options, topic_name
 
 SPREAD: Final = frozenset({Topic.TURNS, Topic.REWARDS})
+_KEPT: Final = SPREAD | {Topic.POLICIES}
 _TIMEOUT_S: Final = 10.0
 _BATCH_OVERHEAD_BYTES: Final = 1 << 16  # headers, keys and what compression may add
 _FOR_EVER: Final = "-1"
@@ -89,7 +92,7 @@ def _wanted(settings: KafkaSettings, topic: Topic, partitions: int) -> dict[str,
     if topic is Topic.RELEASES:
         configs |= {"cleanup.policy": "compact", "min.compaction.lag.ms": kept_ms}
     else:
-        kept_ms = _FOR_EVER if topic is Topic.POLICIES else kept_ms
+        kept_ms = _FOR_EVER if topic in _KEPT else kept_ms
         configs |= {"cleanup.policy": "delete", "retention.ms": kept_ms, "retention.bytes": _FOR_EVER}
     return {
         "num_partitions": partitions if topic in SPREAD else 1,

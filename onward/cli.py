@@ -89,6 +89,26 @@ def release(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None
 
 
 @app.command
+def archive(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    once: Annotated[bool, Parameter(negative="", help="Do what is to do now, say what it was, and end.")] = False,
+    child: ChildName = None,
+    set_: Set = None,
+) -> None:
+    """Copy turns and rewards from the log into Parquet files and delete what is old, as `[archive]` says, until
+    stopped; a second one stands by."""
+    if once:
+        from onward.history import keep_once
+
+        print(json.dumps(keep_once(directory, _overrides(set_ or []))))
+    else:
+        from onward.stages import run_archive
+
+        run_archive(directory, _overrides(set_ or []), child)
+
+
+@app.command
 def serve(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
@@ -223,14 +243,42 @@ def midtrain(
     print(train(corpus, output, init, MidtrainOptions(steps=steps, seed=seed), resume=resume))
 
 
+From = Annotated[str | None, Parameter(name="--from", help="What was logged from this time on: 2026-11-21T15:00:00Z.")]
+To = Annotated[str | None, Parameter(name="--to", help="What was logged before this time.")]
+
+
+@app.command
+def export(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    out: Annotated[Path, Parameter(help="A .parquet or .jsonl file, or a directory: a file for each kind of event.")],
+    from_: From = None,
+    to: To = None,
+    namespace: Annotated[str | None, Parameter(help="Of this one alone.")] = None,
+    format_: Annotated[Literal["parquet", "jsonl"] | None, Parameter(name="--format")] = None,
+    set_: Set = None,
+) -> None:
+    """Write turns, outcomes and rewards, from log and archive alike, to files; prints how many there are of each."""
+    from onward.export import export
+
+    print(json.dumps(export(directory, out, from_, to, namespace, format_, _overrides(set_ or []))))
+
+
 @app.command
 def replay(
-    directory: Directory = DEFAULT_DIRECTORY, *, out: Path, spec: Path | None = None, seed: int | None = None
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    out: Path,
+    spec: Path | None = None,
+    seed: int | None = None,
+    from_: From = None,
+    to: To = None,
 ) -> None:
-    """Score and train again from a directory's log, from the anchor, into OUT; prints the digest of the result."""
+    """Score and train again from a directory's log and archive, from the anchor, into OUT; prints the digest of the
+    result."""
     from onward.replay import replay_log
 
-    print(json.dumps(replay_log(directory, out, spec, seed), indent=2))
+    print(json.dumps(replay_log(directory, out, spec, seed, from_, to), indent=2))
 
 
 @app.command

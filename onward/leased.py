@@ -31,7 +31,7 @@ class Leased:
     @property
     def state(self) -> str:
         """`ok`, also of one that stands by."""
-        return self._lost or "ok"
+        return self._lost or str(getattr(self._stage, "state", "ok"))
 
     def step(self, timeout_s: float) -> int:
         """Raises Fenced when another has the lease, and what the stage raises."""

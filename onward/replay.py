@@ -1,10 +1,12 @@
-"""`onward replay`: a directory's log scored and learned from again, from the anchor, in a directory of its own.
+"""`onward replay`: a directory's log and archive scored and learned from again, from the anchor, in a directory of its
+own.
 
-Time is the log's; every version is released as soon as it is made. The same log, spec, settings and seed give the same
-rewards and the same weights, down to the digest.
+Time is the log's; every version is released as soon as it is made. The same records, wherever they are now, spec,
+settings and seed give the same rewards and the same weights, down to the digest.
 """
 
 import hashlib
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,22 @@ from core.ports import Record
 from core.reward_spec import load_reward_spec
 from core.settings import LearnerSettings
 from core.store import policies, turns
-from core.whole_log import read_whole
+from ingest.history import History
 from learner.probe import probe_of_model
 from learner.stage import Learner
+from onward.history import open_history, period, require_directory
 from onward.wiring import Foundation, open_foundation, open_offline
 from scoring.rescore import rescore
 from serving.releases import CLUSTER, ensure_anchor
 
-_BATCH = 512
 
-
-def replay_log(directory: Path, out: Path, spec: Path | None, seed: int | None) -> dict[str, Any]:
-    """Raises ConfigError when `out` is in use already. `spec` and `seed` default to the directory's own."""
+def replay_log(
+    directory: Path, out: Path, spec: Path | None, seed: int | None, begin: str | None = None, end: str | None = None
+) -> dict[str, Any]:
+    """What was logged from `begin` to before `end`. `spec` and `seed` default to the directory's own. Raises
+    ConfigError when `out` is in use already, or naming the option at fault."""
+    require_directory(directory)
+    times = period(begin, end)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: not empty")
     source, target = open_foundation(directory), open_offline(out)
@@ -39,28 +45,28 @@ def replay_log(directory: Path, out: Path, spec: Path | None, seed: int | None) 
         settings = source.settings.learner
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
-        rewards = _score(source, target, spec)
+        rewards = _score(open_history(source, Topic.TURNS, *times), source, target, spec)
         return _learn(source, target, rewards, settings)
     finally:
         source.close()
         target.close()
 
 
-def _score(source: Foundation, target: Foundation, spec: Path | None) -> list[Reward]:
+def _score(history: History, source: Foundation, target: Foundation, spec: Path | None) -> list[Reward]:
     """Turns into the target's store, and their rewards in order of event time."""
     reward_spec = source.spec if spec is None else load_reward_spec(spec)
-    records = [record for batch in read_whole(source.log, Topic.TURNS) for record in batch]
-    moments = [moment for record in records if (moment := _event_time(record)) is not None]
+    moments: set[datetime] = set()  # the first and the last
+    for records in history.read():
+        seen = moments.union(moment for record in records if (moment := _event_time(record)) is not None)
+        moments = {min(seen), max(seen)} if seen else set()
+        with target.store.begin() as connection:
+            turns.put_turns(connection, [record.event for record in records if isinstance(record.event, Completion)])
     if not moments:
-        raise ConfigError(f"{source.layout.log}: no turns to replay")
-    spoken = [record.event for record in records if isinstance(record.event, Completion)]
-    with target.store.begin() as connection:
-        for start in range(0, len(spoken), _BATCH):
-            turns.put_turns(connection, spoken[start : start + _BATCH])
-    return list(rescore(source.log, reward_spec, target.store, ManualClock(min(moments)), until=max(moments)))
+        raise ConfigError(f"{source.layout.root}: no turns to replay, as --from and --to say")
+    return list(rescore(history.read(), reward_spec, target.store, ManualClock(min(moments)), until=max(moments)))
 
 
-def _event_time(record: Record) -> Any:
+def _event_time(record: Record) -> datetime | None:
     match record.event:
         case Completion() | Outcome() | SessionEnded() as event:
             return event.received_at

@@ -20,6 +20,7 @@ from onward.wiring import (
     Foundation,
     Stage,
     announcing,
+    build_archive,
     build_host,
     build_learner,
     build_releases,
@@ -60,6 +61,11 @@ def run_learner(directory: Path, overrides: Mapping[str, str], child: str | None
 def run_release(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
     """The release controller, until SIGTERM."""
     _run(directory, overrides, "release", lambda foundation: build_releases(foundation, foundation.log, None), child)
+
+
+def run_archive(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
+    """The keeper of the log, until SIGTERM. Raises ConfigError where the settings give it nothing to do."""
+    _run(directory, overrides, "archive", build_archive, child)
 
 
 def run_host(

@@ -1,6 +1,6 @@
-"""A whole log scored anew, under any spec, into a store of its own."""
+"""A whole past scored anew, under any spec, into a store of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,10 +9,9 @@ from sqlalchemy import select
 
 from core import tables
 from core.clock import ManualClock
-from core.events import Completion, Outcome, Reward, SessionEnded, Topic
-from core.ports import EventLog, Store
+from core.events import Completion, Outcome, Reward, SessionEnded
+from core.ports import Record, Store
 from core.reward_spec import RewardSpec
-from core.whole_log import read_whole
 from scoring import ledger
 from scoring.book import Book
 
@@ -21,33 +20,42 @@ _decode = msgspec.msgpack.Decoder(Reward).decode
 
 
 def rescore(
-    log: EventLog, spec: RewardSpec, store: Store, clock: ManualClock, until: datetime | None = None
+    batches: Iterable[Sequence[Record]],
+    spec: RewardSpec,
+    store: Store,
+    clock: ManualClock,
+    until: datetime | None = None,
 ) -> Iterator[Reward]:
-    """All rewards that the turns and outcomes now in the log make, in order of (decided_at, inference_id, revision).
+    """All rewards that these turns and outcomes make, in order of (decided_at, inference_id, revision). Those of a
+    partition come in order; how they are batched, and in which order partitions come, is all the same.
 
-    The same log and spec yield the same rewards, byte for byte; they are those of the live scorer when `until` is the
-    moment up to which it let waits end. With `until` None all waits end, as if nobody ever spoke again. `store` must
-    hold no ledger; `clock` follows the log. Raises NewerSchema, LogUnavailable, StoreUnavailable.
+    The same records and spec yield the same rewards, byte for byte; they are those of the live scorer when `until` is
+    the moment up to which it let waits end. With `until` None all waits end, as if nobody ever spoke again. `store`
+    must hold no ledger; `clock` follows the records. Raises StoreUnavailable, and what reading them raises.
     """
     with store.read() as connection:
         assert ledger.is_empty(connection), "scoring anew needs a store of its own"
-    _read_all(log, spec, store, clock)
+    partitions = _read_all(batches, spec, store, clock)
     book = Book(spec)
     with store.begin() as connection:
-        book.let_pass(connection, dict.fromkeys(range(log.partitions(Topic.TURNS)), until or _END_OF_TIME))
+        book.let_pass(connection, dict.fromkeys(partitions, until or _END_OF_TIME))
     if until is not None:
         clock.advance_to(until)
     yield from _in_order(store)
 
 
-def _read_all(log: EventLog, spec: RewardSpec, store: Store, clock: ManualClock) -> None:
-    for records in read_whole(log, Topic.TURNS):
+def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Store, clock: ManualClock) -> set[int]:
+    """Returns the partitions they were in."""
+    partitions = set()
+    for records in batches:
         book = Book(spec)
         with store.begin() as connection:
             book.take(connection, records)
         for record in records:
+            partitions.add(record.partition)
             if isinstance(record.event, Completion | Outcome | SessionEnded):
                 clock.advance_to(record.event.received_at)
+    return partitions
 
 
 def _in_order(store: Store) -> Iterator[Reward]:

@@ -37,7 +37,8 @@ class KafkaSettings(Section):
     min_insync_replicas: int = Field(default=1, ge=1)
     """Replicas that must have a record before it is acknowledged."""
     retention_s: float = Field(default=30 * 86400.0, gt=0)
-    """Age at which brokers may drop records of turns, rewards, alarms and dead letters."""
+    """Age at which brokers may drop alarms, dead letters and steps of releases that later ones replaced. Turns and
+    rewards are deleted by `archive.retention_days`."""
     max_record_bytes: int = Field(default=8 << 20, ge=1 << 16)
     """Largest record; larger ones are refused before they are sent."""
     buffer_bytes: int = Field(default=64 << 20, ge=1 << 20)

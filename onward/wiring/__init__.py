@@ -4,6 +4,7 @@ Heavy imports (torch) happen inside the functions that need them, so that `onwar
 light.
 """
 
+from onward.wiring.archive import archive_blobs, build_archive, build_keeper
 from onward.wiring.engines import Child, build_host, host_children, publish_anchor
 from onward.wiring.foundation import (
     Foundation,
@@ -33,9 +34,12 @@ __all__ = [
     "Service",
     "Stage",
     "announcing",
+    "archive_blobs",
     "build_api",
     "build_app",
+    "build_archive",
     "build_host",
+    "build_keeper",
     "build_learner",
     "build_releases",
     "build_scorer",

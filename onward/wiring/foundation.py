@@ -1,6 +1,7 @@
 """What every process shares: settings, log, store, blobs."""
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,11 @@ def _open_log_and_store(layout: Layout, settings: Settings) -> tuple[EventLog, S
 
             store = open_postgres(settings.postgres)
             return KafkaEventLog(settings.kafka), store
+
+
+def holder() -> str:
+    """Of leases: this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def spec_path(layout: Layout, settings: Settings) -> Path:

@@ -1,7 +1,5 @@
 """The service's parts, and the stages that may also run alone."""
 
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState, Renderer
 from ingest.spool import SpoolingLog
 from onward.wiring.engines import Child, Serving, build_serving, publish_anchor
-from onward.wiring.foundation import Foundation, Stage
+from onward.wiring.foundation import Foundation, Stage, holder
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -60,6 +58,9 @@ def build_service(foundation: Foundation) -> Service:
     if settings.learner.enabled:
         learner = ("learn", str(layout.root), "--child", "learner")
         children.append(Child("learner", learner, layout.ready("learner")))
+    if settings.archive.has_work:
+        archive = ("archive", str(layout.root), "--child", "archive")
+        children.append(Child("archive", archive, layout.ready("archive")))
     return Service(foundation, log, serving, traffic, live_state, stages, tuple(children))
 
 
@@ -145,14 +146,9 @@ def build_releases(foundation: Foundation, log: EventLog, on_change: Callable[[]
         settings.release,
         read_model_facts(foundation.model).vocabulary,
         foundation.clock,
-        holder=_holder(),
+        holder=holder(),
         on_change=on_change,
     )
-
-
-def _holder() -> str:
-    """Of leases: this process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _check(foundation: Foundation) -> None:
@@ -199,7 +195,7 @@ def build_learner(foundation: Foundation) -> Stage:
         publish_anchor(foundation, foundation.log)
         return _make_learner(foundation)
 
-    return Leased("learner", _holder(), foundation.store, foundation.clock, foundation.settings.release.lease_s, make)
+    return Leased("learner", holder(), foundation.store, foundation.clock, foundation.settings.release.lease_s, make)
 
 
 def _make_learner(foundation: Foundation) -> "Learner":

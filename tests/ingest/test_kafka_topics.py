@@ -43,8 +43,10 @@ def test_topics_are_what_is_promised(settings: KafkaSettings) -> None:
     turns, releases = described(settings, Topic.TURNS), described(settings, Topic.RELEASES)
     assert (turns["partitions"], releases["partitions"]) == (PARTITIONS, 1)
     assert (turns["cleanup.policy"], releases["cleanup.policy"]) == ("delete", "compact")
-    assert turns["retention.ms"] == str(30 * 86400 * 1000) == releases["min.compaction.lag.ms"]
-    assert described(settings, Topic.POLICIES)["retention.ms"] == "-1"
+    alarms = described(settings, Topic.ALARMS)
+    assert alarms["retention.ms"] == str(30 * 86400 * 1000) == releases["min.compaction.lag.ms"]
+    for kept in (Topic.TURNS, Topic.REWARDS, Topic.POLICIES):
+        assert described(settings, kept)["retention.ms"] == "-1"
     assert int(turns["max.message.bytes"]) > settings.max_record_bytes
     assert turns["message.timestamp.type"] == "LogAppendTime"
     assert turns["unclean.leader.election.enable"] == "false"
@@ -57,7 +59,8 @@ def test_migrating_again_changes_nothing_but_what_settings_changed(settings: Kaf
     with pytest.raises(ConfigError, match=r"retention\.ms=2592000000, not 3600000: run `onward migrate`"):
         check(shorter)
     migrate(shorter, PARTITIONS)
-    assert described(settings, Topic.TURNS)["retention.ms"] == "3600000"
+    assert described(settings, Topic.ALARMS)["retention.ms"] == "3600000"
+    assert described(settings, Topic.TURNS)["retention.ms"] == "-1"
     check(shorter)
 
 

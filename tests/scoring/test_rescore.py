@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from core.clock import ManualClock
-from core.events import Reward
+from core.events import Reward, Topic
+from core.whole_log import read_whole
 from scoring.rescore import rescore
 from scoring.stage import GRACE
 
 
 def again(lab: ModuleType, world: Any, name: str, until: float | None = None, spec: Any = None) -> list[Reward]:
     moment = None if until is None else lab.at(until)
-    return list(rescore(world.log, spec or lab.SPEC, world.fresh_store(name), ManualClock(lab.START), moment))
+    records = read_whole(world.log, Topic.TURNS)
+    return list(rescore(records, spec or lab.SPEC, world.fresh_store(name), ManualClock(lab.START), moment))
 
 
 def in_order(rewards: list[Reward]) -> list[Reward]:
@@ -73,11 +75,11 @@ def test_an_empty_log_makes_nothing(lab: ModuleType, world: Any) -> None:
 def test_the_clock_follows_the_log(lab: ModuleType, world: Any, events: Any) -> None:
     world.append(events.turn("s", 0), events.turn("t", 12))
     clock = ManualClock(lab.START)
-    list(rescore(world.log, lab.SPEC, world.fresh_store("again.db"), clock))
+    list(rescore(read_whole(world.log, Topic.TURNS), lab.SPEC, world.fresh_store("again.db"), clock))
     assert clock.now() == lab.at(12)
 
 
 def test_a_store_with_a_ledger_is_refused(lab: ModuleType, world: Any, run: Callable[..., list[Reward]]) -> None:
     run(lab.SPEC, [lab.Events().turn("s", 0)])
     with pytest.raises(AssertionError, match="store of its own"):
-        list(rescore(world.log, lab.SPEC, world.store, ManualClock(lab.START)))
+        list(rescore([], lab.SPEC, world.store, ManualClock(lab.START)))

@@ -1,0 +1,55 @@
+"""The keeper of the log: who counts for it, and where the archive is."""
+
+from typing import TYPE_CHECKING
+
+from core.blobs import FsspecBlobs
+from core.errors import ConfigError
+from core.events import Topic
+from core.settings import Settings
+from onward.layout import Layout
+from onward.wiring.foundation import Foundation, Stage, holder
+
+if TYPE_CHECKING:
+    from ingest.keeper import Keeper
+
+_DAY_S = 86400.0
+
+
+def archive_blobs(settings: Settings, layout: Layout) -> FsspecBlobs:
+    """Raises ConfigError."""
+    return FsspecBlobs(settings.archive.url or settings.blobs or layout.blobs, layout.cache)
+
+
+def build_keeper(foundation: Foundation) -> "Keeper":
+    """Raises ConfigError where the settings give it nothing to do."""
+    from ingest.archive import Archiver
+    from ingest.keeper import Keeper
+    from ingest.retention import Retention, archived, committed_by, learned, read_by
+
+    settings, log, store = foundation.settings, foundation.log, foundation.store
+    if not settings.archive.has_work:
+        raise ConfigError("archive.enabled is false and archive.retention_days is not set: there is nothing to do")
+    archiver = retention = None
+    everybody = [committed_by(log, "releases")]
+    if settings.archive.enabled:
+        blobs = archive_blobs(settings, foundation.layout)
+        archiver = Archiver(log, store, blobs, settings.archive.segment_bytes)
+        everybody.append(archived)
+    if settings.archive.retention_days is not None:
+        learner = [learned(settings.learner.keep_checkpoints)] if settings.learner.enabled else []
+        floors = {
+            Topic.TURNS: [read_by("writer"), read_by("scorer"), *everybody],
+            Topic.REWARDS: [*learner, *everybody],
+        }
+        retention = Retention(log, store, foundation.clock, settings.archive.retention_days * _DAY_S, floors)
+    return Keeper(log, archiver, retention, settings.archive.interval_s)
+
+
+def build_archive(foundation: Foundation) -> Stage:
+    """Where other machines may run one, too, only the holder of the lease works; another stands by."""
+    from onward.leased import Leased
+
+    if not foundation.is_shared:
+        return build_keeper(foundation)
+    lease_s = foundation.settings.release.lease_s
+    return Leased("archive", holder(), foundation.store, foundation.clock, lease_s, lambda: build_keeper(foundation))
