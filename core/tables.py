@@ -17,7 +17,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "4"
+REVISION = "5"
 """Of the schema below: the newest of `migrations/`."""
 
 metadata = MetaData()
@@ -130,6 +130,7 @@ ledger_turns = Table(
     Column("value", Float),
     Column("decided_at", BigInteger),  # of the last reward
     Column("seen_offset", BigInteger, nullable=False),  # outcomes before it were known to the last reward
+    Column("facts", LargeBinary),  # what it shows by itself; null: of before revision 5
     Index("ledger_due", "partition", "due_at"),
     Index("ledger_by_session", "namespace", "session_id"),
 )

@@ -19,6 +19,7 @@ from core.ports import Record
 from core.reward_spec import RewardSpec
 from core.store.rewards import put_rewards
 from scoring import ledger
+from scoring.facts import Facts, facts_of
 from scoring.rules import Decision, decide, is_usable, news_about, outcomes_about
 from scoring.state import Heard, Session, SessionKey, Turn, open_turn
 
@@ -121,7 +122,7 @@ class Book:
             telemetry.SCORER_ODDITIES.labels(reason="duplicate").inc()
             return
         session = self._session(_key(completion))
-        turn = open_turn(completion, partition)
+        turn = open_turn(completion, partition, self._facts(completion, session))
         session.turns[turn.inference_id] = turn
         self._owner[turn.inference_id] = session
         now = completion.received_at
@@ -134,6 +135,11 @@ class Book:
         self._changed_turns[turn.inference_id] = turn
         self._decide(turn, session, now)
         self._reschedule([other for other in session.turns.values() if other is not turn], session, now)
+
+    def _facts(self, completion: Completion, session: Session) -> Facts:
+        parent = None if completion.parent_id is None else session.turns.get(completion.parent_id)
+        claims = self._spec.rules(completion.workload, completion.namespace).claims
+        return facts_of(completion, None if parent is None else parent.facts, claims)
 
     def _hear(self, heard: Heard) -> None:
         outcome = heard.outcome

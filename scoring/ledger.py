@@ -16,9 +16,11 @@ from core.events import Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from core.store.database import from_micros, to_micros
 from core.store.statements import Among, upsert
+from scoring.facts import Facts
 from scoring.state import Heard, Session, SessionKey, Turn
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_facts = msgspec.msgpack.Decoder(Facts).decode
 _decode = msgspec.msgpack.Decoder(Outcome).decode
 _CHUNK = 1000  # values in one IN list; SQLite takes 32766 variables
 _NO_LIMIT = 2**62
@@ -169,6 +171,7 @@ def _turn(row: Row[Any]) -> Turn:
     fields = dict(row._mapping)
     for name in ("opened_at", "due_at", "decided_at"):
         fields[name] = _moment(fields[name])
+    fields["facts"] = Facts() if fields["facts"] is None else _decode_facts(fields["facts"])
     return Turn(**fields)
 
 
@@ -176,4 +179,5 @@ def _turn_row(turn: Turn) -> dict[str, object]:
     fields = msgspec.structs.asdict(turn)
     for name in ("opened_at", "due_at", "decided_at"):
         fields[name] = None if fields[name] is None else to_micros(fields[name])
+    fields["facts"] = _encode(turn.facts)
     return fields

@@ -11,10 +11,12 @@ import msgspec
 
 from core.events import Outcome
 from core.ids import OutcomeId
-from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec
+from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
 from scoring.amendments import Standing
+from scoring.conduct import effort_of, penalties_of
 from scoring.state import Heard, Session, Turn
 
+_ACCEPTANCE = ("partially_accepted", "accepted", "rejected")  # the most exact first
 Amount = tuple[float, float]  # what `weight` and what `false_weight` are multiplied by
 
 
@@ -38,16 +40,21 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
     """`about`: the outcomes that stand and speak of this turn (`outcomes_about`)."""
-    heard = _by_name(about, spec)
-    components = {name: _contribution(spec.outcomes[name], entries) for name, entries in heard.items()}
-    cut_short = turn.silent or any(spec.outcomes[name].decides for name in heard)
-    due_at = None if cut_short or turn.closed else _due_at(turn, session, heard, spec)
+    rules = spec.rules(turn.workload, turn.namespace)
+    heard = _by_name(turn, about, rules)
+    components = {name: _contribution(turn, name, entries, rules) for name, entries in heard.items()}
+    cut_short = turn.silent or any(rules.outcomes[name].decides for name in heard)
+    due_at = None if cut_short or turn.closed else _due_at(turn, session, heard, rules)
     over = due_at is None or due_at <= now
-    defaults = _defaults(turn, heard, spec) if over and (turn.silent or not cut_short) else {}
-    sum_of_all = math.fsum([*components.values(), *defaults.values()])
-    value = min(max(sum_of_all, spec.clip[0]), spec.clip[1])
+    defaults = _defaults(turn, heard, rules) if over and (turn.silent or not cut_short) else {}
+    faults = penalties_of(turn, rules)
+    known = bool(components or defaults or faults)
+    conduct = {**faults, **effort_of(turn, rules)} if known else {}
+    sum_of_all = math.fsum([*components.values(), *defaults.values(), *conduct.values()])
+    value = min(max(sum_of_all, rules.clip[0]), rules.clip[1])
+    components |= conduct
     return Decision(
-        decided=over and bool(components or defaults),
+        decided=over and known,
         due_at=None if over else due_at,
         closed=turn.closed or (over and not cut_short),
         value=value,
@@ -95,7 +102,7 @@ def is_usable(outcome: Outcome, spec: OutcomeSpec) -> bool:
 def _is_credited(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> bool:
     if not _hears_session(turn, since, spec):
         return False
-    if spec.session.credit == "equal":
+    if spec.rules(turn.workload, turn.namespace).session.credit == "equal":
         return True
     candidates = (other for other in session.turns.values() if _hears_session(other, since, spec))
     return max(candidates, key=lambda other: other.order) is turn
@@ -103,24 +110,35 @@ def _is_credited(turn: Turn, session: Session, since: datetime, spec: RewardSpec
 
 def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:
     """Whether what was said of its session then can be meant for it."""
-    return turn.opened_at <= at and turn.purpose in spec.session.purposes and not turn.silent
+    purposes = spec.rules(turn.workload, turn.namespace).session.purposes
+    return turn.opened_at <= at and turn.purpose in purposes and not turn.silent
 
 
-def _by_name(about: Iterable[Standing], spec: RewardSpec) -> dict[str, list[Standing]]:
+def _by_name(turn: Turn, about: Iterable[Standing], rules: Rules) -> dict[str, list[Standing]]:
     """Those that can move the reward, by name in the order of the alphabet."""
     found: dict[str, list[Standing]] = {}
     for entry in about:
-        outcome_spec = spec.outcomes.get(entry.outcome.name)
-        if outcome_spec is not None and _matters(outcome_spec) and is_usable(entry.outcome, outcome_spec):
-            found.setdefault(entry.outcome.name, []).append(entry)
-    return dict(sorted(found.items()))
+        name = entry.outcome.name
+        spec = rules.outcomes.get(name)
+        if spec is None or not is_usable(entry.outcome, spec):
+            continue
+        if spec.moves or spec.decides or is_thresholded(turn, name, rules):
+            found.setdefault(name, []).append(entry)
+    return _without_repetition(turn, dict(sorted(found.items())), rules)
 
 
-def _matters(spec: OutcomeSpec) -> bool:
-    return bool(spec.weight or spec.false_weight or spec.decides)
+def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:
+    """Whether the show threshold says what this outcome is worth, and not its weights."""
+    return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and name in _ACCEPTANCE
 
 
-def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: RewardSpec) -> datetime:
+def _without_repetition(turn: Turn, heard: dict[str, list[Standing]], rules: Rules) -> dict[str, list[Standing]]:
+    """Of several words about one suggestion's acceptance, by threshold, the most exact."""
+    said = [name for name in _ACCEPTANCE if name in heard and is_thresholded(turn, name, rules)]
+    return {name: entries for name, entries in heard.items() if name not in said[1:]}
+
+
+def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: Rules) -> datetime:
     """When the last wait for what was not heard is over: by itself or because the session is."""
     if turn.purpose == "suggestion":
         wait_s = spec.suggestion.wait_s
@@ -134,12 +152,15 @@ def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: Rew
     return max(turn.opened_at, min(ends))
 
 
-def _defaults(turn: Turn, heard: Mapping[str, object], spec: RewardSpec) -> dict[str, float]:
+def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules) -> dict[str, float]:
     """What stands in for what was not said."""
     if turn.purpose == "suggestion":
         if heard:
             return {}
-        return {"silent": spec.suggestion.empty_reward} if turn.empty else {"ignored": spec.suggestion.ignored_reward}
+        if turn.empty:
+            return {"silent": spec.suggestion.empty_reward}
+        threshold = spec.suggestion.show_threshold
+        return {"ignored": spec.suggestion.ignored_reward if threshold is None else -threshold}
     return {
         name: _weighted(awaited, _amount(awaited.default))
         for name, awaited in sorted(spec.outcomes.items())
@@ -147,9 +168,16 @@ def _defaults(turn: Turn, heard: Mapping[str, object], spec: RewardSpec) -> dict
     }
 
 
-def _contribution(spec: OutcomeSpec, entries: Sequence[Standing]) -> float:
-    amounts = [_amount(entry.outcome.value) for entry in entries]
-    return _weighted(spec, _AGGREGATE[spec.aggregation](amounts))
+def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
+    spec = rules.outcomes[name]
+    amount = _AGGREGATE[spec.aggregation]([_amount(entry.outcome.value) for entry in entries])
+    if not is_thresholded(turn, name, rules):
+        return _weighted(spec, amount)
+    threshold = rules.suggestion.show_threshold
+    assert threshold is not None
+    if name == "rejected":
+        return -threshold if amount[0] else 0.0  # not to be turned down is not yet to be taken
+    return min(max(amount[0], 0.0), 1.0) - threshold
 
 
 def _amount(value: bool | float | str | None) -> Amount:

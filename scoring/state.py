@@ -11,6 +11,7 @@ import msgspec
 from core.events import Completion, Outcome, Purpose
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from scoring.amendments import Standing, standing
+from scoring.facts import Facts
 
 SessionKey = NewType("SessionKey", tuple[Namespace, SessionId])
 
@@ -28,6 +29,7 @@ class Turn(msgspec.Struct, kw_only=True):
     turn_index: int
     empty: bool
     partition: int
+    facts: Facts
     opened_at: datetime
     due_at: datetime | None = None
     closed: bool = False
@@ -46,7 +48,7 @@ class Turn(msgspec.Struct, kw_only=True):
         return self.opened_at, self.turn_index, self.inference_id
 
 
-def open_turn(completion: Completion, partition: int) -> Turn:
+def open_turn(completion: Completion, partition: int, facts: Facts) -> Turn:
     return Turn(
         inference_id=completion.inference_id,
         session_id=completion.session_id,
@@ -56,6 +58,7 @@ def open_turn(completion: Completion, partition: int) -> Turn:
         turn_index=completion.turn_index,
         empty=not completion.text and not completion.tool_calls,
         partition=partition,
+        facts=facts,
         opened_at=completion.received_at,
     )
 

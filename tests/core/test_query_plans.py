@@ -26,6 +26,7 @@ from core.ids import Version
 from core.ports import Store
 from core.store import policies, rewards, turns
 from scoring import ledger
+from scoring.facts import Facts
 from scoring.state import Heard, Session, SessionKey, Turn, open_turn
 
 BIG = {"turns", "outcomes", "rewards", "ledger_turns", "ledger_outcomes", "ledger_sessions", "policies", "releases"}
@@ -50,7 +51,7 @@ def release() -> Release:
 
 
 def ledger_turn(number: int) -> Turn:
-    return open_turn(turn(number), 0)
+    return open_turn(turn(number), 0, Facts())
 
 
 MANY = range(1, 9)
