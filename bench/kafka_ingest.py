@@ -66,7 +66,7 @@ class Run:
         rate = len(took_s) / (time.perf_counter() - start_s)
         self.cpu_us.append((time.process_time() - cpu_s) / len(took_s) * 1e6)
         self.p50_ms.append(statistics.median(took_s) * 1000)
-        self.p99_ms.append(statistics.quantiles(took_s, n=100)[98] * 1000)
+        self.p99_ms.append(statistics.quantiles(took_s, n=100, method="inclusive")[98] * 1000)
         return rate
 
 
