@@ -197,7 +197,7 @@ def decode_rate(settings: KafkaSettings, partitions: int, count: int) -> float:
 
 def decode_some(consumer: Any) -> int:
     found = consumer.poll(timeout_ms=1000, max_records=POLL)
-    return sum(1 for records in found.values() for record in records if decode(record.value))
+    return sum(1 for records in found.values() for record in records if decode(record.value) is not None)
 
 
 def storing() -> Iterator[Row]:

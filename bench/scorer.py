@@ -28,9 +28,9 @@ from bench.api_overhead import process
 from bench.kafka_ingest import decode_rate
 from bench.services import log_on, migrated_database, store_on, topics, wait_for
 from bench.table import Row, interleave, report
-from bench.traffic import new_session_id, one_turn, outcome_of, turns_and_outcomes
+from bench.traffic import one_turn, outcome_of, turns_and_outcomes
 from core.events import Reward, Topic
-from core.ids import InferenceId
+from core.ids import InferenceId, new_session_id
 from core.settings import KafkaSettings
 from core.store import SqlStore
 from ingest.kafka_log import KafkaEventLog
@@ -41,6 +41,7 @@ TURNS = 4000  # of a round
 EVENTS = 2 * TURNS  # with their outcomes
 PER_S = 50  # outcomes, and as many turns, where the time to a reward is measured
 SECONDS = 20
+JOIN_S = 0.5  # how long scorers run before they are asked whether they share the partitions
 GOAL = 0.5
 GOAL_OF_TWO = 1.6
 GOAL_OF_CPU = 1.1
@@ -58,8 +59,11 @@ class World:
         self.scored = 0
 
     def join(self, scorers: list["subprocess.Popen[str]"]) -> None:
+        """Wait until each owns as many partitions as the others, and pauses."""
         self.scorers = scorers
-        wait_for(lambda: all(owned == PARTITIONS // len(scorers) for owned, _ in self.pause()) or self.go_on(), 0.5)
+        while {owned for owned, _ in self.pause()} != {PARTITIONS // len(scorers)}:
+            self.go_on()
+            time.sleep(JOIN_S)
 
     def go_on(self) -> None:
         for scorer in self.scorers:
