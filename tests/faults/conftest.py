@@ -1,11 +1,15 @@
 """One stack for all faults of a run, and the table that they fill."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
 from fault_table import FaultTable
 from fault_users import Users
 from fault_world import World, fault_world
+
+
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it tells of every attempt to reach a broker that is away
 
 
 @pytest.fixture(scope="session")
