@@ -1,0 +1,78 @@
+"""A service's past: turns really sampled, what users said of them, and where their records are now."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+from logged_world import START, make_turn
+
+from core.events import Completion, Event, Outcome, Topic
+from core.ids import OutcomeId
+from core.ports import TopicPartition
+from core.store.database import to_micros
+from core.store.offsets import put_offset
+from onward.history import keep_once
+from onward.wiring import open_foundation
+
+SETTINGS = """
+[ingest]
+partitions = 2
+[learner]
+enabled = false
+batch_turns = 8
+min_turns = 4
+"""
+ALL = {"ONWARD_ARCHIVE__ENABLED": "true", "ONWARD_ARCHIVE__RETENTION_DAYS": "0"}
+
+
+def past(count: int) -> list[Event]:
+    events: list[Event] = []
+    for number in range(count):
+        turn = make_turn(number)
+        events += [turn, said(turn, number)]
+    return events
+
+
+def said(turn: Completion, number: int) -> Outcome:
+    return Outcome(
+        outcome_id=OutcomeId(f"o{number}"),
+        inference_id=turn.inference_id,
+        session_id=None,
+        namespace=turn.namespace,
+        name="accepted" if number % 3 else "rejected",
+        value=True,
+        observed_at=turn.received_at,
+        received_at=turn.received_at + timedelta(seconds=0.5),
+    )
+
+
+def append(directory: Path, events: Sequence[Event]) -> None:
+    """As if each had been logged when it was received; writer and scorer have read it."""
+    directory.mkdir(exist_ok=True)
+    (directory / "onward.toml").write_text(SETTINGS)
+    foundation = open_foundation(directory)
+    positions = foundation.log.append_blocking(Topic.TURNS, events)
+    with closing(sqlite3.connect(directory / "log.db")) as connection:
+        connection.executemany(
+            "UPDATE records SET appended_at = ? WHERE topic = ? AND partition = ? AND record_offset = ?",
+            [
+                (to_micros(event.received_at), position.topic, position.partition, position.offset)  # type: ignore[union-attr]
+                for event, position in zip(events, positions, strict=True)
+            ],
+        )
+        connection.commit()
+    with foundation.store.begin() as connection:
+        for source in (TopicPartition(Topic.TURNS, 0), TopicPartition(Topic.TURNS, 1)):
+            for group in ("writer", "scorer"):
+                put_offset(connection, group, source, foundation.log.end(source))
+    foundation.close()
+
+
+def archive(directory: Path) -> dict[str, int]:
+    """All; the log keeps the latest record of each partition."""
+    return keep_once(directory, ALL)
+
+
+__all__ = ["ALL", "START", "append", "archive", "past"]

@@ -1,0 +1,203 @@
+"""The past is the same wherever it is now: in the log, in the archive, or half here and half there."""
+
+import base64
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from kept_world import ALL, START, append, archive, past
+
+from core.errors import ConfigError
+from core.events import Event
+from onward.export import export
+from onward.history import keep_once
+from onward.replay import replay_log
+
+COUNT = 24
+MIDDLE = (START + timedelta(seconds=COUNT / 2)).isoformat()
+EARLY = (START - timedelta(days=1)).isoformat()
+LATE = (START + timedelta(days=1)).isoformat()
+
+
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    return past(COUNT)
+
+
+@pytest.fixture(scope="module")
+def directories(events: list[Event], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same past, kept in three ways."""
+    root = tmp_path_factory.mktemp("kept")
+    append(root / "log", events)
+    append(root / "half", events[:COUNT])
+    assert archive(root / "half") == {"archived": COUNT, "deleted": COUNT - 2}
+    append(root / "half", events[COUNT:])
+    append(root / "archive", events)
+    assert archive(root / "archive") == {"archived": 2 * COUNT, "deleted": 2 * COUNT - 2}
+    return {name: root / name for name in ("log", "half", "archive")}
+
+
+def exported(directory: Path, out: Path, **options: Any) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    choice = {"begin": None, "end": None, "namespace": None, "form": None} | options
+    counts = export(directory, out, overrides={}, **choice)
+    return counts, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+# ------------------------------------------------------------------------------------------ replay
+
+
+@pytest.mark.parametrize("times", [(None, None), (None, MIDDLE), (MIDDLE, LATE)], ids=["all", "to", "from"])
+def test_rewards_and_weights_are_the_same_wherever_the_records_are(
+    directories: dict[str, Path], tmp_path: Path, times: tuple[str | None, str | None]
+) -> None:
+    results = {
+        name: replay_log(directory, tmp_path / name, None, None, *times) for name, directory in directories.items()
+    }
+    expected = results["log"]
+    assert expected["rewards"] == (COUNT if times == (None, None) else COUNT // 2)
+    assert expected["version"] > 1
+    for result in results.values():
+        assert {k: v for k, v in result.items() if k != "weights"} == {
+            k: v for k, v in expected.items() if k != "weights"
+        }
+
+
+@pytest.mark.parametrize(
+    ("times", "why"),
+    [
+        ((LATE, EARLY), "--from .* is not before --to"),
+        ((MIDDLE, MIDDLE), "--from .* is not before --to"),
+        (("2026-11-21T10:00", None), r"--from 2026-11-21T10:00: of which timezone\? write 2026-11-21T10:00:00Z"),
+        ((None, "2026-11-21"), r"--to 2026-11-21: of which timezone\? write 2026-11-21T00:00:00Z"),
+        (("yesterday", None), "--from yesterday: want a time as 2026-11-21T15:00:00Z"),
+        ((None, EARLY), "no turns to replay|no records --to"),
+        ((LATE, None), "no turns to replay|no records --from"),
+    ],
+)
+def test_times_that_make_no_sense_are_refused_by_name(
+    directories: dict[str, Path], tmp_path: Path, times: tuple[str | None, str | None], why: str
+) -> None:
+    for name in ("log", "archive"):
+        with pytest.raises(ConfigError, match=why):
+            replay_log(directories[name], tmp_path / f"replay-{name}", None, None, *times)
+        with pytest.raises(ConfigError, match=why):
+            exported(directories[name], tmp_path / f"{name}.jsonl", begin=times[0], end=times[1])
+        assert not list(tmp_path.glob("*.jsonl*"))
+
+
+def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    for read in (
+        lambda: replay_log(tmp_path / "none", tmp_path / "out", None, None),
+        lambda: exported(tmp_path / "none", tmp_path / "out"),
+    ):
+        with pytest.raises(ConfigError, match="none: no such directory"):
+            read()
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------ export
+
+
+def test_an_export_is_the_same_wherever_the_records_are(
+    directories: dict[str, Path], tmp_path: Path, events: list[Event]
+) -> None:
+    found = {name: exported(directory, tmp_path / f"{name}.jsonl") for name, directory in directories.items()}
+    assert all(counts == {"completion": COUNT, "outcome": COUNT} for counts, _ in found.values())
+    by_place = {
+        name: sorted(rows, key=lambda row: (row["partition"], row["offset"])) for name, (_, rows) in found.items()
+    }
+    assert by_place["log"] == by_place["half"] == by_place["archive"]
+    for _, rows in found.values():
+        for partition in (0, 1):
+            offsets = [row["offset"] for row in rows if row["partition"] == partition]
+            assert offsets == list(range(len(offsets)))
+    ids = {event.inference_id for event in events if hasattr(event, "token_ids")}
+    turns = [row for row in by_place["log"] if row["kind"] == "completion"]
+    assert {row["event"]["inference_id"] for row in turns} == {row["inference_id"] for row in turns} == ids
+    assert all(row["event"]["type"] == row["kind"] for row in by_place["log"])
+
+
+def test_times_and_namespaces_choose(directories: dict[str, Path], tmp_path: Path) -> None:
+    for name, directory in directories.items():
+        counts, rows = exported(directory, tmp_path / f"{name}-1.jsonl", begin=MIDDLE)
+        assert counts == {"completion": COUNT // 2, "outcome": COUNT // 2}
+        assert min(row["appended_at"][:19] for row in rows) == MIDDLE[:19]
+        counts, _ = exported(directory, tmp_path / f"{name}-2.jsonl", end=MIDDLE, namespace="default")
+        assert counts == {"completion": COUNT // 2, "outcome": COUNT // 2}
+        with pytest.raises(ConfigError, match="no records --namespace nobody"):
+            exported(directory, tmp_path / f"{name}-3.jsonl", namespace="nobody")
+
+
+def test_a_directory_has_a_file_for_each_kind(directories: dict[str, Path], tmp_path: Path) -> None:
+    export(directories["half"], tmp_path / "out", None, None, None, None, {})
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["completion.parquet", "outcome.parquet"]
+    rows = pq.read_table(tmp_path / "out" / "outcome.parquet").to_pylist()
+    assert {json.loads(row["event"])["outcome_id"] for row in rows} == {f"o{number}" for number in range(COUNT)}
+    assert all(row["kind"] == "outcome" and row["raw"] for row in rows)
+    export(directories["half"], tmp_path / "lines", None, None, None, "jsonl", {})
+    assert len((tmp_path / "lines" / "completion.jsonl").read_text().splitlines()) == COUNT
+
+
+def test_records_that_do_not_decode_are_exported_raw(tmp_path: Path, events: list[Event]) -> None:
+    append(tmp_path / "service", events[:4])
+    with closing(sqlite3.connect(tmp_path / "service" / "log.db")) as connection:
+        connection.execute("UPDATE records SET raw = ? WHERE sequence = 1", (b"\xffgarbage",))
+        connection.commit()
+    for number in range(2):
+        counts, rows = exported(tmp_path / "service", tmp_path / f"{number}.jsonl")
+        assert counts["undecodable"] == 1
+        (broken,) = [row for row in rows if row["kind"] is None]
+        assert base64.b64decode(broken["raw"]) == b"\xffgarbage"
+        assert broken["event"] is broken["namespace"] is None
+        archive(tmp_path / "service")
+
+
+@pytest.mark.parametrize(
+    ("make", "form", "why"),
+    [
+        (lambda out: out.write_text("mine"), None, "out.jsonl: it is there already"),
+        (lambda out: out.mkdir(), None, "out.jsonl: it is there already"),
+        (lambda out: None, "parquet", "--format parquet: --out .* ends in .jsonl"),
+    ],
+)
+def test_what_would_be_written_over_or_is_contradictory_is_refused(
+    directories: dict[str, Path], tmp_path: Path, make: Callable[[Path], object], form: str | None, why: str
+) -> None:
+    make(tmp_path / "out.jsonl")
+    with pytest.raises(ConfigError, match=why):
+        exported(directories["log"], tmp_path / "out.jsonl", form=form)
+
+
+def test_what_an_export_that_was_killed_left_is_no_export_and_in_nobodys_way(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "out.jsonl.partial").write_text("half a line")
+    assert exported(directories["log"], tmp_path / "out.jsonl")[0]["completion"] == COUNT
+    (tmp_path / "all.partial").mkdir()
+    (tmp_path / "all.partial" / "reward.parquet").write_text("half a file")
+    export(directories["log"], tmp_path / "all", None, None, None, None, {})
+    assert not list(tmp_path.rglob("reward*"))
+    assert not list(tmp_path.glob("*.partial"))
+
+
+# ------------------------------------------------------------------------------------------ onward archive --once
+
+
+def test_it_has_something_to_do_or_says_that_it_has_not(directories: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"archive\.enabled is false and archive\.retention_days is not set"):
+        keep_once(directories["log"], {})
+
+
+def test_another_place_for_the_archive(tmp_path: Path, events: list[Event]) -> None:
+    append(tmp_path / "service", events[:8])
+    elsewhere = ALL | {"ONWARD_ARCHIVE__URL": str(tmp_path / "elsewhere")}
+    keep_once(tmp_path / "service", elsewhere)
+    assert len(list((tmp_path / "elsewhere").rglob("*.parquet"))) == 2
+    choice = {"begin": None, "end": None, "namespace": None, "form": None}
+    assert export(tmp_path / "service", tmp_path / "a.jsonl", overrides=elsewhere, **choice)["completion"] == 4
