@@ -18,7 +18,9 @@ from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from core.ports import Record
 from core.reward_spec import RewardSpec
 from core.store.rewards import put_rewards
+from core.store.turns import put_outcomes
 from scoring import ledger
+from scoring.derived import derive
 from scoring.facts import Facts, facts_of
 from scoring.rules import Decision, decide, is_usable, news_about, outcomes_about
 from scoring.state import Heard, Session, SessionKey, Turn, open_turn
@@ -33,6 +35,7 @@ class Book:
         self._spec = spec
         self._digest = spec.digest
         self.rewards: list[Reward] = []
+        self.concluded: list[Outcome] = []  # derived from what came
         self.newly_open = 0  # turns that began to wait, less those that ceased to
         self._sessions: dict[SessionKey, Session] = {}
         self._owner: dict[InferenceId, Session] = {}
@@ -87,6 +90,7 @@ class Book:
         ledger.save_turns(connection, self._changed_turns.values())
         ledger.save_sessions(connection, self._changed_sessions.values())
         ledger.save_outcomes(connection, self._changed_outcomes.values())
+        put_outcomes(connection, self.concluded)
         put_rewards(connection, [(self._partition(reward), reward) for reward in self.rewards])
 
     def _partition(self, reward: Reward) -> int:
@@ -101,7 +105,7 @@ class Book:
             return
         self._expire(record.partition, event.received_at)
         if isinstance(event, Completion):
-            self._open(event, record.partition)
+            self._open(event, record.partition, record.offset)
         elif isinstance(event, Outcome):
             self._hear(Heard(event, record.offset))
         else:
@@ -117,7 +121,7 @@ class Book:
             if turn.due_at == due_at:
                 self._decide(turn, session, due_at)
 
-    def _open(self, completion: Completion, partition: int) -> None:
+    def _open(self, completion: Completion, partition: int, offset: int) -> None:
         if completion.inference_id in self._owner:
             telemetry.SCORER_ODDITIES.labels(reason="duplicate").inc()
             return
@@ -134,7 +138,20 @@ class Book:
                 self._keep(early, session)
         self._changed_turns[turn.inference_id] = turn
         self._decide(turn, session, now)
+        self._conclude(completion, session, offset)
         self._reschedule([other for other in session.turns.values() if other is not turn], session, now)
+
+    def _conclude(self, completion: Completion, session: Session, offset: int) -> None:
+        """What the turn says of those before it."""
+        rules = self._spec.rules(completion.workload, completion.namespace)
+        concluded = derive(completion, session, rules.derived, rules.outcomes)
+        for outcome in concluded:
+            self._keep(Heard(outcome, offset), session)
+        self.concluded += concluded
+        about = {outcome.inference_id for outcome in concluded}
+        for turn in sorted(session.turns.values(), key=lambda turn: turn.order):
+            if turn.inference_id in about:
+                self._decide(turn, session, completion.received_at)
 
     def _facts(self, completion: Completion, session: Session) -> Facts:
         parent = None if completion.parent_id is None else session.turns.get(completion.parent_id)

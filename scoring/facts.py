@@ -3,6 +3,7 @@
 Spec-dependent where it must be (what counts as a claim): the words themselves are not kept in the ledger.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from core.events import Completion, ToolCall
+from core.ids import GroupId, InferenceId
 from core.reward_spec import ClaimSpec, EffortSpec
 
 Call = tuple[str, str]  # name, arguments
@@ -50,8 +52,13 @@ class Effort(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer."""
+    """`before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest
+    of what the turn adds to its conversation. `whole`: neither broken off nor failed."""
 
+    parent_id: InferenceId | None = None
+    group_id: GroupId | None = None
+    asked: str = ""
+    whole: bool = True
     effort: Effort = Effort()
     before: Effort = Effort()
     context_tokens: int = 0
@@ -65,6 +72,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def facts_of(turn: Completion, parent: Facts | None, claims: Sequence[ClaimSpec]) -> Facts:
     """`parent`: of the turn that this one continues, where it is known."""
     return Facts(
+        parent_id=turn.parent_id,
+        group_id=turn.group_id,
+        asked=_digest(turn.messages if turn.parent_id is None else new_messages(turn.messages)),
+        whole=turn.finish_reason not in ("abort", "error"),
         effort=_effort(turn, parent),
         before=Effort() if parent is None else parent.before + parent.effort,
         context_tokens=len(turn.prompt_token_ids) + len(turn.token_ids),
@@ -116,6 +127,11 @@ def new_messages(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str,
     """Those after the last answer: what the turn adds to the conversation."""
     said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     return messages[said[-1] + 1 :] if said else messages
+
+
+def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
+    said = [(message["role"], _normal(content_of(message))) for message in messages]
+    return hashlib.blake2b(msgspec.json.encode(said), digest_size=8).hexdigest()
 
 
 def calls_in(messages: Iterable[Mapping[str, Any]]) -> list[Call]:

@@ -124,7 +124,13 @@ def _by_name(turn: Turn, about: Iterable[Standing], rules: Rules) -> dict[str, l
             continue
         if spec.moves or spec.decides or is_thresholded(turn, name, rules):
             found.setdefault(name, []).append(entry)
+    found = {name: _said(entries) for name, entries in found.items()}
     return _without_repetition(turn, dict(sorted(found.items())), rules)
+
+
+def _said(entries: list[Standing]) -> list[Standing]:
+    """What was said in words of their own; what was derived where nobody spoke."""
+    return [entry for entry in entries if entry.outcome.source != "derived"] or entries
 
 
 def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:

@@ -11,6 +11,7 @@ from pydantic import Field, FiniteFloat, PrivateAttr, ValidationError, model_val
 from pydantic_core import ErrorDetails
 
 from core.reward_spec.conduct import ClaimSpec, EffortSpec, PenaltySpec
+from core.reward_spec.derived import DerivedSpec
 from core.reward_spec.outcomes import OutcomeSpec, SessionSpec, SuggestionSpec
 from core.reward_spec.part import Part
 
@@ -26,6 +27,7 @@ class Rules(Part):
     effort: EffortSpec = EffortSpec()
     penalties: PenaltySpec = PenaltySpec()
     claims: tuple[ClaimSpec, ...] = ()
+    derived: DerivedSpec = DerivedSpec()
     clip: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
     """Bounds of the final value."""
 
@@ -54,6 +56,7 @@ class ScopeSpec(Part):
     session: Table = Field(default_factory=dict)
     effort: Table = Field(default_factory=dict)
     penalties: Table = Field(default_factory=dict)
+    derived: Table = Field(default_factory=dict)
     claims: tuple[ClaimSpec, ...] | None = None
     clip: tuple[FiniteFloat, FiniteFloat] | None = None
 

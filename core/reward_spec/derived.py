@@ -1,0 +1,55 @@
+"""What the scorer concludes by itself from how a conversation goes on."""
+
+import re
+from typing import Literal
+
+from pydantic import field_validator
+
+from core.reward_spec.part import Part
+
+DerivedRule = Literal["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "survival"]
+
+
+class DerivedSpec(Part):
+    """An outcome is derived only where `[outcomes]` has its name, and counts only where nobody said it of that turn in
+    words of their own. Patterns are regular expressions, searched in any case of letters; those of calls in
+    `NAME ARGUMENTS`."""
+
+    rules: tuple[DerivedRule, ...] = ()
+    """Which rules are applied."""
+    displeased: str = (
+        r"^\W*(no|nope|wrong|stop|undo|revert)\b|\b(not what i|that'?s (not|wrong)|isn'?t (right|what)"
+        r"|does ?n[o']t work|did ?n[o']t work|still (fails?|failing|broken|wrong|not)|you (broke|forgot|missed|ignored)"
+        r"|try again|as i said|i (already )?(said|asked|told you))\b"
+    )
+    """What a displeased user writes next (`follow_up`)."""
+    takes_back: str = r"\b(undo|revert|roll ?back|discard|restore)\b.{0,40}\b(that|this|it|edits?|changes?|last)\b"
+    """What a user writes who wants an edit taken back (`reverted`)."""
+    repeats: float = 0.85
+    """Likeness, 0 to 1, from which a request counts as the one before it, asked again (`follow_up`)."""
+    edits: str = r"^\w*(edit|write|replace|patch|insert|create)\w* "
+    """Calls that change files."""
+    reads: str = r"^\w*(read|view|open|cat|show)\w* "
+    """Calls that show files."""
+    tests: str = r"^\w*tests?\w* |\b(pytest|jest|vitest|go test|cargo test|npm (run )?test|mvn test|unittest|ctest)\b"
+    """Calls that run tests (`tests_passed`)."""
+    builds: str = r"^\w*(build|compile)\w* |\b(make|cargo build|npm run build|go build|tsc|gradle|mvn package)\b"
+    """Calls that build (`build_passed`)."""
+    lints: str = r"^\w*lint\w* |\b(ruff|eslint|flake8|pylint|mypy|clippy|golangci-lint)\b"
+    """Calls that check style and types (`lint_passed`)."""
+
+    @field_validator("displeased", "takes_back", "edits", "reads", "tests", "builds", "lints")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from None
+        return pattern
+
+    @field_validator("repeats")
+    @classmethod
+    def _is_likeness(cls, value: float) -> float:
+        if not 0 < value <= 1:
+            raise ValueError("a likeness lies above 0 and up to 1")
+        return value

@@ -1,0 +1,37 @@
+"""Outcomes that follow from how a conversation goes on: an unchanged client teaches without a word of feedback.
+
+Deterministic: a function of the turn that arrives and of the session before it, so a log scored anew gives the same
+outcomes under the same ids. They are the scorer's: they live in its ledger and in the store, and not in the log.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from core.events import Completion, Outcome
+from core.reward_spec import DerivedSpec
+from scoring.derived import branches, follow_ups, results, survival
+from scoring.derived.conclusion import Conclusion, outcome_of
+from scoring.derived.conversation import Conversation
+from scoring.state import Session
+
+VERSION: Final = "1"
+"""Of all rules: to change what one concludes is to change it, and with it the outcomes' `source_version`."""
+
+_RULES: Final[dict[str, Callable[[Conversation, DerivedSpec], Iterable[Conclusion]]]] = {
+    "follow_up": follow_ups.displeased,
+    "regenerated": branches.regenerated,
+    "abandoned": branches.abandoned,
+    "reverted": follow_ups.taken_back,
+    "tool_results": results.passed,
+    "survival": survival.survived,
+}
+
+
+def derive(turn: Completion, session: Session, spec: DerivedSpec, names: Iterable[str]) -> list[Outcome]:
+    """What the arrival of `turn`, which the session holds already, says of those before it. `names`: of outcomes that
+    the spec knows."""
+    if not spec.rules or turn.purpose != "turn":
+        return []
+    conversation, known = Conversation(turn, session), frozenset(names)
+    concluded = (conclusion for rule in spec.rules for conclusion in _RULES[rule](conversation, spec))
+    return [outcome_of(conclusion, turn, VERSION) for conclusion in concluded if conclusion.name in known]

@@ -1,0 +1,39 @@
+"""What a branch of the session's tree says of the answer that it leaves."""
+
+from collections.abc import Iterator
+
+from core.reward_spec import DerivedSpec
+from scoring.derived.conclusion import Conclusion
+from scoring.derived.conversation import Conversation
+from scoring.state import Turn
+
+
+def regenerated(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+    """The same request at the same place: the user wants another answer."""
+    left = _left(conversation)
+    if left is not None and left.facts.asked == conversation.facts.asked:
+        yield Conclusion("regenerated", left.inference_id, True, "asked for another answer")
+
+
+def abandoned(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+    """Another request at the same place: the user went back to before the answer, and on from there. Not at the root,
+    where a client that shortens its history begins anew."""
+    left = _left(conversation)
+    if left is not None and conversation.parent is not None and left.facts.asked != conversation.facts.asked:
+        yield Conclusion("abandoned", left.inference_id, True, "went on from before it")
+
+
+def _left(conversation: Conversation) -> Turn | None:
+    """The last answer at the same place that was whole. Choices of one request are no second thought."""
+    turn, mine = conversation.turn, conversation.facts
+    siblings = [
+        other
+        for other in conversation.session.turns.values()
+        if other.inference_id != turn.inference_id
+        and other.purpose == "turn"
+        and other.facts.parent_id == turn.parent_id
+        and other.facts.group_id != mine.group_id
+        and other.facts.whole
+        and other.opened_at <= turn.received_at
+    ]
+    return max(siblings, key=lambda other: other.order, default=None)

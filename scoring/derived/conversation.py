@@ -1,0 +1,103 @@
+"""A turn's conversation, its messages joined with the turns that said them."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from core.events import Completion
+from scoring.facts import Facts, content_of, new_messages
+from scoring.state import Session, Turn
+
+Message = Mapping[str, Any]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A tool call of the conversation and, once there is one, its answer. `turn`: who made it, where that is known;
+    `said_at`, `answered_at`: places among the messages."""
+
+    name: str
+    arguments: str
+    turn: Turn | None
+    said_at: int
+    result: str | None
+    answered_at: int
+
+    @property
+    def line(self) -> str:
+        """As patterns see it."""
+        return f"{self.name} {self.arguments}"
+
+
+class Conversation:
+    def __init__(self, turn: Completion, session: Session) -> None:
+        self.turn = turn
+        self.session = session
+        self.messages: Sequence[Message] = turn.messages
+
+    @cached_property
+    def new(self) -> Sequence[Message]:
+        """What came since the last answer."""
+        return new_messages(self.messages)
+
+    @cached_property
+    def new_request(self) -> str:
+        """The user's words since the last answer; "" when only tools spoke."""
+        return "\n".join(content_of(message) for message in self.new if message["role"] == "user").strip()
+
+    @cached_property
+    def earlier_request(self) -> str:
+        """The user's words before those."""
+        before = self.messages[: len(self.messages) - len(self.new)]
+        said = (content_of(message) for message in reversed(before) if message["role"] == "user")
+        return next(said, "").strip()
+
+    @cached_property
+    def ancestors(self) -> list[Turn]:
+        """Of the turn, the parent first."""
+        found: list[Turn] = []
+        place = self.turn.parent_id
+        while place is not None and (turn := self.session.turns.get(place)) is not None and turn not in found:
+            found.append(turn)
+            place = turn.facts.parent_id
+        return found
+
+    @property
+    def facts(self) -> Facts:
+        return self.session.turns[self.turn.inference_id].facts
+
+    @property
+    def parent(self) -> Turn | None:
+        return self.ancestors[0] if self.ancestors else None
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """In order. Answers of the conversation and ancestors are joined from the end: what was said before the first
+        turn we know has none."""
+        answers = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
+        speakers = dict(zip(reversed(answers), self.ancestors, strict=False))
+        results = {
+            message.get("tool_call_id"): (content_of(message), place)
+            for place, message in enumerate(self.messages)
+            if message["role"] == "tool"
+        }
+        return [
+            Call(
+                name=call["function"]["name"],
+                arguments=call["function"]["arguments"],
+                turn=speakers.get(place),
+                said_at=place,
+                result=results[call["id"]][0] if call.get("id") in results else None,
+                answered_at=results[call["id"]][1] if call.get("id") in results else place,
+            )
+            for place in answers
+            for call in self.messages[place].get("tool_calls") or ()
+        ]
+
+    def is_new(self, place: int) -> bool:
+        """Whether the message there came since the last answer."""
+        return place >= len(self.messages) - len(self.new)
+
+    def user_spoke_between(self, start: int, end: int) -> bool:
+        return any(message["role"] == "user" for message in self.messages[start + 1 : end])

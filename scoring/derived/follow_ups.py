@@ -1,0 +1,40 @@
+"""What the user's next words say of the answer before them."""
+
+import re
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+
+from core.reward_spec import DerivedSpec
+from scoring.derived.conclusion import Conclusion
+from scoring.derived.conversation import Conversation
+
+_LONGEST = 2000  # characters of a request that are looked at: likeness takes their product
+_SHORTEST = 12  # below it requests are alike by chance ("go on", "yes")
+
+
+def displeased(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+    """Complaints, and the same request once more."""
+    parent, request = conversation.parent, conversation.new_request[:_LONGEST]
+    if parent is None or not request:
+        return
+    if found := re.search(spec.displeased, request, re.IGNORECASE):
+        yield Conclusion("follow_up", parent.inference_id, True, f"says: {found[0].strip()}")
+    elif len(request) >= _SHORTEST:
+        likeness = _likeness(request, conversation.earlier_request[:_LONGEST])
+        if likeness >= spec.repeats:
+            yield Conclusion("follow_up", parent.inference_id, True, f"asks again ({likeness:.0%} the same)")
+
+
+def taken_back(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+    """The user asks for the edit to be undone: said of the last turn that edited."""
+    found = re.search(spec.takes_back, conversation.new_request[:_LONGEST], re.IGNORECASE)
+    if found is None:
+        return
+    edits = [call.turn for call in conversation.calls if re.search(spec.edits, call.line, re.IGNORECASE)]
+    if edits and edits[-1] is not None:
+        yield Conclusion("reverted", edits[-1].inference_id, True, f"says: {found[0].strip()}")
+
+
+def _likeness(a: str, b: str) -> float:
+    matcher = SequenceMatcher(None, " ".join(a.split()).casefold(), " ".join(b.split()).casefold(), autojunk=False)
+    return matcher.ratio() if matcher.real_quick_ratio() > 0.5 else 0.0

@@ -1,0 +1,69 @@
+"""What the environment said of an edit: tests, builds and linters that ran after it."""
+
+import json
+import re
+from collections.abc import Iterator
+
+from core.reward_spec import DerivedSpec
+from scoring.derived.conclusion import Conclusion
+from scoring.derived.conversation import Call, Conversation
+from scoring.state import Turn
+
+_TAIL = 4000  # characters of a result, from its end, where tools sum up
+_EXIT_CODES = ("exit_code", "exitCode", "returncode", "exit_status", "code")
+_VERDICTS = ("passed", "success", "ok")
+_EXIT = re.compile(r"\bexit(?:ed)?(?: with)?(?: code| status)?[:= ]+(-?\d+)\b", re.IGNORECASE)
+_COUNTED = re.compile(r"\b(\d+) (failed|failures?|errors?|failing)\b", re.IGNORECASE)
+_BAD = re.compile(
+    r"^\W*(fail(ed|ure)?|error)\b|\b(FAILED|FAIL|BUILD FAILURE|Traceback|error\[E\d+\]|error TS\d+)", re.MULTILINE
+)
+_GOOD = re.compile(
+    r"^\W*(pass(ed)?|ok|success)\W*$|\b\d+ (passed|passing)\b"
+    r"|\b(BUILD SUCCESS|All checks passed|Success: no issues|PASS)\b",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def passed(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+    """Said of the turn whose edit came last before the run; of a run without an edit before it, nobody."""
+    kinds = (("tests_passed", spec.tests), ("build_passed", spec.builds), ("lint_passed", spec.lints))
+    edited: Turn | None = None
+    for place, call in enumerate(conversation.calls):
+        name = next((name for name, pattern in kinds if re.search(pattern, call.line, re.IGNORECASE)), None)
+        if name is None:
+            if re.search(spec.edits, call.line, re.IGNORECASE):
+                edited = call.turn
+        elif edited is not None and call.result is not None and conversation.is_new(call.answered_at):
+            verdict = verdict_of(call)
+            if verdict is not None:
+                yield Conclusion(name, edited.inference_id, verdict, f"{call.name} after the edit", place)
+
+
+def verdict_of(call: Call) -> bool | None:
+    """None where the result does not say."""
+    assert call.result is not None
+    told = _told(call.result)
+    if told is not None:
+        return told
+    tail = call.result[-_TAIL:]
+    if codes := _EXIT.findall(tail):
+        return int(codes[-1]) == 0
+    if counts := _COUNTED.findall(tail):
+        return all(int(count) == 0 for count, _ in counts)
+    if _BAD.search(tail):
+        return False
+    return True if _GOOD.search(tail) else None
+
+
+def _told(result: str) -> bool | None:
+    """By a result that is an object with an exit code or a verdict."""
+    try:
+        told = json.loads(result)
+    except ValueError:
+        return None
+    if not isinstance(told, dict):
+        return None
+    for key in _EXIT_CODES:
+        if isinstance(told.get(key), int) and not isinstance(told[key], bool):
+            return bool(told[key] == 0)
+    return next((told[key] for key in _VERDICTS if isinstance(told.get(key), bool)), None)

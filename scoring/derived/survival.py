@@ -1,0 +1,67 @@
+"""How much of an edit is still there when its file is seen again."""
+
+import json
+import re
+from collections.abc import Iterator
+
+from core.reward_spec import DerivedSpec
+from scoring.derived.conclusion import Conclusion
+from scoring.derived.conversation import Call, Conversation
+
+_HOUR_S, _DAY_S, _WEEK_S = 3600.0, 86400.0, 604800.0
+_NAMES = ((_WEEK_S, "survived_1w"), (_DAY_S, "survived_1d"), (_HOUR_S, "survived_1h"), (0.0, "survived"))
+"""What it is called from which age on."""
+_PATHS = ("path", "file_path", "file", "filename", "target_file")
+_TEXTS = ("text", "content", "contents", "new_string", "new_text", "new_str", "replacement", "code", "code_edit")
+_NUMBERED = re.compile(r"^\s*\d+\s*[:|\t ]\s?")
+
+
+def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+    """The share of an edit's lines that its file still has; of several edits of one file, the last one's. Only where
+    the user spoke in between: before, nobody but the model had a chance to change them."""
+    seen: set[str] = set()
+    for place, call in reversed(list(enumerate(conversation.calls))):
+        path = _argument(call, _PATHS)
+        if path is None:
+            continue
+        if re.search(spec.edits, call.line, re.IGNORECASE):
+            view = None if path in seen else _view(conversation, spec, call, path)
+            seen.add(path)
+            if view is not None and call.turn is not None:
+                share = share_left(_argument(call, _TEXTS) or "", view.result or "")
+                if share is not None:
+                    age_s = (conversation.turn.received_at - call.turn.opened_at).total_seconds()
+                    name = next(name for least_s, name in _NAMES if age_s >= least_s or not least_s)
+                    yield Conclusion(name, call.turn.inference_id, share, f"{path}, seen again", place)
+
+
+def share_left(edit: str, file: str) -> float | None:
+    """Of the edit's lines, in any place; None of an edit without any. White space around a line, and the numbers that
+    tools put before it, do not count."""
+    lines = [line.strip() for line in edit.splitlines() if line.strip()]
+    there = {form for line in file.splitlines() for form in (line.strip(), _NUMBERED.sub("", line).strip())}
+    return sum(line in there for line in lines) / len(lines) if lines else None
+
+
+def _view(conversation: Conversation, spec: DerivedSpec, edit: Call, path: str) -> Call | None:
+    """Of the file, among what came since the last answer."""
+    for call in conversation.calls:
+        if (
+            call.result is not None
+            and conversation.is_new(call.answered_at)
+            and _argument(call, _PATHS) == path
+            and re.search(spec.reads, call.line, re.IGNORECASE)
+            and conversation.user_spoke_between(edit.said_at, call.said_at)
+        ):
+            return call
+    return None
+
+
+def _argument(call: Call, names: tuple[str, ...]) -> str | None:
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        return None
+    if not isinstance(arguments, dict):
+        return None
+    return next((arguments[name] for name in names if isinstance(arguments.get(name), str)), None)
