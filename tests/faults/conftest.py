@@ -8,7 +8,6 @@ from fault_table import FaultTable
 from fault_users import Users
 from fault_world import World, fault_world
 
-
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it tells of every attempt to reach a broker that is away
 
 
