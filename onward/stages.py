@@ -1,6 +1,5 @@
 """Stages as processes of their own."""
 
-import logging
 import os
 import signal
 import threading
@@ -10,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 from core.errors import Unavailable
 from onward.condition import AGAIN_S, Condition
@@ -31,9 +31,9 @@ from onward.wiring import (
     read_directory,
 )
 
+T = TypeVar("T")
 _STEP_S = 0.1
 _ROUTERS_NOTICE_S = 0.5  # they look several times a second
-logger = logging.getLogger(__name__)
 
 
 def run_ingest(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
@@ -126,56 +126,59 @@ def _run(
     child: str | None,
 ) -> None:
     """Step until told to stop, or until the parent is gone whose child this is. What a stage needs may come late, and
-    go: it is then made anew, and goes on from what is written."""
+    go: it is then made anew, and goes on from what is written. Log and store are not: they connect by themselves, and
+    take their time."""
     parent = os.getppid() if child is not None else None
     _, settings = read_directory(directory, overrides)
     condition = Condition(name)
     with _told_to_stop() as stopping, metrics_server(settings.metrics, name, condition.now):
+        life = _Life(condition, stopping, parent)
+        foundation = life.wait_for(lambda: open_foundation(directory, overrides))
+        if foundation is None:
+            return
+        with closing(foundation), _readiness(foundation.layout, child) as tell:
+            while not life.is_over():
+                _run_stage(partial(build, foundation), life, tell)
 
-        def is_over() -> bool:
-            return stopping.is_set() or parent not in (None, os.getppid())
 
-        while not is_over():
+class _Life:
+    """Of a process, until it is told to stop or its parent is gone."""
+
+    def __init__(self, condition: Condition, stopping: threading.Event, parent: int | None) -> None:
+        self.condition = condition
+        self._stopping, self._parent = stopping, parent
+
+    def is_over(self) -> bool:
+        return self._stopping.is_set() or self._parent not in (None, os.getppid())
+
+    def wait_for(self, make: Callable[[], T]) -> T | None:
+        """None: it was over before what is needed was there."""
+        while not self.is_over():
             try:
-                make = partial(_patiently, condition, build, stopping)
-                _run_once(directory, overrides, make, condition, child, is_over)
+                return make()
             except Unavailable as error:
-                condition.waits(error)
-                stopping.wait(AGAIN_S)
+                self.pause(error)
+        return None
+
+    def pause(self, error: Unavailable) -> None:
+        self.condition.waits(error)
+        self._stopping.wait(AGAIN_S)
 
 
-def _patiently(
-    condition: Condition, build: Callable[[Foundation], Stage], stopping: threading.Event, foundation: Foundation
-) -> Stage:
-    """The log connects by itself, and takes its time. Raises Unavailable when told to stop meanwhile."""
-    while True:
-        try:
-            return build(foundation)
-        except Unavailable as error:
-            condition.waits(error)
-            if stopping.wait(AGAIN_S):
-                raise
-
-
-def _run_once(
-    directory: Path,
-    overrides: Mapping[str, str],
-    build: Callable[[Foundation], Stage],
-    condition: Condition,
-    child: str | None,
-    is_over: Callable[[], bool],
-) -> None:
-    """Raises Unavailable."""
-    foundation = open_foundation(directory, overrides)
+def _run_stage(build: Callable[[], Stage], life: _Life, tell: Callable[[bool], None]) -> None:
+    """As long as it has what it needs."""
+    stage = life.wait_for(build)
+    if stage is None:
+        return
     try:
-        stage = build(foundation)
-        with closing(stage), _readiness(foundation.layout, child) as tell:
-            condition.is_of(stage)
-            while not is_over():
+        with closing(stage):
+            life.condition.is_of(stage)
+            while not life.is_over():
                 stage.step(_STEP_S)
-                tell(condition.now() == OK)
-    finally:
-        foundation.close()
+                tell(life.condition.now() == OK)
+    except Unavailable as error:
+        tell(False)
+        life.pause(error)
 
 
 @contextmanager
