@@ -8,24 +8,27 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
 
 import pytest
-from kafka_world import PARTITIONS, open_log, topics_of_our_own, wait_for
+from kafka import KafkaProducer
+from kafka_world import PARTITIONS, open_log, read, topics_of_our_own, wait_for
 from services import require_services
 from sqlalchemy import func, select
 from stores import Database, database
 
 from core import tables, telemetry
 from core.clock import SystemClock
-from core.events import Completion, Outcome, Topic
+from core.events import Completion, DeadLetter, Outcome, Topic
 from core.ids import SessionId
 from core.ports import TopicPartition
 from core.settings import IngestSettings, KafkaSettings
 from core.store import SqlStore
+from core.store.dead_letters import list_dead_letters
 from core.store.offsets import get_offsets
+from ingest.kafka_clients import topic_name
 from ingest.kafka_log import KafkaEventLog
 from ingest.writer import GROUP, Writer
 
@@ -206,3 +209,27 @@ def test_a_writer_that_slept_wakes_up_as_a_zombie_writes_nothing_and_works_on(
             wait_for(lambda: count(store) == 800)
         finally:
             workers[0].stop()
+
+
+def test_a_record_that_is_too_large_to_be_announced_is_set_aside(store: SqlStore) -> None:
+    """Kafka's own limit leaves room around ours, and whoever writes there may fill it."""
+    with (
+        topics_of_our_own(require_services().kafka, max_record_bytes=1 << 16) as settings,
+        closing(open_log(settings)) as log,
+    ):
+        garbage = os.urandom(settings.max_record_bytes + 1000)
+        with closing(KafkaProducer(bootstrap_servers=list(settings.bootstrap_servers))) as producer:
+            producer.send(topic_name(settings, Topic.TURNS), garbage, partition=0).get(timeout=60)
+        with closing(Writer(log, store, SETTINGS, SystemClock())) as writer:
+            wait_for(lambda: writer.step(0.1) and letters(store))
+        assert [letter.raw for letter in letters(store)] == [garbage]
+        with closing(log.reader([Topic.DEAD_LETTERS])) as reader:
+            (announced,) = read(reader, 1)
+    assert isinstance(announced.event, DeadLetter)
+    assert announced.event.raw == b""
+    assert f"({len(garbage)} bytes, too large" in announced.event.reason
+
+
+def letters(store: SqlStore) -> list[DeadLetter]:
+    with store.read() as connection:
+        return list_dead_letters(connection, 10)
