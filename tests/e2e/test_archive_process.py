@@ -1,0 +1,114 @@
+"""`onward archive` as a process: killed, taken over from, and in nobody's way."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka_world import topics_of_our_own
+from service_tree import wait_for
+from services import require_services
+from stage_processes import StageProcess
+from stores import database
+
+from core.events import Event, SessionEnded, Topic
+from core.ids import Namespace, SessionId
+from core.ports import TopicPartition
+from core.store.archived import get_archived
+from core.store.offsets import put_offset
+from onward.history import await_log, open_history
+from onward.wiring import Foundation, open_foundation
+
+KEEPS = {
+    "archive.enabled": "true",
+    "archive.retention_days": "0",
+    "archive.interval_s": "0.2",
+    "archive.segment_bytes": "65536",
+    "ingest.partitions": "4",
+}
+
+
+@pytest.fixture(params=["embedded", "distributed"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    if request.param == "embedded":
+        yield KEEPS
+        return
+    services = require_services()
+    with topics_of_our_own(services.kafka) as kafka, database("postgres", tmp_path) as store:
+        assert store.postgres is not None
+        yield KEEPS | {
+            "mode": "distributed",
+            "kafka.bootstrap_servers": str(list(services.kafka)).replace("'", '"'),
+            "kafka.prefix": kafka.prefix,
+            "postgres.url": store.postgres.url,
+            "redis.url": services.redis,
+            "release.lease_s": "1.0",
+        }
+
+
+@pytest.fixture
+def foundation(settings: dict[str, Any], tmp_path: Path) -> Iterator[Foundation]:
+    overrides = {f"ONWARD_{name.upper().replace('.', '__')}": str(value) for name, value in settings.items()}
+    foundation = open_foundation(tmp_path / "service", overrides)
+    await_log(foundation.log)
+    yield foundation
+    foundation.close()
+
+
+def sources(foundation: Foundation) -> list[TopicPartition]:
+    return [TopicPartition(Topic.TURNS, index) for index in range(foundation.log.partitions(Topic.TURNS))]
+
+
+def say(foundation: Foundation, first: int, count: int) -> None:
+    """And writer and scorer have read it."""
+    now = datetime.now(UTC)
+    said: list[Event] = [
+        SessionEnded(session_id=SessionId(f"s{number}"), namespace=Namespace(f"n{number % 3}"), received_at=now)
+        for number in range(first, first + count)
+    ]
+    foundation.log.append_blocking(Topic.TURNS, said)
+    with foundation.store.begin() as connection:
+        for source in sources(foundation):
+            for group in ("writer", "scorer"):
+                put_offset(connection, group, source, foundation.log.end(source))
+
+
+def archived(foundation: Foundation) -> int:
+    with foundation.store.read() as connection:
+        return sum(each.next_offset for each in get_archived(connection).values())
+
+
+def all_is_archived(foundation: Foundation) -> bool:
+    return archived(foundation) == sum(foundation.log.end(source) for source in sources(foundation))
+
+
+def is_deleted(foundation: Foundation) -> bool:
+    return all(foundation.log.earliest(source) >= foundation.log.end(source) - 1 for source in sources(foundation))
+
+
+def test_killed_again_and_again_it_keeps_each_record_once(
+    foundation: Foundation, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    directory, said = tmp_path / "service", 0
+    with (
+        StageProcess("archive", directory, "one", settings) as one,
+        StageProcess("archive", directory, "other", settings) as other,
+    ):
+        for turn in range(6):
+            say(foundation, said, 2000)
+            said += 2000
+            done = archived(foundation)
+            wait_for(lambda done=done: archived(foundation) > done, 60, "a stretch")  # and more are under way
+            victim = (one, other)[turn % 2]
+            victim.kill()
+            victim.restart()
+        wait_for(lambda: all_is_archived(foundation) and is_deleted(foundation), 120, "archive and deletion")
+    found = Counter(
+        record.event.session_id
+        for records in open_history(foundation, Topic.TURNS).read()
+        for record in records
+        if isinstance(record.event, SessionEnded)
+    )
+    assert found == Counter({f"s{number}": 1 for number in range(said)})
