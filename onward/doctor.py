@@ -55,7 +55,9 @@ def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
     yield Check("model", lambda: _model(settings), "point serving.model at a Hugging Face directory")
     yield Check("rewards", lambda: _rewards(layout, settings), "mend the file; docs/rewards.md says how it is written")
     yield Check("api keys", lambda: _keys(settings), "docs/settings.md, [api]")
-    yield Check("blobs", lambda: _blobs(layout, settings), "allow us to read, write and delete there")
+    yield Check("blobs", lambda: _place("blobs", settings.blobs, layout), "allow us to read, write and delete there")
+    if settings.archive.has_work:
+        yield Check("archive", lambda: _archive(settings, layout), "allow us to read, write and delete there")
     if settings.serving.engine == "sglang":
         yield from _engine_checks(settings)
     if is_distributed(settings):
@@ -99,14 +101,22 @@ def _keys(settings: Settings) -> str:
     return f"{count} keys" if count else "none: requests from loopback may do everything"
 
 
-def _blobs(layout: Layout, settings: Settings) -> str:
-    place = settings.blobs or layout.blobs
+def _archive(settings: Settings, layout: Layout) -> str:
+    days = settings.archive.retention_days
+    kept = "the log is kept whole" if days is None else f"the log keeps {days:g} days"
+    if not settings.archive.enabled:
+        return f"nothing is archived; {kept}"
+    return f"{_place('archive.url', settings.archive.url or settings.blobs, layout)}; {kept}"
+
+
+def _place(setting: str, url: str | None, layout: Layout) -> str:
+    place = url or layout.blobs
     blobs, name, content = FsspecBlobs(place, layout.cache), f"doctor/{uuid4().hex}", b"onward"
     blobs.put(name, content)
     found = blobs.get(name)
     blobs.delete(name)
     if found != content:
-        raise ConfigError(f"blobs: {place} gave back something else than was put there")
+        raise ConfigError(f"{setting}: {place} gave back something else than was put there")
     return str(place)
 
 

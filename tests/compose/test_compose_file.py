@@ -14,7 +14,7 @@ from serving.sglang.process import cpu_arguments, cpu_environment
 pytestmark = pytest.mark.compose
 Services = Mapping[str, Mapping[str, Any]]
 GPU = "docker-compose.gpu.yml"
-STAGES = ("api", "ingest", "score", "learn", "release", "serve-1", "serve-2")
+STAGES = ("api", "ingest", "score", "learn", "release", "archive", "serve-1", "serve-2")
 ONCE = ("secrets", "migrate", "simulator", "doctor")
 PACKAGES = ("api", "core", "ingest", "kernels", "learner", "migrations", "models", "onward", "scoring", "serving")
 

@@ -70,3 +70,14 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     (directory / "log.db").unlink()
     sqlite3.connect(directory / "log.db").close()
     assert doctor(directory)[0] == 0
+
+
+def test_the_archives_place_is_tried_where_it_is_used(tmp_path: Path) -> None:
+    code, told = doctor(tmp_path / "service", "archive.enabled=true", "archive.retention_days=30")
+    assert code == 0, told
+    assert "the log keeps 30 days" in told
+    code, told = doctor(tmp_path / "service", "archive.enabled=true", "archive.url=/proc/nothing")
+    assert code == 1
+    (line,) = [line for line in told.splitlines() if "wrong " in line]
+    assert "archive" in line
+    assert "/proc" in line
