@@ -14,6 +14,7 @@ ENGINE ?= $(if $(MODE),sglang,local)
 TWO_OF_EACH := ONWARD_PROCESSES__API=2 ONWARD_PROCESSES__SCORE=2 ONWARD_SERVING__SGLANG__REPLICAS=2 ONWARD_RELEASE__CANARY=off
 SWAPS ?=
 NAME ?=
+WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
@@ -41,8 +42,8 @@ services: ## Kafka, PostgreSQL and Redis in build/services, for tests and a firs
 services-down: ## stop them
 	@$(PYTHON) -m deploy.services down
 
-test: install ## the tests
-	$(BIN)/python -m pytest
+test: install ## the tests, on WORKERS processes
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
 	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/test_soak.py
