@@ -282,6 +282,21 @@ def replay(
 
 
 @app.command
+def rescore(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    spec: Annotated[Path, Parameter(help="The spec that may be adopted.")],
+    from_: From = None,
+    to: To = None,
+    out: Annotated[Path | None, Parameter(help="Where the figures go, as JSON.")] = None,
+) -> None:
+    """Score a directory's past under another spec and under its own, and show what would change. Changes nothing."""
+    from onward.rescore import compare_specs
+
+    compare_specs(directory, spec, from_, to, out)
+
+
+@app.command
 def demo(
     output: Path = Path("demo"),
     *,

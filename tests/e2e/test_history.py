@@ -18,6 +18,7 @@ from core.events import Event
 from onward.export import export
 from onward.history import keep_once
 from onward.replay import replay_log
+from onward.rescore import compare_specs
 
 COUNT = 24
 MIDDLE = (START + timedelta(seconds=COUNT / 2)).isoformat()
@@ -47,6 +48,34 @@ def exported(directory: Path, out: Path, **options: Any) -> tuple[dict[str, int]
     choice = {"begin": None, "end": None, "namespace": None, "form": None} | options
     counts = export(directory, out, overrides={}, **choice)
     return counts, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+# ------------------------------------------------------------------------------------------ another spec
+
+
+@pytest.mark.parametrize("kept", ["log", "half", "archive"])
+def test_a_spec_is_tried_on_the_past_before_anybody_adopts_it(
+    directories: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
+) -> None:
+    harsh = tmp_path / "harsh.toml"
+    harsh.write_text('[outcomes.rejected]\ntype = "boolean"\nweight = -1.0\ndecides = true\n')
+    figures = compare_specs(directories[kept], harsh, None, None, tmp_path / "figures.json")
+    assert json.loads((tmp_path / "figures.json").read_text()) == figures
+    (whole, *_), shown = figures["comparisons"], capsys.readouterr().out
+    assert (figures["turns"], whole["old"]["turns"], whole["new"]["turns"]) == (COUNT, COUNT, COUNT // 3)
+    assert (whole["only_old"], whole["new"]["mean"]) == (COUNT - COUNT // 3, -1.0)
+    assert "in force" in shown
+    assert "rejected" in shown
+
+
+def test_a_spec_that_is_wrong_or_tried_on_nothing_says_so(directories: dict[str, Path], tmp_path: Path) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[outcomes.accepted]\ntype = "boolean"\nwait = 3\n')
+    with pytest.raises(ConfigError, match=r"spec\.toml: line 3: outcomes\.accepted\.wait"):
+        compare_specs(directories["log"], spec, None, None, None)
+    spec.write_text('[outcomes.accepted]\ntype = "boolean"\nweight = 1\n')
+    with pytest.raises(ConfigError, match="no turns to score"):
+        compare_specs(directories["log"], spec, LATE, None, None)
 
 
 # ------------------------------------------------------------------------------------------ replay

@@ -1,0 +1,129 @@
+"""Two specs over the same past, side by side: what adopting the new one would change."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, pstdev, quantiles
+
+import msgspec
+
+from core.events import Reward
+from core.ids import InferenceId
+
+BINS = 20
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the last value of each rewarded turn; None where there is none. `components`: the mean over all of them, 0
+    where a turn has it not. `histogram`: counts in BINS equal bins from `low` to `high`."""
+
+    turns: int
+    revisions: int
+    mean: float | None
+    deviation: float | None
+    p10: float | None
+    p50: float | None
+    p90: float | None
+    negative: float | None
+    components: dict[str, float]
+    low: float
+    high: float
+    histogram: tuple[int, ...]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`only_old`, `only_new`: turns that one spec rewards and the other does not. `correlation` and `changed_sign` are
+    of the turns that both do; None where there are too few, or one of them gives all the same."""
+
+    workload: str  # "" for all
+    old: Distribution
+    new: Distribution
+    only_old: int
+    only_new: int
+    correlation: float | None
+    changed_sign: float | None
+
+
+Last = dict[InferenceId, Reward]
+
+
+def last_rewards(rewards: Iterable[Reward]) -> Last:
+    """Of each turn; they come in order of their revisions."""
+    return {reward.inference_id: reward for reward in rewards}
+
+
+def compare(old: Last, new: Last) -> list[Comparison]:
+    """Over all turns, then by workload."""
+    workloads = sorted({reward.workload for rewards in (old, new) for reward in rewards.values()})
+    whole = _compare("", old, new)
+    if len(workloads) < 2:
+        return [whole]
+    return [whole, *(_compare(name, _of(name, old), _of(name, new)) for name in workloads)]
+
+
+def _of(workload: str, rewards: Last) -> Last:
+    return {key: reward for key, reward in rewards.items() if reward.workload == workload}
+
+
+def _compare(workload: str, old: Last, new: Last) -> Comparison:
+    values = [reward.value for rewards in (old, new) for reward in rewards.values()] or [0.0]
+    low, high = min(values), max(values)
+    pairs = [(old[key].value, new[key].value) for key in sorted(old.keys() & new.keys())]
+    return Comparison(
+        workload=workload,
+        old=_distribution(old, low, high),
+        new=_distribution(new, low, high),
+        only_old=len(old.keys() - new.keys()),
+        only_new=len(new.keys() - old.keys()),
+        correlation=_correlation(pairs),
+        changed_sign=fmean(a * b < 0 for a, b in pairs) if pairs else None,
+    )
+
+
+def _distribution(rewards: Mapping[InferenceId, Reward], low: float, high: float) -> Distribution:
+    values = sorted(reward.value for reward in rewards.values())
+    tenths: Sequence[float | None] = values * 9 if values else [None] * 9
+    if len(values) > 1:
+        tenths = quantiles(values, n=10, method="inclusive")
+    return Distribution(
+        turns=len(rewards),
+        revisions=sum(reward.revision for reward in rewards.values()),
+        mean=fmean(values) if values else None,
+        deviation=pstdev(values) if values else None,
+        p10=tenths[0],
+        p50=tenths[4],
+        p90=tenths[8],
+        negative=fmean(value < 0 for value in values) if values else None,
+        components=_components(rewards.values()),
+        low=low,
+        high=high,
+        histogram=_histogram(values, low, high),
+    )
+
+
+def _components(rewards: Iterable[Reward]) -> dict[str, float]:
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    count = 0
+    for reward in rewards:
+        count += 1
+        for name, value in reward.components.items():
+            found[name].append(value)
+    return {name: math.fsum(values) / count for name, values in sorted(found.items())}
+
+
+def _histogram(values: Sequence[float], low: float, high: float) -> tuple[int, ...]:
+    width = (high - low) / BINS or 1.0
+    counts = Counter(min(int((value - low) / width), BINS - 1) for value in values)
+    return tuple(counts[place] for place in range(BINS))
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Pearson's."""
+    if len(pairs) < 2:
+        return None
+    a, b = [old for old, _ in pairs], [new for _, new in pairs]
+    spread = pstdev(a) * pstdev(b)
+    if spread == 0:
+        return None
+    mean_a, mean_b = fmean(a), fmean(b)
+    return fmean((x - mean_a) * (y - mean_b) for x, y in pairs) / spread

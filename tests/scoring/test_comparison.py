@@ -1,0 +1,37 @@
+"""What adopting another spec would change."""
+
+from types import ModuleType
+
+import pytest
+
+from core.reward_spec import RewardSpec
+from scoring.comparison import BINS, compare, last_rewards
+
+ACCEPTED = {"type": "boolean", "weight": 1.0, "false_weight": -1.0, "decides": True}
+OLD = RewardSpec.model_validate({"outcomes": {"accepted": ACCEPTED, "rating": {"type": "number", "weight": 0.1}}})
+NEW = RewardSpec.model_validate({"outcomes": {"accepted": ACCEPTED | {"false_weight": 0.5}}})
+
+
+def test_the_same_past_under_two_specs(lab: ModuleType) -> None:
+    events = lab.Events()
+    turns = [events.turn(f"s{n}", n, workload="write" if n < 6 else "fix") for n in range(8)]
+    told = [events.outcome(turn, "accepted", n % 2 == 0, 10 + n) for n, turn in enumerate(turns[:6])]
+    told += [events.outcome(turn, "rating", 1.0, 20) for turn in turns[6:]]
+    told += [events.outcome(turns[0], "accepted", False, 30)]
+    old, new = (last_rewards(lab.score(spec, [*turns, *told], until=lab.at(10_000))) for spec in (OLD, NEW))
+    whole, fix, write = compare(old, new)
+    assert [one.workload for one in (whole, fix, write)] == ["", "fix", "write"]
+    assert (whole.old.turns, whole.new.turns, whole.only_old, whole.only_new) == (8, 6, 2, 0)
+    assert (write.old.mean, write.new.mean) == (pytest.approx(-1 / 3), pytest.approx(2 / 3))
+    assert (write.old.negative, write.new.negative) == (pytest.approx(4 / 6), 0.0)
+    assert write.correlation == pytest.approx(1.0)
+    assert write.changed_sign == pytest.approx(4 / 6)
+    assert (write.old.revisions, write.old.components) == (1, {"accepted": pytest.approx(-1 / 3)})
+    assert (write.old.low, write.old.high) == (write.new.low, write.new.high) == (-1.0, 1.0)
+    assert (sum(write.old.histogram), write.old.histogram[0], write.old.histogram[-1]) == (6, 4, 2)
+    assert (fix.correlation, fix.new.turns, sum(fix.new.histogram)) == (None, 0, 0)
+
+
+def test_nothing_rewarded_is_shown_as_nothing(lab: ModuleType) -> None:
+    whole = compare({}, {})[0]
+    assert (whole.old.turns, whole.changed_sign, whole.old.histogram) == (0, None, (0,) * BINS)
