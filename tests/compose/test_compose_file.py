@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from compose_stack import ROOT, require_compose, run
+from compose_stack import ROOT, STAGES, require_compose, run
 
 from core.settings import load_settings
 from serving.sglang.process import cpu_arguments, cpu_environment
@@ -14,7 +14,6 @@ from serving.sglang.process import cpu_arguments, cpu_environment
 pytestmark = pytest.mark.compose
 Services = Mapping[str, Mapping[str, Any]]
 GPU = "docker-compose.gpu.yml"
-STAGES = ("api", "ingest", "score", "learn", "release", "archive", "serve-1", "serve-2")
 ONCE = ("secrets", "migrate", "simulator", "doctor")
 PACKAGES = ("api", "core", "ingest", "kernels", "learner", "migrations", "models", "onward", "scoring", "serving")
 

@@ -8,14 +8,14 @@ import time
 import urllib.request
 
 import pytest
-from compose_stack import BACK_TIMEOUT_S, Stack, ask, run, wait_for
+from compose_stack import BACK_TIMEOUT_S, STAGES, Stack, ask, run, wait_for
 from compose_users import Users
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
-LIGHT = ("api", "ingest", "score", "release", "serve-1")
+LIGHT = ("api", "ingest", "score", "release", "archive", "serve-1")
 # Continuous integration kills those whose return is the most to ask; FULL=1 kills every container.
 KILLED = ("api", "learn", "kafka", "postgres")
-ALSO_KILLED = ("ingest", "score", "release", "serve-1", "engine-1", "redis", "gateway", "prometheus")
+ALSO_KILLED = ("ingest", "score", "release", "archive", "serve-1", "engine-1", "redis", "gateway", "prometheus")
 PAUSE_S = 10
 
 
@@ -26,9 +26,9 @@ def test_it_comes_up_well(stack: Stack) -> None:
     def are_scraped() -> bool:
         with urllib.request.urlopen(prometheus + "/api/v1/targets") as response:
             targets = json.load(response)["data"]["activeTargets"]
-        return len(targets) == 9 and {target["health"] for target in targets} == {"up"}
+        return len(targets) == len(STAGES) + 2 and {target["health"] for target in targets} == {"up"}
 
-    wait_for(are_scraped, 60, "all stages scraped")
+    wait_for(are_scraped, 60, "all stages scraped, two of them twice")
 
 
 def test_stages_without_tensors_have_no_torch_and_are_nobody_much(stack: Stack) -> None:
