@@ -27,7 +27,7 @@ def main() -> None:
     inference_ids = asked["inference_ids"]
     with foundation.store.read() as connection:
         stored = turns.get_turns(connection, inference_ids)
-        outcomes = [outcome.outcome_id for outcome in turns.get_turn_outcomes(connection, inference_ids)]
+        outcomes = turns.get_turn_outcomes(connection, inference_ids)
         rewarded = rewards.get_rewards(connection, inference_ids)
         versions = policies.list_policies(connection, 1)
         counts = {
@@ -35,12 +35,14 @@ def main() -> None:
             for name, table in (("turns", tables.turns), ("outcomes", tables.outcomes), ("rewards", tables.rewards))
         }
     newest = versions[0][0].version
+    names = Counter(outcome.outcome_id for outcome in outcomes)
+    told = {outcome.inference_id for outcome in outcomes if outcome.outcome_id in asked["outcome_ids"]}
     in_log = read_turns(foundation.log)
     result = {
         "missing_turns": sorted(set(inference_ids) - set(stored)),
-        "missing_outcomes": sorted(set(asked["outcome_ids"]) - set(outcomes)),
-        "unrewarded": sorted(set(inference_ids) - {reward.inference_id for reward in rewarded}),
-        "twice": [name for name, count in Counter(outcomes).items() if count > 1],
+        "missing_outcomes": sorted(set(asked["outcome_ids"]) - set(names)),
+        "unrewarded": sorted(told - {reward.inference_id for reward in rewarded}),
+        "twice": [name for name, count in names.items() if count > 1],
         "stored": counts,
         "log_records": len(in_log),
         "newest": newest,
