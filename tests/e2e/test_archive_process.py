@@ -1,19 +1,19 @@
 """`onward archive` as a process: killed, taken over from, and in nobody's way."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka_world import topics_of_our_own
-from service_tree import wait_for
+from service_tree import Service, wait_for
 from services import require_services
 from stage_processes import StageProcess
 from stores import database
 
-from core.events import Event, SessionEnded, Topic
+from core.events import Completion, Event, Reward, SessionEnded, Topic
 from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
 from core.store.archived import get_archived
@@ -112,3 +112,38 @@ def test_killed_again_and_again_it_keeps_each_record_once(
         if isinstance(record.event, SessionEnded)
     )
     assert found == Counter({f"s{number}": 1 for number in range(said)})
+
+
+def test_what_users_say_of_a_turn_that_the_log_no_longer_has_counts_as_before(
+    make_service: Callable[..., Service], tmp_path: Path
+) -> None:
+    keeps = {name.replace(".", "__"): value for name, value in KEEPS.items()} | {"archive__retention_days": "0.00001"}
+    service = make_service(**keeps, learner__enabled="false").start()
+    assert service.get("/readyz")["components"]["archive"] == "ok"
+    asked = [service.chat(f"[web] write total_{n}(xs): sum of xs", max_tokens=8)["onward"] for n in range(8)]
+    for onward in asked:
+        service.post("/v1/feedback", {"inference_id": onward["inference_id"], "metric_name": "accepted", "value": True})
+    foundation = open_foundation(service.directory, service.overrides)
+    wait_for(lambda: foundation.log.end(sources(foundation)[0]) >= 0 and is_deleted(foundation), 60, "deletion")
+    gone = asked[0]["inference_id"]
+    assert rewards_of(service, gone) == [1.0]
+    service.post("/v1/feedback", {"inference_id": gone, "metric_name": "rejected", "value": True})
+    wait_for(lambda: len(rewards_of(service, gone)) == 2, 30, "a revision")
+    service.stop()
+    for topic, kind in ((Topic.TURNS, Completion), (Topic.REWARDS, Reward)):
+        found = [
+            record.event.inference_id
+            for records in open_history(foundation, topic).read()
+            for record in records
+            if isinstance(record.event, kind)
+        ]
+        assert set(found) == {onward["inference_id"] for onward in asked}
+        assert len(found) == len(asked) + (topic is Topic.REWARDS)
+    foundation.close()
+
+
+def rewards_of(service: Service, inference_id: str) -> list[float]:
+    """Of each revision."""
+    data = service.get("/v1/rewards?limit=100")["data"]
+    mine = sorted((r["revision"], r["value"]) for r in data if r["inference_id"] == inference_id)
+    return [value for _, value in mine]
