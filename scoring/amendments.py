@@ -11,10 +11,11 @@ from core.ids import OutcomeId
 
 class Standing(msgspec.Struct, frozen=True):
     """An outcome that stands. `since` is the arrival of the first of its chain: an amendment corrects what was said
-    then, and takes its place in time."""
+    then, and takes its place in time. `share`: of its value, where it is one turn's part in its session's."""
 
     outcome: Outcome
     since: datetime
+    share: float = 1.0
 
 
 def standing(outcomes: Iterable[Outcome]) -> list[Standing]:

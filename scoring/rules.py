@@ -66,12 +66,13 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
 
 def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Standing]:
     """Its own, and the session's as far as they are credited to it: those said after it was asked for."""
-    return [
-        entry
-        for entry in session.standing()
-        if entry.outcome.inference_id == turn.inference_id
-        or (entry.outcome.inference_id is None and _is_credited(turn, session, entry.since, spec))
-    ]
+    about = []
+    for entry in session.standing():
+        if entry.outcome.inference_id == turn.inference_id:
+            about.append(entry)
+        elif entry.outcome.inference_id is None and (share := _share(turn, session, entry.since, spec)):
+            about.append(entry if share == 1 else msgspec.structs.replace(entry, share=share))
+    return about
 
 
 def news_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Heard]:
@@ -99,13 +100,15 @@ def is_usable(outcome: Outcome, spec: OutcomeSpec) -> bool:
     return math.isfinite(outcome.value) and low <= outcome.value <= high
 
 
-def _is_credited(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> bool:
+def _share(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> float:
+    """Of what was said of the session then: how much of it the turn is credited with."""
     if not _hears_session(turn, since, spec):
-        return False
-    if spec.rules(turn.workload, turn.namespace).session.credit == "equal":
-        return True
-    candidates = (other for other in session.turns.values() if _hears_session(other, since, spec))
-    return max(candidates, key=lambda other: other.order) is turn
+        return 0.0
+    rules = spec.rules(turn.workload, turn.namespace).session
+    if rules.credit == "equal":
+        return 1.0
+    later = sum(other.order > turn.order and _hears_session(other, since, spec) for other in session.turns.values())
+    return float(rules.discount**later if rules.credit == "discounted" else later == 0)
 
 
 def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:
@@ -176,7 +179,7 @@ def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules) -> dict[str,
 
 def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
     spec = rules.outcomes[name]
-    amount = _AGGREGATE[spec.aggregation]([_amount(entry.outcome.value) for entry in entries])
+    amount = _AGGREGATE[spec.aggregation]([_credited(entry) for entry in entries])
     if not is_thresholded(turn, name, rules):
         return _weighted(spec, amount)
     threshold = rules.suggestion.show_threshold
@@ -189,6 +192,11 @@ def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rul
 def _amount(value: bool | float | str | None) -> Amount:
     assert isinstance(value, bool | int | float)
     return (0.0, 1.0) if value is False else (float(value), 0.0)
+
+
+def _credited(entry: Standing) -> Amount:
+    true, false = _amount(entry.outcome.value)
+    return entry.share * true, entry.share * false
 
 
 def _weighted(spec: OutcomeSpec, amount: Amount) -> float:

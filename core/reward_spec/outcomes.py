@@ -77,8 +77,11 @@ class SuggestionSpec(Part):
 class SessionSpec(Part):
     """How a session's outcomes reach its turns."""
 
-    credit: Literal["equal", "last"] = "equal"
-    """A session-level outcome counts for each of its turns, or for the last one alone."""
+    credit: Literal["equal", "last", "discounted"] = "equal"
+    """A session-level outcome counts for each of its turns, for the last one alone, or for each the less the more turns
+    came after it."""
+    discount: float = Field(default=0.9, gt=0, le=1)
+    """What each later turn leaves of it, where it is discounted."""
     purposes: tuple[Purpose, ...] = ("turn", "suggestion")
     """Turns of other purposes (side, summary, judge) live by their own outcomes alone."""
     end_wait_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)

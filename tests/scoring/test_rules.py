@@ -221,6 +221,17 @@ def test_or_for_the_last_one_alone(lab: ModuleType) -> None:
     assert reward.inference_id == turns[2].inference_id
 
 
+def test_or_for_each_the_less_the_more_came_after_it(lab: ModuleType) -> None:
+    """Of false_weight as of weight; turns on the side do not count."""
+    events = lab.Events()
+    turns = [events.turn("s", 0), events.turn("s", 1), events.turn("s", 1.5, purpose="side"), events.turn("s", 2)]
+    spec = spec_of({"accepted": ACCEPTED | {"false_weight": -1.0}}, session={"credit": "discounted", "discount": 0.5})
+    for value, sign in ((True, 1), (False, -1)):
+        log = [*turns, events.outcome("s", "accepted", value, 9), events.turn("s", 10)]
+        credited = {reward.inference_id: reward.value for reward in lab.score(spec, log)}
+        assert [credited.get(turn.inference_id) for turn in turns] == [sign * 0.25, sign * 0.5, None, sign * 1.0]
+
+
 def test_a_sessions_outcome_does_not_speak_of_turns_that_came_after_it(lab: ModuleType) -> None:
     events = lab.Events()
     turn = events.turn("s", 0)
