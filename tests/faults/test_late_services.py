@@ -6,7 +6,8 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ from sglang_server import free_port
 from sglang_service import SETTINGS as SGLANG
 from stage_processes import StageProcess
 
+from core.events import PolicyVersion, Release, Topic
+from core.fleet import CLUSTER
+from core.store import policies
 from deploy.services.stack import Stack
-from onward.wiring import migrate, read_directory
+from onward.wiring import migrate, open_foundation, read_directory
 
 pytestmark = pytest.mark.timeout(600)
 _START_S = 120
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +107,28 @@ def test_an_api_and_a_host_wait_for_postgres(stack: Stack, tmp_path: Path) -> No
             lambda: not says(f"http://127.0.0.1:{metrics}", "engine-1", "postgres.url"), _START_S, "the host's store"
         )
         assert (replica.process.poll(), host.process.poll()) == (None, None)
+
+
+def test_a_controller_tells_at_once_what_the_one_before_did_not(stack: Stack, tmp_path: Path) -> None:
+    """It has something to append before its log is connected."""
+    stack.up()
+    own = settings(stack, **{"kafka.prefix": "told-"})
+    migrate(read_directory(tmp_path / "service", environment(own))[1])
+    foundation = open_foundation(tmp_path / "service", environment(own))
+    with closing(foundation):
+        with foundation.store.begin() as connection:
+            version = policies.allocate_anchor(connection, NOW)
+            weights = PolicyVersion(
+                version=version, policy="p", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
+            )
+            policies.put_policy(connection, weights)
+            release = Release(version=version, cluster=CLUSTER, state="live", why="", by="start", at=NOW)
+            policies.put_release(connection, release)
+        with StageProcess("release", tmp_path / "service", "release-1", own) as controller:
+            controller.wait_ready()
+            with closing(foundation.log.reader([Topic.RELEASES])) as reader:
+                (record,) = wait_for(lambda: reader.poll(10, 1.0), _START_S, "word of the release")
+    assert record.event == release
 
 
 def environment(own: Mapping[str, Any]) -> dict[str, str]:
