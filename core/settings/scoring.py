@@ -12,5 +12,5 @@ class ScoringSettings(Section):
     """Reward spec; None: `rewards.toml` in the directory, else the shipped one."""
     tick_s: float = Field(default=0.1, gt=0)
     """How often waits are checked."""
-    batch_records: int = Field(default=512, ge=1)
+    batch_records: int = Field(default=2048, ge=1)
     """Most records taken into the ledger in one transaction."""
