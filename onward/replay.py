@@ -6,6 +6,8 @@ settings and seed give the same rewards and the same weights, down to the digest
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -40,30 +42,36 @@ def replay_log(
     times = period(begin, end)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: not empty")
-    source, target = open_foundation(directory), open_offline(out)
-    try:
+    with closing(open_foundation(directory)) as source:
         settings = source.settings.learner
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
-        rewards = _score(open_history(source, Topic.TURNS, *times), source, target, spec)
-        return _learn(source, target, rewards, settings)
-    finally:
-        source.close()
-        target.close()
+        reward_spec = source.spec if spec is None else load_reward_spec(spec)
+        history = open_history(source, Topic.TURNS, *times)
+        first, last = _span(history, source)
+        with closing(open_offline(out)) as target:
+            records = _with_turns(history, target)
+            rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
+            return _learn(source, target, rewards, settings)
 
 
-def _score(history: History, source: Foundation, target: Foundation, spec: Path | None) -> list[Reward]:
-    """Turns into the target's store, and their rewards in order of event time."""
-    reward_spec = source.spec if spec is None else load_reward_spec(spec)
-    moments: set[datetime] = set()  # the first and the last
+def _span(history: History, source: Foundation) -> tuple[datetime, datetime]:
+    """Event times of the first and the last turn or outcome. Raises ConfigError where there is none."""
+    ends: set[datetime] = set()
     for records in history.read():
-        seen = moments.union(moment for record in records if (moment := _event_time(record)) is not None)
-        moments = {min(seen), max(seen)} if seen else set()
+        seen = ends.union(moment for record in records if (moment := _event_time(record)) is not None)
+        ends = {min(seen), max(seen)} if seen else ends
+    if not ends:
+        raise ConfigError(f"{source.layout.root}: no turns to replay, or none from --from to --to")
+    return min(ends), max(ends)
+
+
+def _with_turns(history: History, target: Foundation) -> Iterator[list[Record]]:
+    """Its records; their turns are in the target's store before the learner asks for them."""
+    for records in history.read():
         with target.store.begin() as connection:
             turns.put_turns(connection, [record.event for record in records if isinstance(record.event, Completion)])
-    if not moments:
-        raise ConfigError(f"{source.layout.root}: no turns to replay, as --from and --to say")
-    return list(rescore(history.read(), reward_spec, target.store, ManualClock(min(moments)), until=max(moments)))
+        yield records
 
 
 def _event_time(record: Record) -> datetime | None:
