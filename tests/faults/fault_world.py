@@ -28,6 +28,7 @@ SETTINGS: dict[str, Any] = {
     "serving.sglang.replicas": 2,
     "serving.min_swap_interval_s": 0.5,
     "serving.engine_wait_s": 60.0,
+    "api.feedback_lookup_s": 10.0,  # without Redis only the writer can tell, and the machine may be busy
     "learner.enabled": "true",
     "learner.batch_turns": 32,
     "learner.min_turns": 8,
