@@ -3,12 +3,12 @@ acknowledged is kept, and counts once."""
 
 import json
 import os
-import threading
 import time
 import urllib.request
+from http.client import HTTPResponse
 
 import pytest
-from compose_stack import BACK_TIMEOUT_S, STAGES, Stack, ask, run, wait_for
+from compose_stack import BACK_TIMEOUT_S, ROOT, STAGES, Stack, ask, run, wait_for
 from compose_users import Users
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
@@ -17,6 +17,7 @@ LIGHT = ("api", "ingest", "score", "release", "archive", "serve-1")
 KILLED = ("api", "learn", "kafka", "postgres")
 ALSO_KILLED = ("ingest", "score", "release", "archive", "serve-1", "engine-1", "redis", "gateway", "prometheus")
 PAUSE_S = 10
+ENDS = json.loads((ROOT / "models" / "tiny" / "generation_config.json").read_text())["eos_token_id"]
 
 
 def test_it_comes_up_well(stack: Stack) -> None:
@@ -118,18 +119,12 @@ def test_redis_may_forget_everything(stack: Stack) -> None:
 
 
 def test_stopping_lets_requests_finish_and_loses_nothing(stack: Stack) -> None:
-    question = {"role": "user", "content": "[web] write total(xs): sum of xs"}
-    body = {"model": "onward-tiny", "messages": [question], "max_tokens": 300, "ignore_eos": True}
-    url, key = stack.url, stack.key()
-    answers: list[dict[str, object]] = []
-    asking = threading.Thread(target=lambda: answers.append(ask(url + "/v1/chat/completions", key, body)))
     with Users(stack) as users:
         users.wait_turns(5)
-        asking.start()
-        wait_for(lambda: "onward_running_requests" in metrics(stack), 10, "the API's metrics")
-        stack.compose("stop", timeout_s=300)
-    asking.join()
-    assert len(answers) == 1
+        with begin_long_answer(stack) as answer:
+            stack.compose("stop", timeout_s=300)
+            assert answer.read().endswith(b"data: [DONE]\n\n")
+            users.inference_ids.append(answer.headers["x-onward-inference-id"])
     codes = {name: stack.inspect(stack.containers(name)[0])["State"]["ExitCode"] for name in (*LIGHT, "learn")}
     assert set(codes.values()) == {0}, codes
     stack.compose("start", timeout_s=300)
@@ -137,6 +132,12 @@ def test_stopping_lets_requests_finish_and_loses_nothing(stack: Stack) -> None:
     users.check_kept()
 
 
-def metrics(stack: Stack) -> str:
-    with urllib.request.urlopen(stack.address("api", 8700) + "/metrics") as response:
-        return str(response.read().decode())
+def begin_long_answer(stack: Stack) -> HTTPResponse:
+    """Its first token is there, and more of them to come than are generated before it is read."""
+    question = {"role": "user", "content": "[web] write total(xs): sum of xs"}
+    body = {"model": "onward-tiny", "messages": [question], "stream": True, "max_tokens": 150}
+    body["logit_bias"] = dict.fromkeys(map(str, ENDS), -100)
+    headers = {"Authorization": f"Bearer {stack.key()}", "Content-Type": "application/json"}
+    request = urllib.request.Request(stack.url + "/v1/chat/completions", json.dumps(body).encode(), headers)
+    answer: HTTPResponse = urllib.request.urlopen(request, timeout=60)
+    return answer
