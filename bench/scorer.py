@@ -37,7 +37,7 @@ from ingest.kafka_log import KafkaEventLog
 
 ROUNDS = 5
 PARTITIONS = 2
-TURNS = 4000  # of a round
+TURNS = 8000  # of a round
 EVENTS = 2 * TURNS  # with their outcomes
 PER_S = 50  # outcomes, and as many turns, where the time to a reward is measured
 SECONDS = 20

@@ -3,7 +3,7 @@
     python -m bench.scorer_worker KAFKA POSTGRES
 
 takes the settings as JSON. It scores; a line on its standard input makes it pause and say how many partitions it owns
-and the seconds of CPU it took since it began or went on; the next line makes it go on.
+and the seconds of CPU it took since it began or went on; the next line makes it go on, the end of the input ends it.
 """
 
 import gc
@@ -28,20 +28,24 @@ def main() -> None:
     wait_for(lambda: takes_appends(log))
     store = open_postgres(PostgresSettings.model_validate_json(sys.argv[2]), APPLICATION)
     scorer = Scorer(log, store, load_reward_spec(SHIPPED_REWARDS), ScoringSettings(), SystemClock())
-    told = threading.Semaphore(0)
-    threading.Thread(target=listen, args=(told,), daemon=True).start()
+    told, over = threading.Semaphore(0), threading.Event()
+    threading.Thread(target=listen, args=(told, over), daemon=True).start()
     gc.freeze()
-    while True:
+    while not over.is_set():
         cpu_s = time.process_time()
         while not told.acquire(blocking=False):
             scorer.step(STEP_S)
         print(len(scorer._member.offsets), time.process_time() - cpu_s, flush=True)
         told.acquire()
+    scorer.close()
+    log.close()
 
 
-def listen(told: threading.Semaphore) -> None:
+def listen(told: threading.Semaphore, over: threading.Event) -> None:
     for _ in sys.stdin:
         told.release()
+    over.set()
+    told.release(2)  # whatever is waited for
 
 
 if __name__ == "__main__":
