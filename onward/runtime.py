@@ -19,7 +19,7 @@ from onward.condition import AGAIN_S, Condition
 from onward.locks import exclusive
 from onward.metrics_server import waiting_server
 from onward.supervisor import ChildProcess, StageThread
-from onward.tree import run_tree
+from onward.tree import metrics_port, run_tree
 from onward.wiring import (
     Foundation,
     Service,
@@ -89,7 +89,15 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     overrides = service.foundation.overrides
     threads = [StageThread(name, stage) for name, stage in service.stages.items()]
-    children = [ChildProcess(each.name, each.arguments, each.ready, overrides) for each in service.children]
+    children = [
+        ChildProcess(
+            each.name,
+            each.arguments,
+            each.ready,
+            {**overrides, **metrics_port(service.foundation.settings, number)},
+        )
+        for number, each in enumerate(service.children)
+    ]
     parts: list[StageThread | ChildProcess] = [*threads, *children]
 
     def readiness() -> dict[str, str]:

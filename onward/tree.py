@@ -26,7 +26,7 @@ def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -
     if not _migrate_patiently(settings, stopping):
         return
     children = [
-        ChildProcess(child.name, child.arguments, child.ready, {**overrides, **_metrics(settings, number)})
+        ChildProcess(child.name, child.arguments, child.ready, {**overrides, **metrics_port(settings, number)})
         for number, child in enumerate(_children(layout, settings))
     ]
     for child in children:
@@ -102,7 +102,7 @@ def _child(layout: Layout, name: str, command: str, *arguments: str) -> Child:
     return Child(name, (command, str(layout.root), "--child", name, *arguments), layout.ready(name))
 
 
-def _metrics(settings: Settings, number: int) -> dict[str, str]:
-    """A port each."""
+def metrics_port(settings: Settings, number: int) -> dict[str, str]:
+    """Of the children: a port each."""
     port = settings.metrics.port
     return {} if not port else {"ONWARD_METRICS__PORT": str(port + number)}

@@ -1,5 +1,6 @@
 """`onward archive` as a process: killed, taken over from, and in nobody's way."""
 
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
 from core.store.archived import get_archived
 from core.store.offsets import put_offset
+from onward.addresses import free_port
 from onward.history import await_log, open_history
 from onward.wiring import Foundation, open_foundation
 
@@ -57,8 +59,8 @@ def foundation(settings: dict[str, Any], tmp_path: Path) -> Iterator[Foundation]
     foundation.close()
 
 
-def sources(foundation: Foundation) -> list[TopicPartition]:
-    return [TopicPartition(Topic.TURNS, index) for index in range(foundation.log.partitions(Topic.TURNS))]
+def sources(foundation: Foundation, topic: Topic = Topic.TURNS) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for index in range(foundation.log.partitions(topic))]
 
 
 def say(foundation: Foundation, first: int, count: int) -> None:
@@ -75,13 +77,13 @@ def say(foundation: Foundation, first: int, count: int) -> None:
                 put_offset(connection, group, source, foundation.log.end(source))
 
 
-def archived(foundation: Foundation) -> int:
+def archived(foundation: Foundation, topic: Topic = Topic.TURNS) -> int:
     with foundation.store.read() as connection:
-        return sum(each.next_offset for each in get_archived(connection).values())
+        return sum(each.next_offset for source, each in get_archived(connection).items() if source.topic == topic)
 
 
-def all_is_archived(foundation: Foundation) -> bool:
-    return archived(foundation) == sum(foundation.log.end(source) for source in sources(foundation))
+def all_is_archived(foundation: Foundation, topic: Topic = Topic.TURNS) -> bool:
+    return archived(foundation, topic) == sum(foundation.log.end(source) for source in sources(foundation, topic))
 
 
 def is_deleted(foundation: Foundation) -> bool:
@@ -118,13 +120,19 @@ def test_what_users_say_of_a_turn_that_the_log_no_longer_has_counts_as_before(
     make_service: Callable[..., Service], tmp_path: Path
 ) -> None:
     keeps = {name.replace(".", "__"): value for name, value in KEEPS.items()} | {"archive__retention_days": "0.00001"}
-    service = make_service(**keeps, learner__enabled="false").start()
+    port = free_port("127.0.0.1")
+    service = make_service(**keeps, learner__enabled="false", metrics__port=port).start()
     assert service.get("/readyz")["components"]["archive"] == "ok"
     asked = [service.chat(f"[web] write total_{n}(xs): sum of xs", max_tokens=8)["onward"] for n in range(8)]
     for onward in asked:
         service.post("/v1/feedback", {"inference_id": onward["inference_id"], "metric_name": "accepted", "value": True})
     foundation = open_foundation(service.directory, service.overrides)
-    wait_for(lambda: foundation.log.end(sources(foundation)[0]) >= 0 and is_deleted(foundation), 60, "deletion")
+    wait_for(lambda: all(rewards_of(service, onward["inference_id"]) for onward in asked), 60, "rewards")
+    wait_for(lambda: all_is_archived(foundation, Topic.REWARDS) and is_deleted(foundation), 60, "deletion")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        figures = answer.read().decode()
+    assert 'onward_log_deleted_records_total{topic="onward.turns"}' in figures
+    assert 'onward_archived_records_total{topic="onward.rewards"} 8.0' in figures
     gone = asked[0]["inference_id"]
     assert rewards_of(service, gone) == [1.0]
     service.post("/v1/feedback", {"inference_id": gone, "metric_name": "rejected", "value": True})
