@@ -56,7 +56,7 @@ OTHER_FAULTS := tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/tes
   tests/e2e/test_sglang_service.py tests/serving/test_sglang_swap.py tests/serving/test_release_crashes.py \
   tests/serving/test_release_races.py tests/serving/test_host.py
 
-compose-test: install ## the stack of docker-compose.yml, in containers; needs a Docker engine (.ci/engine.sh makes one)
+compose-test: install ## the stack of docker-compose.yml, in containers, on a Docker engine (.ci/engine.sh makes one); FULL=1 kills all
 	$(BIN)/python -m pytest -m compose --durations=20 tests/compose
 
 check: install ## format, lint, types, layers
