@@ -27,3 +27,14 @@ def test_users_teach_the_stack(untaught_stack: Stack, tmp_path: Path) -> None:
     assert (report["lost_turns"], report["lost_outcomes"], report["failed_requests"]) == (0, 0, 0), report["failures"]
     assert report["quality_end"] - report["quality_start"] >= RISE
     assert report["quality_rise"][0] > 0, "the rise may be chance"
+
+
+def test_users_come_from_inside_too(stack: Stack) -> None:
+    """The profile `simulator`: its report is in a volume. So short a run needs not teach."""
+    users = ("run", "--rm", "--no-deps", "-T", "--entrypoint")
+    options = ("--url", "http://gateway:8700", "--seconds", "5", "--rate", "3", "--output", "/data/demo")
+    said = stack.compose(*users, "with-secrets", "simulator", "python", "-m", "simulator", *options, check=False)
+    assert "true quality" in said
+    report = json.loads(stack.compose(*users, "cat", "simulator", "/data/demo/report.json"))
+    assert report["turns"] > 0
+    assert (report["lost_turns"], report["lost_outcomes"], report["failed_requests"]) == (0, 0, 0), report["failures"]
