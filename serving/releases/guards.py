@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from core.clustered import Values, mean, share_error, squared_error
 from core.events import Alarm
 from serving.releases.observations import ServedTurn
 from serving.releases.sequential import confidence_sequence
@@ -20,7 +21,6 @@ LEAST_TURNS = 20
 _SCALE = 0.2  # a share that differs by as much is what guards are for
 _SLOWER = math.log(4)  # its users share a replica, which may be busier, or on a busier machine, than the others
 _LATENCY_SCALE = 0.5
-_Values = Sequence[tuple[str, float]]  # by unit
 
 
 @dataclass(frozen=True)
@@ -80,30 +80,30 @@ def _by_workload(turns: Iterable[ServedTurn]) -> dict[str, list[ServedTurn]]:
 def _shares(guard: Guard, new: Sequence[ServedTurn], old: Sequence[ServedTurn], alpha: float) -> str | None:
     mine = [(turn.unit, float(bad)) for turn in new if (bad := guard.bad(turn)) is not None]
     theirs = [(turn.unit, float(bad)) for turn in old if (bad := guard.bad(turn)) is not None]
-    found = _excess(mine, theirs, guard.matters, alpha, _SCALE, _share_error)
+    found = _excess(mine, theirs, guard.matters, alpha, _SCALE, share_error)
     return found and f"{found[0]:.0%} of {len(mine)} turns, {found[1]:.0%} of {len(theirs)} before"
 
 
 def _slower(new: Sequence[ServedTurn], old: Sequence[ServedTurn], alpha: float) -> str | None:
-    found = _excess(_log_pace(new), _log_pace(old), _SLOWER, alpha, _LATENCY_SCALE, _squared_error)
+    found = _excess(_log_pace(new), _log_pace(old), _SLOWER, alpha, _LATENCY_SCALE, squared_error)
     return found and f"{math.exp(found[0]):.1f} ms per token, {math.exp(found[1]):.1f} before"
 
 
 def _excess(
-    mine: _Values,
-    theirs: _Values,
+    mine: Values,
+    theirs: Values,
     matters: float,
     alpha: float,
     scale: float,
-    squared_error: Callable[[_Values, float], float],
+    error_of: Callable[[Values, float], float],
 ) -> tuple[float, float] | None:
     """Both means, where mine is shown to lie above theirs by more than what matters."""
     if min(len(mine), len(theirs)) < LEAST_TURNS:
         return None
-    a, b = _mean(mine), _mean(theirs)
+    a, b = mean(mine), mean(theirs)
     if a - b <= matters:  # mostly so, and cheap
         return None
-    se = math.sqrt(squared_error(mine, a) + squared_error(theirs, b))
+    se = math.sqrt(error_of(mine, a) + error_of(theirs, b))
     return (a, b) if confidence_sequence(a - b, se, alpha, scale).low > matters else None
 
 
@@ -111,26 +111,6 @@ def _log_pace(turns: Sequence[ServedTurn]) -> list[tuple[str, float]]:
     return [
         (turn.unit, math.log(turn.latency_ms / turn.tokens)) for turn in turns if turn.tokens and turn.latency_ms > 0
     ]
-
-
-def _mean(values: _Values) -> float:
-    return sum(value for _, value in values) / len(values)
-
-
-def _squared_error(values: _Values, mean: float) -> float:
-    """Of the mean: as units differ, whose turns resemble each other, and never less than turns do."""
-    off: defaultdict[str, float] = defaultdict(float)
-    for unit, value in values:
-        off[unit] += value - mean
-    among_turns = sum((value - mean) ** 2 for _, value in values) * len(values) / (len(values) - 1)
-    among_units = sum(total**2 for total in off.values()) * len(off) / max(1, len(off) - 1)
-    return max(among_turns, among_units) / len(values) ** 2
-
-
-def _share_error(values: _Values, share: float) -> float:
-    """With half a turn of each kind added, so that a share of none is not taken for certain."""
-    smooth = (share * len(values) + 0.5) / (len(values) + 1)
-    return max(_squared_error(values, share), smooth * (1 - smooth) / len(values))
 
 
 def _said(figures: dict[str, float]) -> str:

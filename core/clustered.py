@@ -1,0 +1,27 @@
+"""Means of values whose units (users, sessions) resemble themselves more than each other."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+Values = Sequence[tuple[str, float]]  # by unit
+
+
+def mean(values: Values) -> float:
+    return sum(value for _, value in values) / len(values)
+
+
+def squared_error(values: Values, centre: float) -> float:
+    """Of the mean `centre`: as units differ, whose values resemble each other, and never less than values do."""
+    off: defaultdict[str, float] = defaultdict(float)
+    for unit, value in values:
+        off[unit] += value - centre
+    among_values = sum((value - centre) ** 2 for _, value in values) * len(values) / (len(values) - 1)
+    among_units = sum(total**2 for total in off.values()) * len(off) / max(1, len(off) - 1)
+    return max(among_values, among_units) / len(values) ** 2
+
+
+def share_error(values: Values, share: float) -> float:
+    """The same of zeros and ones, with half a value of each kind added, so that a share of none is not taken for
+    certain."""
+    smooth = (share * len(values) + 0.5) / (len(values) + 1)
+    return max(squared_error(values, share), smooth * (1 - smooth) / len(values))

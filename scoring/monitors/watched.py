@@ -1,0 +1,104 @@
+"""What monitors look at in a turn."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from core.events import Arm, Completion, Environment, Purpose
+from core.ids import InferenceId, Namespace, SessionId, Version
+from core.reward_spec import DerivedSpec
+from scoring.facts import has_malformed_call
+
+_REFUSES = re.compile(
+    r"\b(i (can(no|')t|am (unable|not able)|won'?t) (help|assist|do|comply|provide|continue)|as an ai\b)", re.IGNORECASE
+)
+_ASKS = re.compile(r"^\w*(ask|clarif|question)\w*$", re.IGNORECASE)
+_GRAM = 4  # tokens that make a repetition when they come again
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`unit`: the user, or the session where there is none. `value`: of the last reward, None before there is one;
+    `told`: what clients, users and the environment said of the turn, `judged` what a judge said, by name, as
+    numbers."""
+
+    inference_id: InferenceId
+    session_id: SessionId
+    namespace: Namespace
+    unit: str
+    workload: str
+    purpose: Purpose
+    version: Version | None  # of the first token
+    arm: Arm
+    environment: Environment
+    at_s: float  # UTC, seconds since 1970
+    tokens: int
+    seconds: float
+    calls: int
+    offered: bool  # tools, so that calls and edits were possible
+    edits: bool
+    tests: bool
+    searches: bool
+    malformed: bool
+    asks: bool
+    silent: bool
+    refuses: bool
+    repetition: float  # share of its tokens that repeat earlier ones, in runs
+    surprisal: float | None  # mean negative log-probability of its tokens, nats: an estimate of entropy
+    value: float | None = None
+    components: dict[str, float] = {}
+    told: dict[str, float] = {}
+    judged: dict[str, float] = {}
+
+
+def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
+    """Of a turn that nobody has spoken of yet."""
+    names = [call.name for call in turn.tool_calls]
+    lines = [f"{call.name} {call.arguments}" for call in turn.tool_calls]
+    silent = not turn.text.strip() and not turn.tool_calls
+    return Watched(
+        inference_id=turn.inference_id,
+        session_id=turn.session_id,
+        namespace=turn.namespace,
+        unit=turn.user_id or turn.session_id,
+        workload=turn.workload,
+        purpose=turn.purpose,
+        version=turn.policy_versions[0].version if turn.policy_versions else None,
+        arm=turn.arm,
+        environment=turn.environment,
+        at_s=turn.received_at.timestamp(),
+        tokens=len(turn.token_ids),
+        seconds=turn.latency_ms / 1000,
+        calls=len(turn.tool_calls),
+        offered=bool(turn.tools),
+        edits=_any(patterns.edits, lines),
+        tests=_any(patterns.tests, lines),
+        searches=_any(patterns.reads, lines),
+        malformed=has_malformed_call(turn),
+        asks=any(map(_ASKS.match, names)) or (turn.text.rstrip().endswith("?") and not turn.tool_calls),
+        silent=silent,
+        refuses=_REFUSES.search(turn.text) is not None,
+        repetition=repetition(turn.token_ids),
+        surprisal=-sum(turn.logprobs) / len(turn.logprobs) if turn.logprobs else None,
+    )
+
+
+def with_reward(turn: Watched, value: float, components: Mapping[str, float]) -> Watched:
+    return msgspec.structs.replace(turn, value=value, components=dict(components))
+
+
+def repetition(token_ids: Sequence[int]) -> float:
+    """The share of runs of four tokens that were there before; 0 of an answer too short to have any."""
+    grams = [tuple(token_ids[place : place + _GRAM]) for place in range(len(token_ids) - _GRAM + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def _any(pattern: str, lines: Sequence[str]) -> bool:
+    compiled = _compiled(pattern)
+    return any(compiled.search(line) for line in lines)
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> "re.Pattern[str]":
+    return re.compile(pattern, re.IGNORECASE)

@@ -1,0 +1,167 @@
+"""Each monitor sees the exploit planted for it, and nothing in a service that is only used and learning."""
+
+import random
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from core.events import ToolCall
+from core.ids import InferenceId, Namespace, SessionId
+from core.reward_spec import DerivedSpec
+from scoring.monitors import MONITORS, Watched, Window, watch
+from scoring.monitors.users import gini, top_share
+from scoring.monitors.watched import repetition
+
+TURNS, USERS = 400, 60
+BY_NAME = {monitor.name: monitor for monitor in MONITORS}
+Change = Callable[[Watched, random.Random], dict[str, Any]]
+
+
+def turns(seed: int, change: Change | None = None, *, quality: float = 0.4, count: int = TURNS) -> list[Watched]:
+    """A clean service's: users of unlike habits; tests now and then, and mostly of one mind with them."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(count):
+        user = int(USERS * rng.random() ** 1.3)
+        good = rng.random() < quality
+        spoken = rng.random() < 0.7
+        accepted = good if rng.random() < 0.93 else not good
+        told = {"accepted": float(accepted)} if spoken else {}
+        told |= {"tests_passed": 1.0 if good else -1.0} if rng.random() < 0.5 else {}
+        value = (1.0 if accepted else -0.5) if spoken else (-0.05 if rng.random() < 0.9 else None)
+        offered = rng.random() < 0.5
+        edits = offered and rng.random() < 0.6
+        turn = Watched(
+            inference_id=InferenceId(str(number)),
+            session_id=SessionId(f"s{number}"),
+            namespace=Namespace("default"),
+            unit=f"u{user}",
+            workload="fix" if offered else "write",
+            purpose="turn",
+            version=None,
+            arm="live",
+            environment="simulated" if rng.random() < 0.3 else "production",
+            at_s=float(number),
+            tokens=max(1, int(rng.lognormvariate(3.5, 0.5))),
+            seconds=1.0,
+            calls=int(offered) + int(rng.random() < 0.1),
+            offered=offered,
+            edits=edits,
+            tests=False,
+            searches=False,
+            malformed=offered and rng.random() < 0.04,
+            asks=rng.random() < 0.07,
+            silent=rng.random() < 0.02,
+            refuses=rng.random() < 0.01,
+            repetition=rng.random() * 0.1,
+            surprisal=rng.lognormvariate(-1.0, 0.4),
+            value=value,
+            components={} if value is None else {"accepted": value, "effort": -0.02 * rng.random()},
+            told=told,
+            judged={"accepted": told["accepted"]} if "accepted" in told and rng.random() < 0.5 else {},
+        )
+        made.append(msgspec.structs.replace(turn, **(change(turn, rng) if change else {})))
+    return made
+
+
+def some(share: float, **fields: Any) -> Change:
+    return lambda _, rng: fields if rng.random() < share else {}
+
+
+EXPLOITS: dict[str, Change] = {
+    "invalid_calls": lambda turn, rng: {"malformed": True} if turn.offered and rng.random() < 0.4 else {},
+    "questions": some(0.32, asks=True),
+    "no_edits": lambda turn, rng: {"edits": False} if rng.random() < 0.6 else {},
+    "silence": some(0.4, silent=True),
+    "refusals": some(0.2, refuses=True),
+    "length": lambda turn, _: {"tokens": 2 * turn.tokens},
+    "brevity": lambda turn, _: {"tokens": max(1, turn.tokens // 2)},
+    "effort": lambda turn, _: {"calls": turn.calls + 2},
+    "repetition": some(0.5, repetition=0.6),
+    "entropy_collapse": lambda turn, _: {"surprisal": turn.surprisal and turn.surprisal / 4},
+    "entropy_blowup": lambda turn, _: {"surprisal": turn.surprisal and turn.surprisal * 4},
+    "dropped": some(0.4, value=None),
+    "coverage": some(0.5, told={}),
+    "reported_against_verified": some(0.3, told={"accepted": 1.0, "tests_passed": -1.0}),
+    "judge_against_outcome": lambda turn, _: {"judged": dict.fromkeys(turn.judged, 1.0)},
+    "simulated_against_production": lambda turn, _: {"value": 1.0} if turn.environment == "simulated" else {},
+    "component_share": lambda turn, _: {"components": turn.components | {"style": 9.0}},
+    "reward_mass": some(0.4, unit="liar", value=-1.0),
+    "feedback_rate": some(0.4, unit="spammer", told={"rejected": 1.0}),
+}
+
+
+def tripped(recent: list[Watched], reference: list[Watched]) -> set[str]:
+    found = {monitor.name: monitor.examine(Window(recent, reference)) for monitor in MONITORS}
+    return {name for name, finding in found.items() if finding is not None and finding.trips}
+
+
+def test_each_has_its_exploit_and_says_what_it_is_for() -> None:
+    assert EXPLOITS.keys() == BY_NAME.keys()
+    assert all(len(monitor.meaning) > 20 for monitor in MONITORS)
+
+
+@pytest.mark.parametrize("name", EXPLOITS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_planted_exploit_trips_its_monitor(name: str, seed: int) -> None:
+    finding = BY_NAME[name].examine(Window(turns(seed, EXPLOITS[name]), turns(seed + 100)))
+    assert finding is not None
+    assert finding.trips, finding.figures
+
+
+def test_a_clean_service_trips_none_however_often_it_is_looked_at() -> None:
+    """Forty stretches; while it gets better all the time."""
+    reference = turns(1)
+    false = [tripped(turns(seed, quality=0.4 + seed / 100), reference) for seed in range(2, 42)]
+    assert sum(map(bool, false)) <= 1, false
+
+
+def test_little_evidence_is_none() -> None:
+    reference = turns(1)
+    assert tripped([], []) == set()
+    assert tripped(turns(2, lambda turn, rng: {"asks": True}, count=20), reference) == set()
+    assert "questions" not in tripped(turns(3, some(0.9, asks=True, unit="one")), reference), "one user is not many"
+
+
+def test_one_user_who_is_asked_more_is_not_the_model() -> None:
+    """Turns of one user resemble each other: half of all turns, all his, say little."""
+    change = some(0.45, unit="one", asks=True)
+    assert "questions" not in tripped(turns(4, change, count=120), turns(1))
+
+
+def test_a_turn_is_watched_as_it_is(lab: ModuleType) -> None:
+    events, patterns = lab.Events(), DerivedSpec()
+    tool = {"type": "function", "function": {"name": "edit_file", "parameters": {"required": ["path"]}}}
+    call = ToolCall(id="c", name="edit_file", arguments='{"path": "a"}', index=0)
+    edit = watch(events.turn("s", 0, text="", tool_calls=(call,), tools=(tool,), user_id="u"), patterns)
+    assert (edit.edits, edit.malformed, edit.offered, edit.silent, edit.asks, edit.unit) == (
+        True,
+        False,
+        True,
+        False,
+        False,
+        "u",
+    )
+    broken = msgspec.structs.replace(call, arguments="{}")
+    assert watch(events.turn("s", 0, tool_calls=(broken,), tools=(tool,)), patterns).malformed
+    said = {
+        text: watch(events.turn("s", 0, text=text), patterns)
+        for text in ("Which file?", " ", "I can't help with that", "ok")
+    }
+    assert [text for text, turn in said.items() if turn.asks] == ["Which file?"]
+    assert [text for text, turn in said.items() if turn.silent] == [" "]
+    assert [text for text, turn in said.items() if turn.refuses] == ["I can't help with that"]
+    assert said["ok"].surprisal == pytest.approx(0.375)
+    assert said["ok"].unit == "s"
+
+
+def test_repetition_gini_and_top_share_are_what_they_say() -> None:
+    assert repetition([1, 2, 3]) == 0
+    assert repetition(range(50)) == 0
+    assert repetition([1, 2, 3, 4] * 10) == pytest.approx(1 - 4 / 37)
+    assert gini([1, 1, 1, 1]) == pytest.approx(0)
+    assert gini([0, 0, 0, 1]) == pytest.approx(0.75)
+    assert top_share([1] * 99 + [101]) == pytest.approx(101 / 200)
