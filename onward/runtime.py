@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import signal
 import socket
 import sys
 import time
@@ -131,6 +132,20 @@ def _stop(children: Sequence[ChildProcess], threads: Sequence[StageThread]) -> N
         thread.stop()
 
 
+class _Server(uvicorn.Server):
+    """Returns when a signal has stopped it. uvicorn's own raises the signal again, which ends the process before its
+    stages are stopped."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
 def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> None:
     foundation = service.foundation
     settings = foundation.settings.api
@@ -146,7 +161,7 @@ def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> Non
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=10,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
 
     async def main() -> None:
         gc.collect()
