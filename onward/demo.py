@@ -19,7 +19,7 @@ _SHIFT_AT_S = 100.0
 _SHIFT_SECONDS = 200.0
 _RATES = {"local": 20.0, "sglang": 8.0}  # sessions a second: what two cores carry besides the learner
 _START_TIMEOUT_S = 300.0
-_STOP_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 90.0
 
 
 def run_demo(
