@@ -3,9 +3,9 @@ Postgres.
 
     make services && python -m bench.migration [TURNS]
 
-Meanwhile a writer of the earlier build inserts turns, outcomes and rewards and moves its offsets, a transaction each
-time, and a reader reads them; their longest waits are what an upgrade does to them. The locks of tables that keep out
-writers or readers are sampled, so that one of less than a few milliseconds may be missed.
+Meanwhile a writer of the earlier build moves its offsets and inserts turns, outcomes and rewards, a transaction each
+time, and a reader reads turns and rewards; their longest waits are what an upgrade does to them. The locks of tables
+that keep out writers or readers are sampled, so that one of less than a few milliseconds may be missed.
 """
 
 import sys
@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from statistics import median, quantiles
@@ -23,7 +24,7 @@ from alembic import command
 from sqlalchemy import NullPool, create_engine
 
 from bench.full_store import TURNS, fill
-from bench.services import empty_database
+from bench.services import empty_database, settle
 from bench.table import Row, report
 from core.settings import PostgresSettings
 from core.store import schema
@@ -45,7 +46,8 @@ KEEPS_OUT = {
     "ExclusiveLock": "writers",
     "AccessExclusiveLock": "all",
 }
-WRITES = (
+WRITES = (  # the offsets first, as every owner of a partition does it
+    "UPDATE offsets SET next_offset = %s",
     "INSERT INTO turns SELECT 'new-' || %s, session_id, namespace, turn_index, parent_id, user_id, workload, purpose, "
     "received_at, policy_version, finish_reason, trainable, learn, transcript_digest, record FROM turns LIMIT 1",
     "INSERT INTO outcomes SELECT namespace, 'new-' || %s, inference_id, session_id, name, content_digest, received_at, "
@@ -53,26 +55,25 @@ WRITES = (
     "INSERT INTO rewards (inference_id, spec, revision, namespace, session_id, value, final, decided_at, sequence, "
     "published, record) SELECT 'new-' || %s, spec, revision, namespace, session_id, value, final, decided_at, "
     "(SELECT max(sequence) + 1 FROM rewards), true, record FROM rewards LIMIT 1",
-    "UPDATE offsets SET next_offset = %s",
 )
 READS = (
     "SELECT record FROM turns WHERE inference_id = 'new-' || %s",
     "SELECT record FROM rewards WHERE inference_id = 'new-' || %s",
-    "SELECT next_offset FROM offsets WHERE next_offset > %s",
 )
 
 
-class Repeated(threading.Thread):
-    """Does something over and over; how long each took."""
+class Repeated:
+    """Does something over and over, in a thread; how long each took."""
 
     def __init__(self, settings: PostgresSettings, work: Callable[[psycopg.Connection[Any], int], None]) -> None:
-        super().__init__(daemon=True)
         self.took: list[tuple[float, float]] = []  # when it began, seconds
         self._connection = psycopg.connect(settings.url)
         self._work = work
         self._over = threading.Event()
+        self._threads = ThreadPoolExecutor(1)
+        self._done = self._threads.submit(self._run)
 
-    def run(self) -> None:
+    def _run(self) -> None:
         number = 0
         while not self._over.wait(PAUSE_S):
             number += 1
@@ -81,9 +82,11 @@ class Repeated(threading.Thread):
             self.took.append((start_s, time.monotonic() - start_s))
 
     def stop(self) -> None:
+        """Raises what ended it before."""
         self._over.set()
-        self.join()
+        self._threads.shutdown()
         self._connection.close()
+        self._done.result()
 
     def took_ms(self, since_s: float, until_s: float) -> list[float]:
         """Of those that lie in it, if only in part."""
@@ -121,9 +124,7 @@ def at_revision_1(turns: int) -> Iterator[PostgresSettings]:
             fill(connection, turns // TURNS, VERSIONS)
             connection.exec_driver_sql("INSERT INTO offsets VALUES ('scorer', 'onward.turns', 0, 0, 1)")
             connection.commit()
-        with psycopg.connect(settings.url, autocommit=True) as driver:
-            driver.execute("VACUUM ANALYZE")
-            driver.execute("CHECKPOINT")
+        settle(settings)
         yield settings
 
 
@@ -132,8 +133,6 @@ def rows_of(settings: PostgresSettings, turns: int) -> Iterator[Row]:
     writer = Repeated(settings, partial(do_all, WRITES))
     reader = Repeated(settings, partial(do_all, READS))
     watcher = Repeated(settings, locks.sample)
-    for thread in (writer, reader, watcher):
-        thread.start()
     time.sleep(BEFORE_S)
     begin_s = time.monotonic()
     found, made = migrate_postgres(settings)

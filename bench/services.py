@@ -76,6 +76,13 @@ def migrated_database() -> Iterator[PostgresSettings]:
         yield settings
 
 
+def settle(settings: PostgresSettings) -> None:
+    """What Postgres' own housekeeping does in time."""
+    with psycopg.connect(settings.url, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE")
+        connection.execute("CHECKPOINT")
+
+
 @contextmanager
 def store_on(settings: PostgresSettings) -> Iterator[SqlStore]:
     with closing(open_postgres(settings, APPLICATION)) as store:

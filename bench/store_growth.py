@@ -33,7 +33,7 @@ from bench.full_store import (
     outcome_id,
     session_id,
 )
-from bench.services import migrated_database, store_on
+from bench.services import migrated_database, settle, store_on
 from bench.table import Row, report
 from core.ids import InferenceId, OutcomeId, SessionId
 from core.store import SqlStore, open_sqlite, rewards, turns
@@ -109,35 +109,19 @@ QUERIES: dict[str, Query] = {
 
 
 @contextmanager
-def store_in(kind: str) -> Iterator[SqlStore]:
+def filled(kind: str, sessions: int) -> Iterator[World]:
     with ExitStack() as stack:
         if kind == "postgres":
-            yield stack.enter_context(store_on(stack.enter_context(migrated_database())))
+            settings = stack.enter_context(migrated_database())
+            store = stack.enter_context(store_on(settings))
         else:
             directory = stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-growth-"))
-            yield stack.enter_context(closing(open_sqlite(Path(directory) / "store.db")))
-
-
-@contextmanager
-def filled(kind: str, sessions: int) -> Iterator[World]:
-    with store_in(kind) as store:
+            store = stack.enter_context(closing(open_sqlite(Path(directory) / "store.db")))
         with store.begin() as connection:
             fill(connection, sessions, VERSIONS)
         if kind == "postgres":
-            settle(store)
+            settle(settings)
         yield World(sessions, store)
-
-
-def settle(store: SqlStore) -> None:
-    """What Postgres' own housekeeping does in time."""
-    with store.read() as connection:
-        driver = connection.connection.driver_connection
-        assert driver is not None
-        driver.rollback()
-        driver.autocommit = True
-        driver.execute("VACUUM ANALYZE")
-        driver.execute("CHECKPOINT")
-        driver.autocommit = False
 
 
 def took_ms(query: Query, world: World) -> float:
