@@ -15,6 +15,7 @@ from core.errors import LogError, LogUnavailable, NewerSchema, StoreUnavailable
 from core.events import Reward, Topic
 from core.ids import Namespace
 from core.ports import TopicPartition
+from core.settings import ScoringSettings
 from core.store import membership
 from core.store.offsets import get_offsets, put_offset, take_over
 from ingest.sqlite_log import SqliteEventLog
@@ -64,6 +65,22 @@ def test_a_second_life_goes_on_where_the_first_ended(lab: ModuleType, world: Any
     world.append(*events[120:])
     lab.drain(world.scorer(lab.SPEC))
     assert by_key(world.rewards()) == by_key(lab.score(lab.SPEC, events))
+
+
+def test_only_a_small_batch_is_waited_after(
+    lab: ModuleType, world: Any, events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("scoring.stage.time.sleep", slept.append)
+    scorer = stage.Scorer(world.log, world.store, lab.SPEC, ScoringSettings(tick_s=60), world.clock)
+    world.scorers.append(scorer)
+    world.append(*(events.turn(f"s{number}", number) for number in range(300)))
+    assert scorer.step(0.01) == 300
+    world.append(events.turn("t", 300))
+    assert scorer.step(0.01) == 1
+    assert slept == [], "there may be more where so many came from"
+    assert scorer.step(0.01) == 0
+    assert slept == [0.01], "no longer than asked for"
 
 
 def test_waits_end_by_the_wall_clock_half_a_second_late(lab: ModuleType, world: Any, events: Any) -> None:
