@@ -111,6 +111,8 @@ class World:
         def is_well() -> bool:
             return all(map(self.is_ready, self.all_names())) and all(self.readiness(url) == {} for url in self.urls)
 
+        for server in self.stack.servers:  # of a fault that was cut short
+            server.up()
         wait_for(is_well, BACK_TIMEOUT_S, "a whole tree")
 
     # ------------------------------------------------------------------------------------------ what they say

@@ -83,7 +83,7 @@ def test_beyond_the_spool(world: World, users: Users, table: FaultTable, tmp_pat
 def _speak_until_unlogged(api: ApiProcess) -> tuple[list[InferenceId], list[InferenceId]]:
     """Every turn is answered, whether or not it could be logged."""
     turns: dict[bool, list[InferenceId]] = {True: [], False: []}
-    text = "[web] write total(xs): sum of xs. " + "It is for the shop. " * 60
+    text = "[web] write total(xs): sum of xs. " + "It is for the shop. " * 20  # most of the context
     while len(turns[False]) < _UNLOGGED:
         answer = api.chat(text, max_tokens=4)["onward"]
         turns[answer["logged"]].append(InferenceId(answer["inference_id"]))
