@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections import Counter
 
 import pytest
 from fault_table import IS_FULL, FaultTable
@@ -82,6 +83,9 @@ def test_a_judgement_is_repeated_at_all_replicas_at_once(world: World, users: Us
     with Users(world.urls) as more:  # without people the learner waits for a batch
         more.wait_for_more(1)
         tally = settle(world, users)
-    once = {reward.inference_id for reward in rewards_of(world, chosen) if len(set(reward.outcome_ids)) == 2}
-    assert once <= set(chosen)
+    with world.foundation.store.read() as connection:
+        stored = Counter(outcome.outcome_id for outcome in get_turn_outcomes(connection, chosen))
+    counted = [reward.outcome_ids for reward in rewards_of(world, chosen)]
+    assert all(stored[one] == 1 for one in said)
+    assert all(len(set(ids)) == len(ids) for ids in counted)
     table.add(f"feedback repeated {_RETRIES} times at once", tally)
