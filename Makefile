@@ -43,7 +43,7 @@ services-down: ## stop them
 	@$(PYTHON) -m deploy.services down
 
 test: install ## the tests, on WORKERS processes
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
 
 soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
 	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/test_soak.py
