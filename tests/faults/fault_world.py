@@ -19,6 +19,7 @@ from services import require_services
 from sglang_service import sglang_service
 
 from deploy.services.stack import Stack
+from onward.history import await_log
 from onward.wiring import Foundation, open_foundation
 
 BACK_TIMEOUT_S = 240
@@ -158,6 +159,7 @@ def fault_world(directory: Path) -> Iterator[World]:
         service = stack.enter_context(sglang_service(directory, settings))
         foundation = open_foundation(service.directory, service.overrides)
         stack.callback(foundation.close)
+        await_log(foundation.log)
         yield World(services, service, foundation, port)
 
 
