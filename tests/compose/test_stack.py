@@ -86,6 +86,7 @@ def test_scorers_come_and_go(stack: Stack) -> None:
     with Users(stack) as users:
         users.wait_turns(5)
         for count in ("3", "2"):
+            stack.wait_ready()  # what a kill before this left unwell: `up --wait` ends at the first it meets
             stack.compose(
                 "up", "--detach", "--no-build", "--no-recreate", "--wait", "--scale", f"score={count}", timeout_s=300
             )
