@@ -135,11 +135,12 @@ def test_short_words_are_alike_by_chance(lab: ModuleType, chat: Chat) -> None:
     assert concluded(lab, chat) == {}
 
 
-def test_what_somebody_said_in_words_of_their_own_counts_instead(lab: ModuleType, chat: Chat) -> None:
+@pytest.mark.parametrize("when", [5, 20], ids=["before", "after"])
+def test_what_somebody_said_in_words_of_their_own_counts_instead(lab: ModuleType, chat: Chat, when: int) -> None:
     events = lab.Events()
     first = chat.ask("write a function that sums xs", 0)
     chat.ask("wrong", 10)
-    assert concluded(lab, chat, events.outcome(first, "follow_up", False, 20)) == {(0, "follow_up"): 1.0}
+    assert concluded(lab, chat, events.outcome(first, "follow_up", False, when)) == {(0, "follow_up"): 1.0}
 
 
 # ------------------------------------------------------------------------------------------------ the tree
