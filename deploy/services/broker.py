@@ -51,10 +51,16 @@ class Broker(Server):
         }
 
     def _format(self) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         shutil.rmtree(self._data, ignore_errors=True)  # of a formatting that was cut off
         done = subprocess.run(
-            [*_java("error"), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._file)],
+            [
+                *_java("error"),
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={_cluster_id()}",
+                "-c",
+                str(self._file),
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -67,6 +73,12 @@ class Broker(Server):
 
     def mark(self) -> str:
         return f"kafka.Kafka {self._file}"
+
+
+def _cluster_id() -> str:
+    """Kafka's own form of a UUID. It may begin with a hyphen, so it is given as `--cluster-id=…` and never as a word of
+    its own, which would read as an option."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _java(level: str) -> list[str]:
