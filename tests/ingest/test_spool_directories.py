@@ -18,7 +18,7 @@ from ingest.spool_directories import Orphans, claim
 from ingest.sqlite_log import SqliteEventLog
 
 REPLICA = r"""
-import os, sys, time
+import os, sys
 from datetime import UTC, datetime
 from pathlib import Path
 from core.events import SessionEnded, Topic
@@ -34,7 +34,7 @@ for index in range(5):
     event = SessionEnded(session_id=f"{os.getpid()}-{index}", namespace="n", received_at=datetime.now(UTC))
     log.append_blocking(Topic.TURNS, [event])
 print("spooled", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
@@ -64,16 +64,17 @@ def test_what_killed_replicas_left_follows_into_the_log(tmp_path: Path, replicas
     mine = claim(tmp_path / "spools")
     with down(tmp_path):
         processes = [
-            subprocess.Popen([sys.executable, "-c", REPLICA, tmp_path], stdout=subprocess.PIPE) for _ in range(replicas)
+            subprocess.Popen([sys.executable, "-c", REPLICA, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            for _ in range(replicas)
         ]
         for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == b"spooled\n"
-    orphans = Orphans(tmp_path / "spools", lambda path: SpoolingLog(inner, path, 1 << 20))
-    assert orphans.step(0.0) == 0, "those that live keep theirs"
-    for process in processes:
-        process.kill()
-        process.communicate()
+        orphans = Orphans(tmp_path / "spools", lambda path: SpoolingLog(inner, path, 1 << 20))
+        assert orphans.step(0.0) == 0, "those that live keep theirs"
+        for process in processes:  # before they can let anything follow themselves, which might then be there twice
+            process.kill()
+            process.communicate()
     deadline_s = time.monotonic() + 30
     adopted = 0
     while adopted < replicas and time.monotonic() < deadline_s:
