@@ -9,11 +9,13 @@ from fastapi.routing import APIRoute
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import Route
 
+from api.alarms import alarms_router
 from api.asgi import Receive, Scope, Send
 from api.chat import plan_chat
 from api.completions import plan_completion
 from api.console import console_router
 from api.context import Context
+from api.curves import curves_router
 from api.endpoint import GenerationEndpoint
 from api.errors import answer_error, install_error_handlers
 from api.feedback import feedback_router
@@ -25,7 +27,9 @@ from api.policies import policies_router
 from api.rewards import rewards_router
 from api.services import ApiServices
 from api.session_routes import session_router
+from api.stages import stages_router
 from api.status import status_router
+from api.turn_routes import turn_router
 
 VERSION = "0.1.0"
 CHAT = "/v1/chat/completions"
@@ -36,7 +40,11 @@ _ROUTERS = (
     policies_router,
     fleet_router,
     rewards_router,
+    alarms_router,
     status_router,
+    stages_router,
+    turn_router,
+    curves_router,
     health_router,
 )
 

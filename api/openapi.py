@@ -4,12 +4,13 @@ from typing import Any
 
 import msgspec
 
+from api.alarms import AckBody
 from api.answers import ChatChunk, ChatCompletion, TextCompletion
 from api.bodies import ChatBody, CompletionBody
 from api.feedback import FeedbackBody
 from api.policies import OrderBody
 
-_STRUCTS = (ChatBody, CompletionBody, FeedbackBody, OrderBody, ChatCompletion, ChatChunk, TextCompletion)
+_STRUCTS = (ChatBody, CompletionBody, FeedbackBody, OrderBody, AckBody, ChatCompletion, ChatChunk, TextCompletion)
 _SESSION_HEADERS = {
     "X-Session-Id": "The session of this turn; inferred from the messages when absent",
     "X-Turn-Type": "main, side or summary",

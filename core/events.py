@@ -18,6 +18,8 @@ Arm = Literal["live", "canary", "holdback", "shadow"]
 Environment = Literal["production", "simulated"]
 OutcomeSource = Literal["client", "user", "environment", "judge", "derived"]
 ReleaseState = Literal["candidate", "canary", "live", "retired", "superseded", "rejected", "rolled_back"]
+Severity = Literal["info", "warning", "critical"]
+AlarmState = Literal["opened", "acknowledged", "closed"]
 FinishReason = Literal["stop", "length", "tool_calls", "abort", "error"]
 
 
@@ -245,12 +247,14 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True, tag="alarm"):
 
     alarm_id: str
     monitor: str
-    severity: Literal["info", "warning", "critical"]
+    severity: Severity
+    namespace: Namespace | None = None  # with the workload: whose turns it is about; None: nobody's in particular
+    workload: str | None = None
     window_start: datetime
     window_end: datetime
     figures: dict[str, float]
     holds: tuple[str, ...] = ()
-    state: Literal["opened", "acknowledged", "closed"]
+    state: AlarmState
     at: datetime
 
 

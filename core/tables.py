@@ -17,7 +17,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "5"
+REVISION = "6"
 """Of the schema below: the newest of `migrations/`."""
 
 metadata = MetaData()
@@ -255,4 +255,45 @@ dead_letters = Table(
     Column("reason", Text, nullable=False),
     Column("raw", LargeBinary, nullable=False),
     Column("at", BigInteger, nullable=False),
+)
+
+# What monitors found, and what became of it; at most one open of a monitor in a workload: see `core.store.alarms`.
+alarms = Table(
+    "alarms",
+    metadata,
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("alarm_id", Name, nullable=False),
+    Column("monitor", Name, nullable=False),
+    Column("namespace", Name, nullable=False),
+    Column("workload", Name, nullable=False),
+    Column("opened_at", BigInteger, nullable=False),
+    Column("acknowledged_at", BigInteger),
+    Column("acknowledged_by", Name),
+    Column("note", Text),
+    Column("closed_at", BigInteger),
+    Column("told", Boolean, nullable=False),  # false: the log does not know its state yet
+    Column("record", LargeBinary, nullable=False),
+    Index("alarms_by_id", "alarm_id", unique=True),
+    sqlite_autoincrement=True,
+)
+IS_OPEN = alarms.c.closed_at.is_(None)
+UNTOLD = alarms.c.told.is_(False)
+Index(
+    "alarms_open",
+    alarms.c.monitor,
+    alarms.c.namespace,
+    alarms.c.workload,
+    unique=True,
+    postgresql_where=IS_OPEN,
+    sqlite_where=IS_OPEN,
+)
+Index("alarms_untold", alarms.c.sequence, postgresql_where=UNTOLD, sqlite_where=UNTOLD)
+
+# The turns that a workload's recent ones are held against.
+monitor_references = Table(
+    "monitor_references",
+    metadata,
+    Column("namespace", Name, primary_key=True),
+    Column("workload", Name, primary_key=True),
+    Column("record", LargeBinary, nullable=False),
 )

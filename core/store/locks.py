@@ -12,6 +12,7 @@ class Lock(IntEnum):
     RELEASES = 2
     REWARDS = 3
     MIGRATION = 4
+    ALARMS = 5
 
 
 def hold(connection: Connection, lock: Lock) -> None:

@@ -283,7 +283,7 @@ def test_the_document_describes_it_all(service: Service) -> None:
         "/v1/models/{model}", "/v1/policies", "/v1/releases", "/v1/experiments", "/v1/rewards", "/v1/rewards/stream",
         *(f"/v1/policies/{{version}}/{kind}" for kind in ("promote", "rollback", "hold", "unhold", "pin", "unpin")),
         "/v1/sessions/{session_id}", "/v1/sessions/{session_id}/end", "/v1/fleet", "/v1/status", "/healthz", "/readyz",
-        "/metrics",
+        "/metrics", "/v1/alarms", "/v1/alarms/{alarm_id}/ack",
     }  # fmt: skip
     chat = document["components"]["schemas"]["ChatBody"]
     assert chat["additionalProperties"] is False

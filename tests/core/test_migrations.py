@@ -27,7 +27,7 @@ from core.store.migrate import migrate_postgres
 from core.store.postgres import DRIVER
 
 LEFT_BY_REVISION_1 = Path(__file__).with_name("store_1.sql")
-EARLIER = ("1", "2", "3", "4")
+EARLIER = ("1", "2", "3", "4", "5")
 NAMESPACE = Namespace("default")
 
 

@@ -1,0 +1,75 @@
+"""Alarms as the store has them: what a monitor found, and what became of it.
+
+A stage that watches opens and closes them; an operator acknowledges; the release controller waits while one that holds
+releases is neither acknowledged nor closed.
+"""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from core.events import Alarm, AlarmState, Severity
+from core.ids import Namespace
+
+RELEASE: Final = "release"
+"""What an alarm `holds` that no version goes live under."""
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """What opened it. `window_start` and `window_end`: arrival of the first and the last turn that it looked at."""
+
+    alarm_id: str
+    monitor: str
+    meaning: str
+    severity: Severity
+    namespace: Namespace
+    workload: str
+    figures: dict[str, float]
+    holds: tuple[str, ...]
+    opened_at: datetime
+    window_start: datetime
+    window_end: datetime
+
+
+class StoredAlarm(msgspec.Struct, frozen=True, kw_only=True):
+    """`sequence` counts alarms in the order in which they were opened."""
+
+    sequence: int
+    opening: Opening
+    acknowledged_at: datetime | None = None
+    acknowledged_by: str | None = None
+    note: str | None = None
+    closed_at: datetime | None = None
+
+    @property
+    def alarm_id(self) -> str:
+        return self.opening.alarm_id
+
+    @property
+    def state(self) -> AlarmState:
+        if self.closed_at is not None:
+            return "closed"
+        return "opened" if self.acknowledged_at is None else "acknowledged"
+
+    @property
+    def holds_releases(self) -> bool:
+        """Until it is acknowledged or closed."""
+        return self.state == "opened" and self.opening.severity == "critical" and RELEASE in self.opening.holds
+
+    def event(self) -> Alarm:
+        """Its state, as the log is told."""
+        found = self.opening
+        return Alarm(
+            alarm_id=found.alarm_id,
+            monitor=found.monitor,
+            severity=found.severity,
+            namespace=found.namespace,
+            workload=found.workload,
+            window_start=found.window_start,
+            window_end=found.window_end,
+            figures=found.figures,
+            holds=found.holds,
+            state=self.state,
+            at=self.closed_at or self.acknowledged_at or found.opened_at,
+        )

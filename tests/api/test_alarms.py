@@ -1,0 +1,142 @@
+"""Alarms over HTTP: who sees which, and an operator's word."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from api_harness import Service
+
+from core.alarms import Opening
+from core.ids import Namespace
+from core.settings import ApiKey
+from core.store import alarms
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+KEYS = (
+    ApiKey(key="key-of-ada", namespace="ada", scopes=("chat", "feedback")),
+    ApiKey(key="key-of-bob", namespace="bob", scopes=("chat", "feedback", "admin")),
+)
+MakeService = Callable[..., Service]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def put(service: Service, *names: str, **fields: Any) -> None:
+    for name in names:
+        usual: dict[str, Any] = {
+            "alarm_id": name,
+            "monitor": "questions",
+            "meaning": "Questions instead of risky edits.",
+            "severity": "critical",
+            "namespace": Namespace("default"),
+            "workload": name,
+            "figures": {"recent": 0.5, "reference": 0.1},
+            "holds": ("release",),
+            "opened_at": NOW,
+            "window_start": NOW,
+            "window_end": NOW,
+        }
+        with service.store.begin() as connection:
+            alarms.open_alarm(connection, Opening(**(usual | fields)))
+
+
+def names(answer: Any) -> list[str]:
+    return [alarm["alarm_id"] for alarm in answer.json()["alarms"]]
+
+
+def error(answer: Any) -> tuple[int, str | None, str | None]:
+    return answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["code"]
+
+
+def test_an_alarm_is_shown_whole(service: Service) -> None:
+    assert service.get("/v1/alarms").json() == {"alarms": [], "next": None}
+    put(service, "a")
+    (alarm,) = service.get("/v1/alarms").json()["alarms"]
+    at = "2026-01-02T00:00:00Z"
+    assert alarm == {
+        "alarm_id": "a",
+        "monitor": "questions",
+        "meaning": "Questions instead of risky edits.",
+        "severity": "critical",
+        "state": "opened",
+        "namespace": "default",
+        "workload": "a",
+        "figures": {"recent": 0.5, "reference": 0.1},
+        "holds": ["release"],
+        "opened_at": at,
+        "acknowledged_at": None,
+        "acknowledged_by": None,
+        "note": None,
+        "closed_at": None,
+        "window_start": at,
+        "window_end": at,
+        "sequence": 1,
+    }
+
+
+def test_an_operator_acknowledges_once(service: Service) -> None:
+    put(service, "a", "b")
+    first = service.post("/v1/alarms/a/ack", {"note": "looked at it"})
+    assert first.status_code == 200
+    alarm = first.json()
+    assert (alarm["state"], alarm["acknowledged_by"], alarm["note"]) == ("acknowledged", "default", "looked at it")
+    assert alarm["acknowledged_at"] is not None
+    assert service.post("/v1/alarms/a/ack", {"note": "again"}).json() == alarm
+    assert service.post("/v1/alarms/b/ack", {}).json()["note"] is None
+    assert names(service.get("/v1/alarms")) == ["b", "a"], "open until its monitor is content"
+
+
+def test_closed_ones_are_shown_to_who_asks_for_all(service: Service) -> None:
+    put(service, "a", "b")
+    with service.store.begin() as connection:
+        alarms.close_alarm(connection, "a", NOW)
+    assert names(service.get("/v1/alarms?state=open")) == ["b"]
+    assert names(service.get("/v1/alarms?state=all")) == ["b", "a"]
+    assert error(service.post("/v1/alarms/a/ack", {})) == (409, "alarm_id", "alarm_closed")
+
+
+def test_pages_follow_one_another(service: Service) -> None:
+    put(service, *"abcde")
+    seen, query = [], "limit=2"
+    while query:
+        page = service.get(f"/v1/alarms?{query}")
+        seen.append(names(page))
+        following = page.json()["next"]
+        query = "" if following is None else f"limit=2&before={following}"
+    assert seen == [["e", "d"], ["c", "b"], ["a"]]
+
+
+def test_a_tenant_sees_its_own_and_an_operator_all(make_service: MakeService) -> None:
+    service = make_service(keys=KEYS)
+    put(service, "of-ada", namespace=Namespace("ada"))
+    put(service, "of-carl", namespace=Namespace("carl"))
+    assert names(service.get("/v1/alarms", **bearer("key-of-ada"))) == ["of-ada"]
+    assert names(service.get("/v1/alarms", **bearer("key-of-bob"))) == ["of-carl", "of-ada"]
+    assert service.get("/v1/alarms").status_code == 401
+    assert error(service.post("/v1/alarms/of-ada/ack", {}, **bearer("key-of-ada"))) == (403, None, "missing_scope")
+    assert service.post("/v1/alarms/of-ada/ack", {}, **bearer("key-of-bob")).json()["acknowledged_by"] == "bob"
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [("state=closed", "state"), ("limit=x", "limit"), ("limit=1001", "limit"), ("before=-1", "before"), ("x=1", "x")],
+)
+def test_a_wrong_query_is_named(service: Service, path: str, param: str) -> None:
+    assert error(service.get(f"/v1/alarms?{path}"))[:2] == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"note": ""}, "note"), ({"note": 1}, "note"), ({"note": "x" * 1001}, "note"), ({"why": "x"}, "why")],
+)
+def test_a_wrong_body_is_named(service: Service, body: Any, param: str) -> None:
+    put(service, "a")
+    assert error(service.post("/v1/alarms/a/ack", body))[:2] == (400, param)
+    assert service.get("/v1/alarms").json()["alarms"][0]["state"] == "opened"
+
+
+def test_an_unknown_alarm_is_said_to_be_unknown(service: Service) -> None:
+    assert error(service.post("/v1/alarms/nobody/ack", {})) == (404, "alarm_id", "unknown_alarm")

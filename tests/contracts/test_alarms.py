@@ -1,0 +1,176 @@
+"""What the store promises of alarms, on each database."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from stores import KINDS, database
+
+from core.alarms import Opening, StoredAlarm
+from core.ids import Namespace
+from core.ports import Store
+from core.store import alarms
+
+NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=1)
+LAST = NOW + timedelta(hours=1)
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with database(request.param, tmp_path) as home:
+        store = home.open()
+        yield store
+        store.close()
+
+
+def opening(name: str, **fields: Any) -> Opening:
+    usual: dict[str, Any] = {
+        "alarm_id": name,
+        "monitor": "questions",
+        "meaning": "Questions instead of risky edits.",
+        "severity": "critical",
+        "namespace": Namespace("default"),
+        "workload": "write",
+        "figures": {"recent": 0.5, "reference": 0.125},
+        "holds": ("release",),
+        "opened_at": NOW,
+        "window_start": NOW - timedelta(minutes=5),
+        "window_end": NOW,
+    }
+    return Opening(**(usual | fields))
+
+
+def put(store: Store, *openings: Opening) -> list[bool]:
+    with store.begin() as connection:
+        return [alarms.open_alarm(connection, each) for each in openings]
+
+
+def listed(store: Store, **fields: Any) -> list[str]:
+    wanted: dict[str, Any] = {"namespace": None, "before": None, "limit": 10, "only_open": False} | fields
+    with store.read() as connection:
+        return [alarm.alarm_id for alarm in alarms.list_alarms(connection, **wanted)]
+
+
+def held_by(store: Store) -> list[str]:
+    with store.read() as connection:
+        return [alarm.alarm_id for alarm in alarms.holding_releases(connection)]
+
+
+def close(store: Store, name: str, at: datetime = LATER) -> None:
+    with store.begin() as connection:
+        alarms.close_alarm(connection, name, at)
+
+
+def acknowledge(store: Store, name: str, note: str | None = None, at: datetime = LATER) -> StoredAlarm | None:
+    with store.begin() as connection:
+        return alarms.acknowledge(connection, name, "ops", note, at)
+
+
+def tell(store: Store) -> list[tuple[str, str]]:
+    with store.begin() as connection:
+        waiting = alarms.untold(connection, 100)
+        alarms.mark_told(connection, waiting)
+    return [(alarm.alarm_id, alarm.event().state) for alarm in waiting]
+
+
+def test_a_monitor_has_one_open_alarm_in_a_workload(store: Store) -> None:
+    others = opening("b", workload="fix"), opening("c", namespace=Namespace("ada")), opening("d", monitor="silence")
+    assert put(store, opening("a"), opening("again"), *others) == [True, False, True, True, True]
+    assert put(store, opening("again")) == [False]
+    close(store, "a")
+    assert put(store, opening("again")) == [True]
+    assert listed(store) == ["again", "d", "c", "b", "a"]
+    assert listed(store, only_open=True) == ["again", "d", "c", "b"]
+
+
+def test_two_stages_that_see_the_same_open_one(store: Store) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        opened = list(threads.map(lambda name: put(store, opening(name)), "abcdefgh"))
+    assert sum(map(sum, opened)) == 1
+    assert len(listed(store)) == 1
+
+
+def test_an_alarm_comes_back_whole(store: Store) -> None:
+    put(store, opening("a"))
+    with store.read() as connection:
+        (alarm,) = alarms.open_alarms(connection)
+        assert alarms.get_alarm(connection, "a") == alarm
+        assert alarms.get_alarm(connection, "b") is None
+    assert (alarm.opening, alarm.state, alarm.sequence) == (opening("a"), "opened", 1)
+    acknowledged = acknowledge(store, "a", "looked at it")
+    assert acknowledged == msgspec.structs.replace(
+        alarm, acknowledged_at=LATER, acknowledged_by="ops", note="looked at it"
+    )
+    close(store, "a", LAST)
+    with store.read() as connection:
+        closed = alarms.get_alarm(connection, "a")
+    assert closed == msgspec.structs.replace(acknowledged, closed_at=LAST)
+    assert (closed.state, closed.event().at) == ("closed", LAST)
+
+
+def test_the_first_word_stands(store: Store) -> None:
+    put(store, opening("a"), opening("b", workload="fix"))
+    first = acknowledge(store, "a", "mine")
+    assert acknowledge(store, "a", "no, mine", LAST) == first
+    close(store, "b")
+    close(store, "b", LAST)
+    closed = acknowledge(store, "b", at=LAST)
+    assert closed is not None
+    assert (closed.closed_at, closed.acknowledged_at) == (LATER, None)
+    assert acknowledge(store, "nobody's") is None
+
+
+def test_releases_wait_for_a_critical_one_that_nobody_acknowledged(store: Store) -> None:
+    warning = opening("w", monitor="effort", severity="warning")
+    put(store, opening("a"), opening("b", workload="fix"), opening("n", monitor="silence", holds=()), warning)
+    assert held_by(store) == ["a", "b"]
+    acknowledge(store, "a")
+    assert held_by(store) == ["b"]
+    close(store, "b")
+    assert held_by(store) == []
+
+
+def test_a_page_goes_on_where_the_last_ended(store: Store) -> None:
+    put(store, *(opening(f"a{n}", workload=f"w{n}") for n in range(5)))
+    put(store, opening("theirs", namespace=Namespace("ada")))
+    assert listed(store, limit=2) == ["theirs", "a4"]
+    assert listed(store, limit=2, before=5) == ["a3", "a2"]
+    assert listed(store, namespace=Namespace("ada")) == ["theirs"]
+    assert listed(store, namespace=Namespace("default"), limit=1) == ["a4"]
+
+
+def test_each_change_is_told_until_it_is_known(store: Store) -> None:
+    put(store, opening("a"), opening("b", workload="fix"))
+    assert tell(store) == [("a", "opened"), ("b", "opened")]
+    assert tell(store) == []
+    acknowledge(store, "a")
+    acknowledge(store, "a", at=LAST)
+    close(store, "b")
+    assert tell(store) == [("a", "acknowledged"), ("b", "closed")]
+    close(store, "b", LAST)
+    assert tell(store) == []
+
+
+def test_what_changes_while_it_is_told_is_told_again(store: Store) -> None:
+    put(store, opening("a"))
+    with store.read() as connection:
+        waiting = alarms.untold(connection, 10)
+    acknowledge(store, "a")
+    with store.begin() as connection:
+        alarms.mark_told(connection, waiting)
+    assert tell(store) == [("a", "acknowledged")]
+
+
+def test_references_replace_what_was_there(store: Store) -> None:
+    rows = [(Namespace("ada"), "write", b"1"), (Namespace("ada"), "fix", b"2")]
+    with store.begin() as connection:
+        alarms.put_references(connection, rows)
+        alarms.put_references(connection, [(Namespace("ada"), "fix", b"3")])
+        alarms.put_references(connection, [])
+    with store.read() as connection:
+        assert sorted(alarms.list_references(connection)) == [rows[1][:2] + (b"3",), rows[0]]
