@@ -20,9 +20,9 @@ from pathlib import Path
 import uvloop
 
 from bench.table import Row, interleave, report
+from core.codec import encode
 from core.events import Completion, LogprobSpace, Sampling, Topic, VersionSpan
 from core.ids import GroupId, Namespace, Version, new_inference_id, new_session_id
-from ingest.codec import encode
 from ingest.sqlite_log import SqliteEventLog
 
 ROUNDS = 7

@@ -29,10 +29,10 @@ from bench.services import TIMEOUT_S, log_on, migrated_database, store_on, topic
 from bench.table import Row, interleave, report
 from bench.traffic import turns
 from core.clock import SystemClock
+from core.codec import decode, encode
 from core.events import Completion, Event, Topic
 from core.settings import IngestSettings, KafkaSettings
 from core.store import SqlStore
-from ingest.codec import decode, encode
 from ingest.kafka_clients import connected, options, topic_name
 from ingest.kafka_log import KafkaEventLog, key_of
 from ingest.kafka_producer import producer_options

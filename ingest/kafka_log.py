@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Final
 
+from core.codec import encode
 from core.errors import LogUnavailable, TooLarge
 from core.events import (
     Alarm,
@@ -21,7 +22,6 @@ from core.events import (
 )
 from core.ports import Consumer, Position, Reader, RebalanceListener, TopicPartition
 from core.settings import KafkaSettings
-from ingest.codec import encode
 from ingest.kafka_consumer import KafkaMember
 from ingest.kafka_inquiry import Inquiry
 from ingest.kafka_producer import Appends, Outgoing

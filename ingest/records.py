@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
+from core.codec import decode
 from core.errors import NewerSchema, Undecodable
 from core.events import Event, Topic
 from core.ports import Record
-from ingest.codec import decode
 
 
 def to_record(topic: Topic, partition: int, offset: int, appended_at: datetime, raw: bytes, log: str) -> Record:

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 from core import telemetry
+from core.codec import decode, encode
 from core.errors import LogError, LogUnavailable, TooLarge
 from core.events import Event, Topic
 from core.ports import Consumer, EventLog, Position, Reader, RebalanceListener, TopicPartition
-from ingest.codec import decode, encode
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
 from ingest.spool_files import Segment, SegmentFiles, frame_bytes, read_segment

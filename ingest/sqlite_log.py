@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 
 from core import telemetry
+from core.codec import encode
 from core.errors import Fenced, LogError, LogUnavailable
 from core.events import Event, Topic
 from core.ports import Consumer, Position, Reader, RebalanceListener, TopicPartition
 from core.store.database import to_micros
-from ingest.codec import encode
 from ingest.group_commit import GroupCommit
 from ingest.membership import GroupLock
 from ingest.routing import partition_of

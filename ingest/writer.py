@@ -10,20 +10,17 @@ import threading
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from core import telemetry
 from core.errors import Fenced, Unavailable
 from core.events import Completion, DeadLetter, Event, Outcome, SessionEnded, Topic
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
 from core.settings import IngestSettings
-from core.store.dead_letters import put_dead_letters
+from core.store.dead_letters import as_announced, put_dead_letters
 from core.store.membership import Membership
 from core.store.turns import put_outcomes, put_turns
 
 GROUP = "writer"
 _RETRY_S = 0.5
-_LETTER_BYTES = 4096  # of a dead letter around the record: reason, place and time
 _LAG_S = 1.0  # how often it is measured while there is something to do
 logger = logging.getLogger(__name__)
 
@@ -75,17 +72,11 @@ class Writer:
         """Before they are set aside: a crash in between announces them again, never not at all."""
         letters = {(record.source, record.offset): self._dead_letter(record) for record in records}
         news = [letter for place, letter in letters.items() if place not in self._announced]
-        self._log.append_blocking(Topic.DEAD_LETTERS, [self._as_announced(letter) for letter in news])
+        self._log.append_blocking(
+            Topic.DEAD_LETTERS, [as_announced(letter, self._log.max_record_bytes) for letter in news]
+        )
         self._announced |= letters.keys()
         return list(letters.values())
-
-    def _as_announced(self, letter: DeadLetter) -> DeadLetter:
-        """The log may hold a record that is larger than what we may append; the store has it whole."""
-        limit = self._log.max_record_bytes
-        if limit is None or len(letter.raw) + _LETTER_BYTES <= limit:
-            return letter
-        reason = f"{letter.reason} ({len(letter.raw)} bytes, too large for this topic: the store has them)"
-        return msgspec.structs.replace(letter, reason=reason, raw=b"")
 
     def _dead_letter(self, record: Record) -> DeadLetter:
         reason = record.error or f"a {type(record.event).__name__} does not belong into {record.topic}"

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from core.codec import decode
 from core.errors import ConfigError, OnwardError, Undecodable
 from core.events import DeadLetter, Event, Topic
 from core.store.dead_letters import forget_dead_letter, get_dead_letter, list_dead_letters
-from ingest.codec import decode
 from ingest.writer import is_usable
 from onward.wiring import Foundation, open_foundation
 

@@ -1,14 +1,17 @@
 """Records that could not be used, kept whole for operators."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, select
 
 from core import tables
 from core.events import DeadLetter
 from core.store.database import from_micros, to_micros
 from core.store.statements import insert_new
+
+_LETTER_BYTES: Final = 4096  # of a letter around the record: reason, place and time
 
 
 def put_dead_letters(connection: Connection, letters: Sequence[DeadLetter]) -> int:
@@ -25,6 +28,15 @@ def put_dead_letters(connection: Connection, letters: Sequence[DeadLetter]) -> i
         for letter in letters
     ]
     return insert_new(connection, tables.dead_letters, rows)
+
+
+def as_announced(letter: DeadLetter, limit: int | None) -> DeadLetter:
+    """As its topic takes it. The log may hold a record that is larger than what we may append; the store has it whole.
+    `limit`: the log's `max_record_bytes`."""
+    if limit is None or len(letter.raw) + _LETTER_BYTES <= limit:
+        return letter
+    reason = f"{letter.reason} ({len(letter.raw)} bytes, too large for this topic: the store has them)"
+    return msgspec.structs.replace(letter, reason=reason, raw=b"")
 
 
 def list_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:

@@ -10,9 +10,9 @@ import psutil
 import pytest
 from service_tree import Refused, Service, wait_for
 
+from core.codec import SCHEMA_VERSION
 from core.events import Topic
 from core.ports import TopicPartition
-from ingest.codec import SCHEMA_VERSION
 from ingest.sqlite_schema import connect
 from onward.wiring import open_foundation
 

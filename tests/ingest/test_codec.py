@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core import events
+from core.codec import SCHEMA_VERSION, decode, encode
 from core.errors import InvalidRequest, NewerSchema, Undecodable
 from core.events import Completion
-from ingest.codec import SCHEMA_VERSION, decode, encode
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)  # any character but half a surrogate pair
 JSON = st.recursive(

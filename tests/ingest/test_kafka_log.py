@@ -23,12 +23,12 @@ from kafka_world import PARTITIONS, admin_of, open_log, read, topics_of_our_own,
 from services import require_broker, require_services
 
 from core import telemetry
+from core.codec import SCHEMA_VERSION, encode
 from core.errors import Fenced, LogUnavailable, NewerSchema, TooLarge
 from core.events import Event, Outcome, SessionEnded, Topic
 from core.ids import Namespace, OutcomeId, SessionId
 from core.ports import Consumer, Record, TopicPartition
 from core.settings import KafkaSettings
-from ingest.codec import SCHEMA_VERSION, encode
 from ingest.kafka_clients import topic_name
 from ingest.kafka_log import KafkaEventLog
 

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from core import telemetry
+from core.codec import encode
 from core.errors import LogUnavailable
 from core.events import Completion, Event, Outcome, SessionEnded, Topic
 from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
-from ingest.codec import encode
 from ingest.spool import SpoolingLog
 from ingest.spool_files import SegmentFiles, frame, read_segment
 from ingest.sqlite_log import SqliteEventLog
@@ -218,7 +218,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from core.events import SessionEnded, Topic
 from core.ports import TopicPartition
-from ingest.codec import encode
+from core.codec import encode
 from ingest.spool import SpoolingLog
 from ingest.sqlite_log import SqliteEventLog
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from core.codec import SCHEMA_VERSION
 from core.errors import ConfigError, GroupBusy, LogError, LogUnavailable, NewerSchema
 from core.events import Completion, SessionEnded, Topic
 from core.ids import Namespace, SessionId
 from core.ports import Record
-from ingest.codec import SCHEMA_VERSION
 from ingest.sqlite_log import SqliteEventLog
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

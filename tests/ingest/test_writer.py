@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 
 from core import tables, telemetry
 from core.clock import SystemClock
+from core.codec import SCHEMA_VERSION
 from core.errors import LogError, NewerSchema
 from core.events import Completion, DeadLetter, Outcome, SessionEnded, Topic
 from core.ids import SessionId
@@ -23,7 +24,6 @@ from core.store import SqlStore, open_sqlite
 from core.store.dead_letters import list_dead_letters
 from core.store.offsets import get_offsets
 from core.store.turns import get_turn
-from ingest.codec import SCHEMA_VERSION
 from ingest.sqlite_log import SqliteEventLog
 from ingest.writer import GROUP, Writer
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from core.codec import encode
 from core.errors import ConfigError, OnwardError
 from core.events import DeadLetter, Event, PolicyVersion, SessionEnded, Topic
 from core.ids import Namespace, SessionId, Version
 from core.store.dead_letters import put_dead_letters
-from ingest.codec import encode
 from onward import dead_letters
 from onward.wiring import open_foundation
 
