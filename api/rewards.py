@@ -83,12 +83,20 @@ def rewards_router(context: Context) -> APIRouter:
 
     @router.get("/v1/rewards")
     async def list_rewards(request: Request) -> Response:
-        """Revisions in order of emission, `limit` from the next after `after`; `next` is where to go on."""
+        """Revisions in order of emission, `limit` from the next after `after`; `next` is where to go on. With `before`
+        the newest first, from the one before it down."""
         identity = identify(context, request)
         identity.require("feedback")
-        only_parameters(request, "after", "limit")
+        only_parameters(request, "after", "before", "limit")
         after = whole_number(request, "after", 0, _LARGEST_SEQUENCE)
+        before = whole_number(request, "before", _LARGEST_SEQUENCE, _LARGEST_SEQUENCE)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _PAGE)
+        if "before" in request.query_params:
+            if "after" in request.query_params:
+                raise InvalidRequest("after, before: one of them", param="before")
+            latest = await read(services, lambda c: rewards.latest_rewards(c, identity.namespace, before, limit))
+            data = [described(sequence, reward) for sequence, reward in latest]
+            return json_response({"object": "list", "data": data, "next": latest[-1][0] if latest else before})
         page = await read(services, lambda c: rewards.list_rewards(c, identity.namespace, after, limit))
         data = [described(sequence, reward) for sequence, reward in page]
         return json_response({"object": "list", "data": data, "next": page[-1][0] if page else after})

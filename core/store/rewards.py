@@ -79,6 +79,19 @@ def list_rewards(
     return [(row.sequence, _decode(row.record)) for row in rows]
 
 
+def latest_rewards(
+    connection: Connection, namespace: Namespace, before_sequence: int, limit: int
+) -> list[tuple[int, Reward]]:
+    """(sequence, reward), the newest first, of those before `before_sequence`."""
+    rows = connection.execute(
+        select(_table.c.sequence, _table.c.record)
+        .where(_table.c.namespace == namespace, _table.c.sequence < before_sequence)
+        .order_by(_table.c.sequence.desc())
+        .limit(limit)
+    )
+    return [(row.sequence, _decode(row.record)) for row in rows]
+
+
 def last_sequence(connection: Connection, namespace: Namespace) -> int:
     return connection.execute(select(func.max(_table.c.sequence)).where(_table.c.namespace == namespace)).scalar() or 0
 

@@ -24,7 +24,7 @@ from bench.full_store import (
 from core.events import Release
 from core.ids import Version
 from core.ports import Store
-from core.store import policies, rewards, turns
+from core.store import curves, policies, rewards, turns
 from scoring import ledger
 from scoring.facts import Facts
 from scoring.state import Heard, Session, SessionKey, Turn, open_turn
@@ -81,6 +81,7 @@ REWARDS: Uses = {
     "unpublished": lambda c: rewards.unpublished(c, [0, 3], 512),
     "mark_published": lambda c: rewards.mark_published(c, list(MANY)),
     "list_rewards": lambda c: rewards.list_rewards(c, NAMESPACE, 4000, 100),
+    "latest_rewards": lambda c: rewards.latest_rewards(c, NAMESPACE, 4000, 100),
     "last_sequence": lambda c: rewards.last_sequence(c, NAMESPACE),
     "get_rewards": lambda c: rewards.get_rewards(c, IDS[:5]),
 }
@@ -94,6 +95,11 @@ LEDGER: Uses = {
     "save_turns": lambda c: ledger.save_turns(c, [ledger_turn(number) for number in MANY]),
     "save_sessions": lambda c: ledger.save_sessions(c, [Session(key=key, last_at=START) for key in KEYS]),
     "save_outcomes": lambda c: ledger.save_outcomes(c, [(Heard(outcome(number), number), SESSION) for number in MANY]),
+}
+CURVES: Uses = {
+    "recent_worth": lambda c: curves.recent_worth(c, NAMESPACE, 100),
+    "recent_conduct": lambda c: curves.recent_conduct(c, NAMESPACE, 100),
+    "live_since": lambda c: curves.live_since(c, 4900),
 }
 POLICIES: Uses = {
     "allocate_version": lambda c: policies.allocate_version(c, START),
@@ -112,7 +118,7 @@ POLICIES: Uses = {
 }
 
 
-MODULES = ((turns, TURNS), (rewards, REWARDS), (ledger, LEDGER), (policies, POLICIES))
+MODULES = ((turns, TURNS), (rewards, REWARDS), (ledger, LEDGER), (curves, CURVES), (policies, POLICIES))
 USES = {(module, name): use for module, uses in MODULES for name, use in uses.items()}
 
 

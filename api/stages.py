@@ -1,0 +1,65 @@
+"""`GET /v1/stages`: how far behind the log each stage is."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+
+from api.context import Context
+from api.health import readiness_of
+from api.lookup import read
+from api.plain import identify, json_response, only_parameters
+from core.errors import LogUnavailable
+from core.events import Topic
+from core.ports import EventLog, TopicPartition
+from core.store import policies
+from core.store.offsets import get_offsets
+
+_READ = {"writer": Topic.TURNS, "scorer": Topic.TURNS, "learner": Topic.REWARDS}
+
+
+def stages_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["status"])
+    services = context.services
+
+    @router.get("/v1/stages")
+    async def list_stages(request: Request) -> Response:
+        """Records that each stage has yet to read; null where the log does not answer. The learner's as of its newest
+        version: what it holds for the next one counts."""
+        identify(context, request)
+        only_parameters(request)
+        reached = await read(services, _reached)
+        try:
+            ends = await asyncio.to_thread(_ends, services.log)
+        except LogUnavailable:
+            ends = None
+        data = [
+            {"stage": stage, "topic": topic, "behind": None if ends is None else _behind(ends, topic, reached[stage])}
+            for stage, topic in _READ.items()
+        ]
+        return json_response({"object": "list", "data": data, "readiness": readiness_of(services)})
+
+    return router
+
+
+def _reached(connection: Connection) -> dict[str, dict[str, int]]:
+    """By stage: the next offset of each partition."""
+    newest = policies.list_policies(connection, 1)
+    stored = {group: get_offsets(connection, group) for group in ("writer", "scorer")}
+    return {
+        **{group: {str(source): offset for source, offset in found.items()} for group, found in stored.items()},
+        "learner": dict(newest[0][0].log_offsets) if newest else {},
+    }
+
+
+def _ends(log: EventLog) -> dict[TopicPartition, int]:
+    sources = [
+        TopicPartition(topic, number) for topic in set(_READ.values()) for number in range(log.partitions(topic))
+    ]
+    return {source: log.end(source) for source in sources}
+
+
+def _behind(ends: dict[TopicPartition, int], topic: Topic, reached: dict[str, int]) -> int:
+    of_topic: dict[str, Any] = {str(source): end for source, end in ends.items() if source.topic is topic}
+    return sum(max(0, end - reached.get(source, 0)) for source, end in of_topic.items())

@@ -1,0 +1,107 @@
+"""What the console draws: the newest rewards beside the turns they are of. Bounded by count, along indexes: what it
+costs does not grow with the store."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
+
+from core import tables
+from core.events import Arm, Reward, VersionSpan
+from core.ids import InferenceId, Namespace, Version
+from core.store.database import from_micros
+
+_rewards, _turns, _releases = tables.rewards, tables.turns, tables.releases
+
+
+class Worth(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn and its latest reward. `version`: of its last token; None when there is none."""
+
+    inference_id: InferenceId
+    version: Version | None
+    workload: str
+    received_at: datetime
+    decided_at: datetime
+    value: float
+    components: dict[str, float]
+
+
+class Call(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class Conduct(msgspec.Struct, frozen=True, tag="completion"):
+    """What a turn did, of its record: the rest is skipped, not decoded."""
+
+    workload: str
+    arm: Arm
+    policy_versions: tuple[VersionSpan, ...]
+    token_ids: tuple[int, ...]
+    tool_calls: tuple[Call, ...]
+    latency_ms: float
+
+
+_decode_reward = msgspec.msgpack.Decoder(Reward).decode
+_decode_conduct = msgspec.msgpack.Decoder(Conduct).decode
+
+
+_newest = (
+    select(_rewards.c.inference_id, _rewards.c.sequence, _rewards.c.record)
+    .where(_rewards.c.namespace == bindparam("namespace"))
+    .order_by(_rewards.c.sequence.desc())
+    .limit(bindparam("limit"))
+    .subquery()
+)
+
+
+def _with_turns(*columns: ColumnElement[Any]) -> Select[Any]:
+    """The newest first. Rewards whose turn waits for the writer are left out."""
+    joined = select(_newest.c.inference_id, *columns).join(_turns, _turns.c.inference_id == _newest.c.inference_id)
+    return joined.order_by(_newest.c.sequence.desc())
+
+
+_WORTH = _with_turns(_newest.c.record.label("reward"), _turns.c.policy_version, _turns.c.workload, _turns.c.received_at)
+_CONDUCT = _with_turns(_turns.c.record)
+
+
+def recent_worth(connection: Connection, namespace: Namespace, limit: int) -> list[Worth]:
+    """Of the newest `limit` revisions, each turn once, the newest first."""
+    return [_worth(row) for row in _once(connection, _WORTH, namespace, limit)]
+
+
+def recent_conduct(connection: Connection, namespace: Namespace, limit: int) -> list[Conduct]:
+    """Of the same turns, what they did. Reads whole records: for hundreds."""
+    return [_decode_conduct(row.record) for row in _once(connection, _CONDUCT, namespace, limit)]
+
+
+def live_since(connection: Connection, after_sequence: int) -> dict[Version, datetime]:
+    """When each version went live first, of the releases after that sequence."""
+    rows = connection.execute(
+        select(_releases.c.version, func.min(_releases.c.at).label("at"))
+        .where(_releases.c.sequence > after_sequence, _releases.c.state == "live")
+        .group_by(_releases.c.version)
+    )
+    return {Version(row.version): from_micros(row.at) for row in rows}
+
+
+def _once(connection: Connection, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
+    """The first row of each turn: that of its latest revision."""
+    first: dict[str, Any] = {}
+    for row in connection.execute(query, {"namespace": namespace, "limit": limit}):
+        first.setdefault(row.inference_id, row)
+    return list(first.values())
+
+
+def _worth(row: Any) -> Worth:
+    reward = _decode_reward(row.reward)
+    return Worth(
+        inference_id=reward.inference_id,
+        version=None if row.policy_version is None else Version(row.policy_version),
+        workload=row.workload,
+        received_at=from_micros(row.received_at),
+        decided_at=reward.decided_at,
+        value=reward.value,
+        components=reward.components,
+    )
