@@ -7,6 +7,7 @@ from sqlalchemy import Connection, case, or_, update
 from core import tables
 from core.errors import Fenced
 from core.store.database import to_micros
+from core.store.silent import end_silent_owners
 from core.store.statements import insert_new
 
 _NOBODY = ""
@@ -16,6 +17,7 @@ def acquire(connection: Connection, name: str, holder: str, now: datetime, ttl_s
     """The epoch when `holder` has the lease now (anew, again, or still); None while another has it."""
     table = tables.leases
     free = {"name": name, "holder": _NOBODY, "epoch": 0, "expires_at": 0}
+    end_silent_owners(connection, table)
     insert_new(connection, table, [free])
     ours = table.c.holder == holder
     taken = connection.execute(

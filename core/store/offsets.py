@@ -13,8 +13,8 @@ group's (Fenced: the transaction is rolled back, and the epoch with it). Take a 
   on, R's epoch comes after Z's; when Z's session ends, Z's epoch never was.
 
 Either way the epochs of a row grow in the order of the log's generations, and all that Z writes afterwards meets a
-later epoch. And since `fence` locks the row too, an owner's transactions on a partition exclude those of all others:
-what it read in one is still so when it writes.
+later epoch. A Z that never goes on is ended (`core.store.silent`). And since `fence` locks the row too, an owner's
+transactions on a partition exclude those of all others: what it read in one is still so when it writes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +24,7 @@ from sqlalchemy import Connection, bindparam, select, tuple_, update
 from core import tables
 from core.errors import Fenced
 from core.ports import TopicPartition
+from core.store.silent import end_silent_owners
 from core.store.statements import insert_new, upsert
 
 _table = tables.offsets
@@ -61,6 +62,7 @@ def take_over(
     transaction nobody else takes them over or writes as their owner; the caller then makes sure with the log that they
     are its own."""
     sources = sorted(partitions)
+    end_silent_owners(connection, _table)
     insert_new(connection, _table, [{**_row(group, source), "next_offset": None, "epoch": 0} for source in sources])
     taken = {}
     for source in sources:

@@ -1,0 +1,29 @@
+"""Owners of rows that fell silent amid a transaction: paused, or cut off.
+
+A server ends transactions that are idle and statements that are slow, but not a client's that stopped between the
+messages of one pipeline: neither timer runs there (PostgreSQL's manual, statement_timeout and
+idle_in_transaction_session_timeout), and its locks stay for as long as its process does. So whoever wants its place
+ends it.
+"""
+
+from sqlalchemy import Connection, Table, text
+
+_END = text(
+    """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
+    AND xact_start < clock_timestamp() - CAST(current_setting('statement_timeout') AS interval)
+    AND pid IN (
+        SELECT pid FROM pg_locks
+        WHERE granted AND relation = CAST(:name AS regclass) AND mode IN ('RowShareLock', 'RowExclusiveLock')
+    )
+    """
+)
+
+
+def end_silent_owners(connection: Connection, table: Table) -> None:
+    """Ends sessions that have held rows of `table` for longer than any statement may take. What they wrote never was;
+    one that is alive after all finds its connection closed, and goes on with another. In a store of one machine nobody
+    else's transactions are open."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_END, {"name": table.name})

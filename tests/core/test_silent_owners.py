@@ -1,0 +1,107 @@
+"""An owner that stopped between two messages to the server: it holds its rows, and no timer of the server ends it."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+from stores import database
+
+from core.errors import StoreUnavailable
+from core.events import Topic
+from core.ports import TopicPartition
+from core.settings import PostgresSettings
+from core.store import SqlStore, open_postgres
+from core.store.leases import acquire
+from core.store.offsets import take_over
+
+_STATEMENT_S = 0.3
+_SOURCE = TopicPartition(Topic.TURNS, 0)
+Take = Callable[[Connection], object]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[PostgresSettings]:
+    with database("postgres", tmp_path) as home:
+        assert home.postgres is not None
+        yield home.postgres
+
+
+@contextmanager
+def silent(settings: PostgresSettings, statement: bytes) -> Iterator[psycopg.Connection]:
+    """A session that has begun a transaction and done this, and does not say that its messages end."""
+    timeout_ms = round(_STATEMENT_S * 1000)
+    options = f"-c statement_timeout={timeout_ms} -c idle_in_transaction_session_timeout={timeout_ms}"
+    connection = psycopg.connect(settings.url, options=options)
+    raw = connection.pgconn
+    raw.enter_pipeline_mode()
+    for each in (b"BEGIN", statement):
+        raw.send_query_params(each, None)
+    raw.send_flush_request()
+    raw.flush()
+    for _ in range(2):
+        while raw.get_result() is not None:  # it is done
+            pass
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def until_taken(store: SqlStore, take: Take) -> int:
+    """How many tries were in vain."""
+    deadline_s, tries = time.monotonic() + 60, 0
+    while time.monotonic() < deadline_s:
+        try:
+            with store.begin() as connection:
+                assert take(connection)
+                return tries
+        except StoreUnavailable:
+            tries += 1
+    pytest.fail("never")
+
+
+@pytest.mark.parametrize(
+    ("statement", "take"),
+    [
+        pytest.param(
+            b"INSERT INTO offsets VALUES ('g', 'onward.turns', 0, 7, 1)",
+            lambda connection: take_over(connection, "g", [_SOURCE]),
+            id="partition",
+        ),
+        pytest.param(
+            b"INSERT INTO leases VALUES ('l', 'silent', 1, 0)",
+            lambda connection: acquire(connection, "l", "heir", datetime.now(UTC), 10),
+            id="lease",
+        ),
+    ],
+)
+def test_who_wants_the_place_of_one_that_fell_silent_ends_it(
+    settings: PostgresSettings, statement: bytes, take: Take
+) -> None:
+    store = open_postgres(settings.model_copy(update={"statement_timeout_s": _STATEMENT_S}))
+    try:
+        with silent(settings, statement) as zombie:
+            assert until_taken(store, take) > 0, "it was waited for first"
+            with pytest.raises(psycopg.OperationalError):
+                zombie.execute("SELECT 1")
+    finally:
+        store.close()
+
+
+def test_one_who_reads_is_left_alone(settings: PostgresSettings) -> None:
+    """As whoever scores again or exports, for as long as it takes."""
+    store = open_postgres(settings.model_copy(update={"statement_timeout_s": _STATEMENT_S}))
+    try:
+        with psycopg.connect(settings.url) as reader:
+            reader.execute("SELECT * FROM offsets")
+            time.sleep(2 * _STATEMENT_S)  # how old its transaction must be
+            with store.begin() as connection:
+                take_over(connection, "g", [_SOURCE])
+            assert reader.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        store.close()
