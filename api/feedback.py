@@ -125,11 +125,23 @@ def _outcome(context: Context, identity: Identity, body: FeedbackBody) -> Outcom
         target_call=None if body.tool_call_id is None else ToolCallTarget(tool_call_id=body.tool_call_id),
         evidence=body.evidence,
         source=body.source,
-        observed_at=now if body.observed_at is None else body.observed_at.astimezone(UTC),
+        observed_at=now if body.observed_at is None else _observed(body.observed_at, now, context),
         received_at=now,
         supersedes=None if body.supersedes is None else OutcomeId(body.supersedes),
         tags=body.tags or {},
     )
+
+
+def _observed(at: datetime, now: datetime, context: Context) -> datetime:
+    """In UTC. Raises InvalidRequest for what is yet to come, and for what no calendar of ours has."""
+    ahead_s = (at - now).total_seconds()
+    if ahead_s > context.services.settings.clock_skew_s:
+        message = f"observed_at: {ahead_s:.0f} s ahead of our clock; at most {context.services.settings.clock_skew_s:g}"
+        raise InvalidRequest(message, param="observed_at", code="from_the_future")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest("observed_at: before the first year", param="observed_at") from None
 
 
 async def _record(context: Context, outcome: Outcome, *, own_id: bool) -> Response:

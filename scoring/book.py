@@ -13,29 +13,33 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from core import telemetry
-from core.events import Completion, Outcome, Reward, SessionEnded
+from core.events import Completion, DeadLetter, Outcome, Reward, SessionEnded
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from core.ports import Record
 from core.reward_spec import RewardSpec
 from core.store.rewards import put_rewards
 from core.store.turns import put_outcomes
 from scoring import ledger
+from scoring.aside import letter_of
 from scoring.derived import derive
 from scoring.facts import Facts, facts_of
-from scoring.rules import Decision, decide, is_usable, news_about, outcomes_about
+from scoring.rules import Decision, decide, news_about, outcomes_about
 from scoring.state import Heard, Session, SessionKey, Turn, open_turn
+from scoring.usable import fault_of
 
 _Scored = Completion | Outcome | SessionEnded
 
 
 class Book:
-    """One transaction's worth: `take` or `let_pass`, once. Then `rewards` are those made, in order."""
+    """One transaction's worth: `take` or `let_pass`, once. Then `rewards` are those made, in order, and `letters` what
+    could not be used."""
 
     def __init__(self, spec: RewardSpec) -> None:
         self._spec = spec
         self._digest = spec.digest
         self.rewards: list[Reward] = []
         self.concluded: list[Outcome] = []  # derived from what came
+        self.letters: list[DeadLetter] = []
         self.newly_open = 0  # turns that began to wait, less those that ceased to
         self._sessions: dict[SessionKey, Session] = {}
         self._owner: dict[InferenceId, Session] = {}
@@ -107,7 +111,7 @@ class Book:
         if isinstance(event, Completion):
             self._open(event, record.partition, record.offset)
         elif isinstance(event, Outcome):
-            self._hear(Heard(event, record.offset))
+            self._hear(Heard(event, record.offset), record.partition)
         else:
             self._end(event)
 
@@ -158,14 +162,16 @@ class Book:
         claims = self._spec.rules(completion.workload, completion.namespace).claims
         return facts_of(completion, None if parent is None else parent.facts, claims)
 
-    def _hear(self, heard: Heard) -> None:
+    def _hear(self, heard: Heard, partition: int) -> None:
         outcome = heard.outcome
         identity = _identity(outcome)
+        if fault := fault_of(outcome, self._spec.outcomes.get(outcome.name)):
+            self._refuse(heard, partition, fault)
+            return
         if identity in self._known:
             telemetry.SCORER_ODDITIES.labels(reason="duplicate").inc()
             return
         self._known.add(identity)
-        self._note_oddities(outcome)
         if outcome.inference_id is None:
             session = self._session(_key(outcome))
         else:
@@ -178,8 +184,10 @@ class Book:
             session = owner
         amended = session.heard.get(outcome.supersedes) if outcome.supersedes is not None else None
         self._keep(heard, session)
-        for turn in self._concerned(session, outcome, amended):
-            self._decide(turn, session, outcome.received_at)
+        concerned = self._concerned(session, outcome, amended)
+        decisions = [self._decide(turn, session, outcome.received_at) for turn in concerned]
+        if any(outcome.name in decision.contradicting for decision in decisions):
+            telemetry.SCORER_ODDITIES.labels(reason="contradiction").inc()
 
     def _end(self, ended: SessionEnded) -> None:
         session = self._session(_key(ended))
@@ -212,12 +220,11 @@ class Book:
         turns = (session.turns[subject] for subject in subjects if subject is not None and subject in session.turns)
         return sorted(turns, key=lambda turn: turn.order)
 
-    def _note_oddities(self, outcome: Outcome) -> None:
-        spec = self._spec.outcomes.get(outcome.name)
-        if spec is None:
-            telemetry.SCORER_ODDITIES.labels(reason="unknown_outcome").inc()
-        elif spec.type != "text" and not outcome.withdrawn and not is_usable(outcome, spec):
-            telemetry.SCORER_ODDITIES.labels(reason="unusable_value").inc()
+    def _refuse(self, heard: Heard, partition: int, fault: str) -> None:
+        """It is not kept: brought back once the spec has it, it is heard like any other."""
+        reason = "unusable_value" if heard.outcome.name in self._spec.outcomes else "unknown_outcome"
+        telemetry.SCORER_ODDITIES.labels(reason=reason).inc()
+        self.letters.append(letter_of(heard, partition, fault))
 
     # ------------------------------------------------------------------------------------------ decisions
 
@@ -227,7 +234,7 @@ class Book:
             if turn.due_at is not None:
                 self._decide(turn, session, now)
 
-    def _decide(self, turn: Turn, session: Session, now: datetime) -> None:
+    def _decide(self, turn: Turn, session: Session, now: datetime) -> Decision:
         decision = decide(turn, session, outcomes_about(turn, session, self._spec), self._spec, now)
         if (decision.due_at, decision.closed) != (turn.due_at, turn.closed):
             self.newly_open += (decision.due_at is not None) - (turn.due_at is not None)
@@ -239,6 +246,7 @@ class Book:
                 self._reward(turn, session, decision, now)
         elif decision.decided:
             self._reward(turn, session, decision, now)
+        return decision
 
     def _reward(self, turn: Turn, session: Session, decision: Decision, now: datetime) -> None:
         """The next revision. It is dated no earlier than the one before, whatever the clocks of the machines say."""

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import BindParameter, Column, Connection, Row, Select, bindparam, func, select
+from sqlalchemy import BindParameter, Column, Connection, Row, Select, bindparam, delete, func, select
 
 from core import tables
 from core.events import Outcome
@@ -42,6 +42,10 @@ _KNOWN_OUTCOMES = _of_namespace(_outcomes.outcome_id, _outcomes.outcome_id)
 _SESSIONS_OF_TURNS = select(_turns.namespace, _turns.session_id).where(Among(_turns.inference_id))
 _EARLY_OUTCOMES = select(_outcomes.record, _outcomes.log_offset).where(
     _outcomes.session_id.is_(None), Among(_outcomes.inference_id)
+)
+_FIRST_NAMESPACE = select(func.min(_outcomes.namespace)).where(_outcomes.namespace > bindparam("last"))
+_WAITING_OUTCOMES = select(_outcomes.record, _outcomes.log_offset).where(
+    _outcomes.namespace == bindparam("namespace"), _outcomes.session_id.is_(None)
 )
 _DUE = (
     select(tables.ledger_turns)
@@ -109,6 +113,29 @@ def early_outcomes(connection: Connection, inference_ids: Iterable[InferenceId])
     """Outcomes that came before their turns."""
     rows = _each_chunk(connection, _EARLY_OUTCOMES, inference_ids)
     return [Heard(_decode(row.record), row.log_offset) for row in rows]
+
+
+def waiting_outcomes(connection: Connection) -> list[Heard]:
+    """All outcomes whose turns have not come. By namespace, as the index has them."""
+    found: list[Heard] = []
+    namespace = connection.execute(_FIRST_NAMESPACE, {"last": ""}).scalar_one()
+    while namespace is not None:
+        rows = connection.execute(_WAITING_OUTCOMES, {"namespace": namespace})
+        found += [Heard(_decode(row.record), row.log_offset) for row in rows]
+        namespace = connection.execute(_FIRST_NAMESPACE, {"last": namespace}).scalar_one()
+    return found
+
+
+def forget_outcomes(connection: Connection, outcomes: Iterable[Outcome]) -> None:
+    """Those that wait for their turn no longer."""
+    for outcome in outcomes:
+        connection.execute(
+            delete(tables.ledger_outcomes).where(
+                _outcomes.namespace == outcome.namespace,
+                _outcomes.outcome_id == outcome.outcome_id,
+                _outcomes.session_id.is_(None),
+            )
+        )
 
 
 def save_turns(connection: Connection, turns: Iterable[Turn]) -> None:

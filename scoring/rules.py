@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from core.events import Outcome
 from core.ids import OutcomeId
 from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
 from scoring.amendments import Standing
 from scoring.conduct import effort_of, penalties_of
+from scoring.contradictions import contradicting
 from scoring.state import Heard, Session, Turn
+from scoring.usable import fault_of
 
 _ACCEPTANCE = ("partially_accepted", "accepted", "rejected")  # the most exact first
 Amount = tuple[float, float]  # what `weight` and what `false_weight` are multiplied by
@@ -31,6 +32,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     components: dict[str, float]
     outcome_ids: tuple[OutcomeId, ...]
+    contradicting: tuple[str, ...]  # names of outcomes
     why: str
 
     @property
@@ -53,6 +55,7 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     sum_of_all = math.fsum([*components.values(), *defaults.values(), *conduct.values()])
     value = min(max(sum_of_all, rules.clip[0]), rules.clip[1])
     components |= conduct
+    contrary = contradicting(about)
     return Decision(
         decided=over and known,
         due_at=None if over else due_at,
@@ -60,7 +63,8 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
         value=value,
         components={**components, **defaults},
         outcome_ids=tuple(entry.outcome.outcome_id for entries in heard.values() for entry in entries),
-        why=_why(components, defaults, value if value != sum_of_all else None),
+        contradicting=contrary,
+        why=_why(components, defaults, value if value != sum_of_all else None, contrary),
     )
 
 
@@ -88,18 +92,6 @@ def news_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Heard]:
     ]
 
 
-def is_usable(outcome: Outcome, spec: OutcomeSpec) -> bool:
-    """Whether its value is of the spec's type and within its bounds. The API refuses what is not; a log scored under
-    another spec may hold some."""
-    if spec.type == "boolean":
-        return isinstance(outcome.value, bool)
-    if spec.type == "text" or isinstance(outcome.value, bool | str | None):
-        return False
-    low = -math.inf if spec.minimum is None else spec.minimum
-    high = math.inf if spec.maximum is None else spec.maximum
-    return math.isfinite(outcome.value) and low <= outcome.value <= high
-
-
 def _share(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> float:
     """Of what was said of the session then: how much of it the turn is credited with."""
     if not _hears_session(turn, since, spec):
@@ -123,7 +115,7 @@ def _by_name(turn: Turn, about: Iterable[Standing], rules: Rules) -> dict[str, l
     for entry in about:
         name = entry.outcome.name
         spec = rules.outcomes.get(name)
-        if spec is None or not is_usable(entry.outcome, spec):
+        if spec is None or spec.type == "text" or fault_of(entry.outcome, spec):
             continue
         if spec.moves or spec.decides or is_thresholded(turn, name, rules):
             found.setdefault(name, []).append(entry)
@@ -223,8 +215,11 @@ _AGGREGATE: dict[Aggregation, Callable[[Sequence[Amount]], Amount]] = {
 }
 
 
-def _why(components: Mapping[str, float], defaults: Mapping[str, float], clipped_to: float | None) -> str:
+def _why(
+    components: Mapping[str, float], defaults: Mapping[str, float], clipped_to: float | None, contrary: Sequence[str]
+) -> str:
     parts = [f"{name} {value:+.2f}" for name, value in components.items()]
     parts += [f"{name} {value:+.2f} by default" for name, value in defaults.items()]
     clipped = "" if clipped_to is None else f", clipped to {clipped_to:+.2f}"
-    return (", ".join(parts) or "nothing stands") + clipped
+    contradiction = f"; contradicting: {' and '.join(contrary)}" if contrary else ""
+    return (", ".join(parts) or "nothing stands") + clipped + contradiction

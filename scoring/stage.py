@@ -15,8 +15,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from statistics import fmean
 from typing import Final
 
@@ -28,7 +28,7 @@ from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.store.membership import Membership
 from core.store.rewards import mark_published, unpublished
-from scoring import ledger
+from scoring import aside, ledger
 from scoring.book import Book
 
 GROUP: Final = "scorer"
@@ -36,6 +36,7 @@ GRACE: Final = timedelta(seconds=0.5)
 _LARGE_BATCH: Final = 256
 _PUBLISH_BATCH: Final = 2048
 _EXPIRE_BATCH: Final = 512
+_SEARCH_S: Final = 60.0  # how often outcomes without a turn are looked for
 logger = logging.getLogger(__name__)
 
 
@@ -61,6 +62,7 @@ class Scorer:
         self._known: frozenset[TopicPartition] = frozenset()  # of what we own: whose open turns are counted
         self._next_batch_s = 0.0
         self._next_tick_s = 0.0
+        self._next_search_s = 0.0
         self._outbox_waits = False
         self._first_values: deque[float] = deque(maxlen=200)
         self._member = Membership(log, store, GROUP, [Topic.TURNS])
@@ -116,6 +118,7 @@ class Scorer:
         book = Book(self._spec)
         with self._member.writing({record.source: record.offset + 1 for record in records}) as connection:
             book.take(connection, records)
+            aside.set_aside(connection, self._log, book.letters)
         self._count(book)
 
     def _tick(self) -> None:
@@ -128,6 +131,7 @@ class Scorer:
         until = {source.partition: moment for source in ended}
         if not until:
             return
+        self._give_up(ended, moment)
         with self._store.read() as connection:
             due = ledger.due_turns(connection, until, _EXPIRE_BATCH)
         if not due:
@@ -140,6 +144,16 @@ class Scorer:
         with self._member.writing(ended) as connection:
             book.let_pass(connection, until)
         self._count(book)
+
+    def _give_up(self, ended: Mapping[TopicPartition, int], moment: datetime) -> None:
+        """Outcomes whose turns did not come in time."""
+        if time.monotonic() < self._next_search_s:
+            return
+        self._next_search_s = time.monotonic() + min(_SEARCH_S, self._settings.early_outcome_s)
+        oldest = moment - timedelta(seconds=self._settings.early_outcome_s)
+        if waiting := aside.overdue(self._store, self._log, ended, oldest):
+            with self._member.writing(ended) as connection:
+                aside.give_up(connection, self._log, waiting)
 
     def _count(self, book: Book) -> None:
         telemetry.OPEN_TURNS.inc(book.newly_open)

@@ -2,10 +2,13 @@
 
 import math
 import re
+from typing import Final
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from core.reward_spec.part import Part
+
+_LEAST_DIVISOR: Final = 1e-9
 
 
 class EffortSpec(Part):
@@ -21,9 +24,9 @@ class EffortSpec(Part):
     coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """0: effort costs nothing."""
     k: float = Field(default=0.001, ge=0, allow_inf_nan=False)
-    """How soon more effort costs less."""
-    q: float = Field(default=0.5, ge=0, allow_inf_nan=False)
-    """How much less."""
+    """How soon more effort costs less; 0, or at least 1e-9: C(x) divides by it."""
+    q: float = Field(default=0.5, ge=0, le=10, allow_inf_nan=False)
+    """How much less; 1, or at least 1e-9 away from it: C(x) divides by 1 - q."""
     thinking: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Weight of a thinking token."""
     tool_call: float = Field(default=1.0, ge=0, allow_inf_nan=False)
@@ -38,6 +41,14 @@ class EffortSpec(Part):
     """Weight of each further call of the same turn: they run while the user waits for the first."""
     turn: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the turn itself."""
+
+    @field_validator("k", "q")
+    @classmethod
+    def _divides(cls, value: float, info: ValidationInfo) -> float:
+        distance = value if info.field_name == "k" else abs(1 - value)
+        if 0 < distance < _LEAST_DIVISOR:
+            raise ValueError(f"{value:g} divides by next to nothing")
+        return value
 
     def cost(self, effort: float) -> float:
         if self.k == 0:

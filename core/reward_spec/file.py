@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from core.errors import ConfigError
 from core.reward_spec.rules import RewardSpec, said
@@ -28,13 +29,21 @@ def load_reward_spec(path: Path) -> RewardSpec:
         raise ConfigError(f"{path}: {error}") from error
     except ValidationError as error:
         lines = _lines(text)
-        mistakes = [f"{_where(lines, mistake['loc'])}{said(mistake)}" for mistake in error.errors()]
+        mistakes = [f"{_where(lines, _place(mistake))}{said(mistake)}" for mistake in error.errors()]
         raise ConfigError(f"{path}: " + "; ".join(mistakes)) from error
 
 
+def _place(mistake: ErrorDetails) -> Place:
+    """A mistake of the whole file names its place in its words, as in `clip: ...` or `scopes.0.outcomes: ...`."""
+    words = said(mistake).removeprefix("file: ").partition(":")[0]
+    return mistake["loc"] or tuple(int(part) if part.isdigit() else part for part in words.split("."))
+
+
 def _where(lines: dict[Place, int], place: Place) -> str:
-    """Of the entry, or of the table that should have it."""
+    """Of the entry, of the table that should have it, or of the first that is part of it."""
     found = next((lines[place[:size]] for size in range(len(place), 0, -1) if place[:size] in lines), None)
+    if found is None:
+        found = min((line for entry, line in lines.items() if place and entry[: len(place)] == place), default=None)
     return "" if found is None else f"line {found}: "
 
 

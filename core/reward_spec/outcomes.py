@@ -1,5 +1,6 @@
 """What outcomes are worth: of a turn, of a suggestion, of a session."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, FiniteFloat, model_validator
@@ -46,6 +47,19 @@ class OutcomeSpec(Part):
         if self.type != "number" and (self.minimum is not None or self.maximum is not None):
             raise ValueError("minimum and maximum belong to number outcomes")
         return self
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The least and the most that it adds to a reward; 0 is what it adds where nobody says it."""
+        if self.type == "boolean":
+            added = [self.weight, self.false_weight, 0.0]
+        elif not self.weight:
+            added = [0.0]
+        else:
+            low = -math.inf if self.minimum is None else self.minimum
+            high = math.inf if self.maximum is None else self.maximum
+            added = [self.weight * low, self.weight * high, 0.0]
+        return min(added), max(added)
 
     @property
     def moves(self) -> bool:

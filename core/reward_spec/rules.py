@@ -35,11 +35,22 @@ class Rules(Part):
     def _consistent(self) -> "Rules":
         if self.clip[0] >= self.clip[1]:
             raise ValueError("clip: the lower bound lies above the upper one")
-        if not any(outcome.moves for outcome in self.outcomes.values()) and self.suggestion.show_threshold is None:
-            raise ValueError("outcomes: none has a weight, so nothing would ever be rewarded")
+        self._rewards_something()
         if self.penalties.unbacked_claim and not self.claims:
             raise ValueError("penalties.unbacked_claim: there are no [[claims]]")
         return self
+
+    def _rewards_something(self) -> None:
+        """Raises ValueError where every turn would get the same reward, whatever is said of it."""
+        if self.suggestion.show_threshold is not None:
+            return
+        lowest, highest = zip((0.0, 0.0), *(outcome.reach for outcome in self.outcomes.values()), strict=True)
+        if not any(lowest + highest):
+            raise ValueError("outcomes: none has a weight, so nothing would ever be rewarded")
+        costs = bool(self.effort.coefficient) or any(self.penalties.model_dump().values())
+        if sum(highest) <= self.clip[0] or (sum(lowest) >= self.clip[1] and not costs):
+            low, high = self.clip
+            raise ValueError(f"clip: what outcomes can add is never within {low:g} to {high:g}: all would be the same")
 
 
 class ScopeSpec(Part):

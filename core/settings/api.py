@@ -78,6 +78,8 @@ class ApiSettings(Section):
     """Larger request bodies are refused with 413."""
     feedback_lookup_s: float = Field(default=2.0, ge=0)
     """How long feedback looks for an inference that is not known yet."""
+    clock_skew_s: float = Field(default=300.0, ge=0)
+    """How far in the future, by our clock, feedback's `observed_at` may lie."""
     order_wait_s: float = Field(default=60.0, ge=0)
     """How long an order to the release controller is waited for before it is answered as accepted."""
     default_max_tokens: int = Field(default=512, gt=0)

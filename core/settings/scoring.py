@@ -14,3 +14,5 @@ class ScoringSettings(Section):
     """How often waits are checked."""
     batch_records: int = Field(default=2048, ge=1)
     """Most records taken into the ledger in one transaction."""
+    early_outcome_s: float = Field(default=86400.0, gt=0)
+    """How long an outcome that reached the log before its turn waits for it, before it is set aside."""

@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -140,6 +141,20 @@ def test_bad_feedback_names_the_field(service: Service, fields: dict[str, Any], 
     answer = say(service, **fields)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+def test_nothing_is_observed_before_it_happens(make_service: Any) -> None:
+    service = make_service(clock_skew_s=60)
+    inference_id = inference(service)
+    for ahead_s, status in ((30, 200), (90, 400)):
+        observed_at = (datetime.now(UTC) + timedelta(seconds=ahead_s)).isoformat()
+        answer = say(service, inference_id=inference_id, observed_at=observed_at)
+        assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("observed_at", "from_the_future")
+    for extreme in ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"):
+        answer = say(service, inference_id=inference_id, observed_at=extreme)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "observed_at")
 
 
 @pytest.mark.parametrize("fields", [{"inference_id": UNKNOWN}, {"inference_id": "no-uuid"}, {"session_id": "nobody"}])
