@@ -40,6 +40,11 @@ def fill(store: Store, start: datetime, namespace: str = "default") -> None:
                 why = "a canary" if state == "canary" else f"within its bounds {SCRIPT}"
                 release = Release(version=version, cluster=CLUSTER, state=state, why=why, by="gate", at=at)
                 policies.put_release(connection, release)
+            if 1 < number < VERSIONS:
+                retired = Release(
+                    version=Version(number - 1), cluster=CLUSTER, state="retired", why="x", by="gate", at=at
+                )
+                policies.put_release(connection, retired)
         fleet.put_experiment(connection, experiment(start))
         said = [turn(number, start, namespace) for number in range(TURNS)]
         turns.put_turns(connection, said)

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -123,37 +124,34 @@ def test_any_key_may_look_and_no_stranger(make_service: MakeService) -> None:
 class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.inline: dict[str, list[str]] = {"script": [], "style": []}
+        self.inline = ""  # within elements of script and style
         self.attributes: list[tuple[str, str | None]] = []
-        self.ids: set[str] = set()
+        self.elements: list[dict[str, str | None]] = []
         self._open = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._open = tag
         self.attributes += attrs
-        self.ids |= {value for name, value in attrs if name == "id" and value}
+        self.elements.append(dict(attrs))
 
     def handle_data(self, data: str) -> None:
-        if self._open in self.inline:
-            self.inline[self._open].append(data)
+        if self._open in ("script", "style"):
+            self.inline += data.strip()
 
     def handle_endtag(self, tag: str) -> None:
         self._open = ""
 
 
-def test_the_page_runs_its_own_script_and_no_other(service: Service) -> None:
+def test_the_page_runs_scripts_of_this_service_alone(service: Service) -> None:
     answer = service.get("/")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert answer.headers["x-content-type-options"] == "nosniff"
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
-    page = Page(answer.text)
-    for element, texts in page.inline.items():
-        (text,) = texts
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert policy.pop(f"{element}-src") == f"'sha256-{digest}'"
     assert policy == {
         "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
         "connect-src": "'self'",
         "img-src": "data:",
         "base-uri": "'none'",
@@ -161,29 +159,52 @@ def test_the_page_runs_its_own_script_and_no_other(service: Service) -> None:
         "frame-ancestors": "'none'",
         "require-trusted-types-for": "'script'",
     }
+    page = Page(answer.text)
+    assert page.inline == ""
+    assert not [name for name, _ in page.attributes if name == "style" or name.startswith("on")]
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_writes_no_markup(service: Service) -> None:
-    text = service.get("/").text
-    page = Page(text)
-    assert [value for name, value in page.attributes if name in ("src", "href")] == ["data:,"]
-    assert not [name for name, _ in page.attributes if name == "style" or name.startswith("on")], (
-        "the policy forbids it"
-    )
-    (script,) = page.inline["script"]
-    assert not [
-        word for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "://") if word in script
-    ]
-    for path in ("v1/status", "v1/fleet", "v1/releases"):
-        assert path in script
-        assert service.get(f"/{path}").status_code == 200
-    asked_for = {part.split('"')[0] for part in script.split('at("')[1:]}
-    assert asked_for <= page.ids
+def test_its_parts_are_there_and_the_charts_are_those_of_uplots_release(service: Service) -> None:
+    page = Page(service.get("/").text)
+    parts = {str(e["src"] or e["href"]): e for e in ({"src": None, "href": None, **e} for e in page.elements)}
+    linked = {path: part.get("integrity") for path, part in parts.items() if path.startswith("console/")}
+    assert set(linked) == {"console/uplot.css", "console/uplot.js", "console/console.css", "console/main.js"}
+    for path, integrity in linked.items():
+        answer = service.get(f"/{path}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].split(";")[0] == f"text/{'css' if path.endswith('css') else 'javascript'}"
+        digest = base64.b64encode(hashlib.sha256(answer.content).digest()).decode()
+        assert integrity in ((f"sha256-{digest}",) if "uplot" in path else (None,)), path
 
 
-def test_the_page_is_part_of_the_package() -> None:
-    page = files("api").joinpath("console.html").read_text("utf-8")
-    assert len(page.splitlines()) < 200
-    assert "prefers-color-scheme: dark" in page
-    assert "sessionStorage" in page
-    assert "localStorage" not in page
+def test_parts_are_zipped_and_asked_for_once(service: Service) -> None:
+    first = service.get("/console/uplot.js", accept_encoding="gzip")
+    assert first.headers["content-encoding"] == "gzip"
+    assert int(first.headers["content-length"]) < 25_000 < len(first.content)
+    plain = service.get("/console/uplot.js", accept_encoding="identity")
+    assert ("content-encoding" in plain.headers, plain.content) == (False, first.content)
+    again = service.get("/console/uplot.js", if_none_match=first.headers["etag"])
+    assert (again.status_code, again.content) == (304, b"")
+    assert service.get("/console/__init__.py").status_code == 404
+
+
+def test_the_console_needs_nothing_from_elsewhere_and_writes_no_markup() -> None:
+    own = [file for file in files("api.console").iterdir() if file.name.endswith((".js", ".html", ".css"))]
+    assert len(own) > 8
+    for file in own:
+        text = file.read_text("utf-8")
+        assert len(text.splitlines()) < 300, file.name
+        assert not [
+            word
+            for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "://", "eval(")
+            if word in text
+        ], file.name
+        imported = re.findall(r'from "\./([\w.]+)"', text)
+        assert {files("api.console").joinpath(name).is_file() for name in imported} <= {True}
+        assert "localStorage" not in text
+
+
+def test_what_scripts_look_for_stands_in_the_page() -> None:
+    ids = {str(element.get("id")) for element in Page(files("api.console").joinpath("index.html").read_text()).elements}
+    scripts = "".join(f.read_text("utf-8") for f in files("api.console").iterdir() if f.name.endswith(".js"))
+    assert set(re.findall(r'\bat\("([\w-]+)"\)', scripts)) <= ids

@@ -1,0 +1,90 @@
+"""`GET /`: the operator's console. The page holds nothing of its own, so it needs no key; what it asks for does.
+
+Its charts are drawn by uPlot, whose bundle the package `youplot` ships; the page's `integrity` holds that to the digest
+of uPlot's own release.
+"""
+
+import gzip
+import hashlib
+from importlib.metadata import distribution
+from importlib.resources import files
+from pathlib import PurePath
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from core.errors import NotFound
+
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_PAGE = "index.html"
+_CHARTS = {"uplot.js": "youplot/vendor/uplot.iife.min.js", "uplot.css": "youplot/vendor/uplot.min.css"}
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    )
+)
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",  # kept, and asked about by its tag
+    "vary": "accept-encoding",
+}
+
+
+class Asset(msgspec.Struct, frozen=True):
+    kind: str
+    content: bytes
+    zipped: bytes
+    tag: str
+
+    def answer(self, request: Request, headers: dict[str, str]) -> Response:
+        headers = {**_HEADERS, **headers, "etag": self.tag}
+        if request.headers.get("if-none-match") == self.tag:
+            return Response(None, 304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(self.zipped, media_type=self.kind, headers={**headers, "content-encoding": "gzip"})
+        return Response(self.content, media_type=self.kind, headers=headers)
+
+
+def console_router() -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+    assets = load_assets()
+    page = assets.pop(_PAGE)
+
+    @router.get("/")
+    async def console(request: Request) -> Response:
+        return page.answer(request, {"content-security-policy": _POLICY})
+
+    @router.get("/console/{name}")
+    async def part(request: Request, name: str) -> Response:
+        found = assets.get(name)
+        if found is None:
+            raise NotFound(f"the console has no part {name}")
+        return found.answer(request, {})
+
+    return router
+
+
+def load_assets() -> dict[str, Asset]:
+    """By name: the files of this package, and those of uPlot."""
+    own = {file.name: file.read_bytes() for file in files("api.console").iterdir() if _kind(file.name)}
+    charts = distribution("youplot")
+    drawn = {name: charts.locate_file(path).read_bytes() for name, path in _CHARTS.items()}  # type: ignore[attr-defined]
+    return {name: _asset(name, content) for name, content in {**own, **drawn}.items()}
+
+
+def _kind(name: str) -> str | None:
+    return _KINDS.get(PurePath(name).suffix)
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    tag = hashlib.blake2b(content, digest_size=12).hexdigest()
+    return Asset(_kind(name) or "", content, gzip.compress(content, mtime=0), f'"{tag}"')

@@ -1,0 +1,63 @@
+// What monitors found: figures, what it holds back, and the operator's word that it is known.
+
+import { at, button, make, plain, state, time } from "./dom.js";
+import { ask } from "./order.js";
+import { get } from "./wire.js";
+
+const figure = value => Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+
+function acknowledge(alarm) {
+  return button("acknowledge", "ack", () => ask({
+    title: `Acknowledge ${plain(alarm.monitor)}`,
+    meaning: alarm.holds.length ? "It is known. Releases that it held go on." : "It is known.",
+    path: `v1/alarms/${encodeURIComponent(alarm.alarm_id)}/ack`,
+    word: "note",
+    needed: false,
+    done: refresh,
+  }));
+}
+
+function row(alarm) {
+  const figures = Object.entries(alarm.figures).map(([name, value]) =>
+    make("div", "named", make("dt", "", plain(name)), make("dd", "", figure(value))));
+  const known = alarm.acknowledged_at
+    && `acknowledged ${time(alarm.acknowledged_at)} by ${alarm.acknowledged_by}${alarm.note ? `: ${alarm.note}` : ""}`;
+  const line = make("div", `row alarm ${alarm.severity}`,
+    make("b", "", plain(alarm.monitor)), make("span", "", state(alarm.severity), state(alarm.state)),
+    make("p", "", alarm.meaning),
+    make("dl", "facts", ...figures),
+    make("small", "meta", [
+      `${alarm.namespace}${alarm.workload ? ` · ${alarm.workload}` : ""}`,
+      `seen ${time(alarm.window_start)} to ${time(alarm.window_end)}`,
+      `opened ${time(alarm.opened_at)}`,
+      alarm.holds.length && `holds ${alarm.holds.map(plain).join(", ")}`,
+      known,
+      alarm.closed_at && `closed ${time(alarm.closed_at)}`,
+    ].filter(Boolean).join(" · ")),
+    make("span", "actions", alarm.state === "opened" ? acknowledge(alarm) : null));
+  line.tabIndex = -1;
+  return make("li", "", line);
+}
+
+/** Tells the tab how many nobody has acknowledged. */
+export async function count() {
+  const opened = (await get("v1/alarms")).alarms.filter(alarm => alarm.state === "opened");
+  at("alarm-count").textContent = opened.length;
+  at("alarm-count").hidden = !opened.length;
+  at("alarm-count").classList.toggle("critical", opened.some(alarm => alarm.severity === "critical"));
+}
+
+export async function refresh() {
+  const { alarms } = await get(`v1/alarms${at("closed").checked ? "?state=all" : ""}`);
+  const list = at("alarm-list");
+  if (list.contains(document.activeElement) && document.activeElement.matches("button")) return count();
+  const chosen = [...list.querySelectorAll(".row")].indexOf(document.activeElement);
+  list.replaceChildren(...alarms.map(row));
+  if (!alarms.length) list.append(make("li", "empty", "no alarms"));
+  list.querySelectorAll(".row")[chosen]?.focus();
+  return count();
+}
+
+export function begin(again) {
+  at("closed").addEventListener("change", again);
+}

@@ -1,0 +1,95 @@
+// Lines over time or versions, drawn by uPlot (a global of its own script), with a legend in words.
+
+import { make } from "./dom.js";
+
+const HEIGHT = 190, COLOURS = 8;
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
+const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** One figure. `over`: "time" (seconds since 1970) or "version". `show` makes a value's words; `range` of the y axis,
+ * where it is fixed. */
+export class Chart {
+  constructor(title, note, { over, show, range = null }) {
+    Object.assign(this, { over, show, range, plot: null, names: [], data: [[]] });
+    this.legend = make("div", "legend");
+    this.plane = make("div", "plane");
+    this.figure = make("figure", "card", make("figcaption", "", make("h3", "", title), make("small", "", note)),
+      this.plane, this.legend);
+    this.plane.setAttribute("role", "img");
+    this.title = title;
+    new ResizeObserver(() => this.fit()).observe(this.plane);
+  }
+
+  /** `xs` ascending; `lines`: {name: values}, null where there is none. */
+  draw(xs, lines) {
+    const names = Object.keys(lines);
+    this.data = [xs, ...Object.values(lines)];
+    if (!xs.length) return this.empty();
+    if (!this.plot || names.join() !== this.names.join()) this.build(names);
+    else this.plot.setData(this.data);
+    this.tell(null);
+  }
+
+  empty() {
+    this.plot?.destroy();
+    this.plot = null;
+    this.plane.replaceChildren(make("p", "empty", "nothing yet"));
+    this.legend.replaceChildren();
+  }
+
+  build(names = this.names) {
+    this.plot?.destroy();
+    this.plane.replaceChildren();
+    this.names = names;
+    const [ink, grid] = [colour("--dim"), colour("--line")];
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "11px system-ui" };
+    const options = {
+      width: Math.max(200, this.plane.clientWidth),
+      height: HEIGHT,
+      legend: { show: false },
+      cursor: { y: false, drag: { x: false, y: false } },
+      scales: { x: { time: this.over === "time" }, ...(this.range ? { y: { range: this.range } } : {}) },
+      axes: [
+        { ...axis, size: 30, ...(this.over === "version" ? { incrs: STEPS } : { values: (_, ticks) => ticks.map(clock) }) },
+        { ...axis, size: 62, values: (_, ticks) => ticks.map(this.show) },
+      ],
+      series: [{}, ...names.map((label, place) => ({
+        label, stroke: line(place), width: 2, spanGaps: true, points: { size: 5, show: this.data[0].length < 40 },
+      }))],
+      hooks: { setCursor: [plot => this.tell(plot.cursor.idx)] },
+      tzDate: stamp => uPlot.tzDate(new Date(1000 * stamp), "Etc/UTC"),
+    };
+    this.plot = new uPlot(options, this.data, this.plane);
+  }
+
+  /** In the legend the values under the cursor; without one, each line's last. */
+  tell(place) {
+    const values = this.data.slice(1).map(ys => place === null || place === undefined ? ys.findLast(y => y !== null) : ys[place]);
+    const x = place === null || place === undefined ? null : this.data[0][place];
+    const where = x === null ? "last" : this.over === "version" ? `version ${x}` : clock(x);
+    this.legend.replaceChildren(make("small", "", where), ...this.names.map((name, part) =>
+      make("span", "entry", make("i", `swatch c${part % COLOURS}`), `${name} `, make("b", "", worded(this.show, values[part])))));
+    this.plane.setAttribute("aria-label", `${this.title}: ${this.legend.textContent}`);
+  }
+
+  fit() {
+    if (this.plot && this.plane.clientWidth) this.plot.setSize({ width: this.plane.clientWidth, height: HEIGHT });
+  }
+}
+
+const clock = stamp => new Date(1000 * stamp).toISOString().slice(11, 19);
+const line = place => colour(`--c${place % COLOURS}`);
+const worded = (show, value) => value === null || value === undefined ? "–" : show(value);
+
+/** Rows to columns: `xs`, and for each name the values at each x. Of several rows with one x the last counts. */
+export function columns(rows, x, pick) {
+  const xs = [...new Set(rows.map(x))].sort((one, other) => one - other);
+  const place = new Map(xs.map((value, index) => [value, index]));
+  const lines = {};
+  for (const row of rows) {
+    for (const [name, value] of Object.entries(pick(row))) {
+      (lines[name] ??= xs.map(() => null))[place.get(x(row))] = value;
+    }
+  }
+  return [xs, lines];
+}

@@ -1,0 +1,61 @@
+// Lag and health of each stage.
+
+import { at, fill, make, number, percent, plain } from "./dom.js";
+import { get } from "./wire.js";
+
+const SILENT_S = 5;
+const counts = found => Object.entries(found ?? {}).map(([name, count]) => `${number(count)} ${plain(name)}`).join(", ") || "–";
+const card = (title, value, ...notes) => make("div", "card", make("h3", "", title), make("p", "figure", value),
+  ...notes.map(note => make("small", "block", note)));
+
+/** The header's words; the status that they come from. */
+export async function header() {
+  const status = await get("v1/status");
+  at("model").textContent = status.model;
+  at("live").textContent = `version ${status.live} live`;
+  at("live").className = "state live";
+  const wrong = Object.entries(status.readiness.components).filter(([, state]) => state !== "ok");
+  at("ready").textContent = wrong.length ? wrong.map(([name, state]) => `${name}: ${state}`).join("; ") : "ready";
+  at("ready").className = `state ${wrong.length ? "wrong" : "ok"}`;
+  return status;
+}
+
+function cards(status) {
+  const { last_minute: minute, tokens } = status;
+  at("cards").replaceChildren(
+    card("Turns answered", number(status.turns.answered), "by this process"),
+    card("Tokens generated", number(tokens.generated), "by this process"),
+    card("Cached prompt tokens", tokens.cached_share === null ? "–" : percent(tokens.cached_share),
+      `${number(tokens.cached)} of ${number(tokens.cached + tokens.prefilled)}`),
+    card("Your last minute", number(minute.turns), counts({ requests: minute.requests, errors: minute.errors }),
+      minute.complete ? "all replicas" : "this one alone"),
+    card("Versions", number(Object.values(status.versions ?? {}).reduce((sum, count) => sum + count, 0)),
+      counts(status.versions)));
+}
+
+export async function refresh() {
+  const [status, stages, fleet] = await Promise.all([header(), get("v1/stages"), get("v1/fleet")]);
+  cards(status);
+  const states = Object.entries(stages.readiness.components);
+  const read = new Map(stages.data.map(stage => [stage.stage, stage]));
+  const others = states.filter(([name]) => !read.has(name)).map(([name]) => ({ stage: name }));
+  fill(at("stages"), [...stages.data, ...others].map(({ stage, topic, behind }) => {
+    const state = stages.readiness.components[stage];
+    return [[state === undefined ? stage : `${stage}: ${state}`, state === undefined ? "" : state === "ok" ? "ok" : "wrong"],
+      topic, topic === undefined ? "" : behind === null ? ["the log does not answer", "wrong"] : number(behind)];
+  }), "none");
+  fill(at("fleet"), fleet.data.map(engine => [
+    engine.name,
+    [engine.state, engine.state],
+    [engine.lane, engine.lane === "canary" ? "canary" : ""],
+    engine.serving,
+    engine.target,
+    engine.held.join(" "),
+    [`${engine.heartbeat_age_s.toFixed(1)} s`, engine.heartbeat_age_s > SILENT_S ? "wrong" : ""],
+    [engine.detail, ...Object.entries(engine.refused).map(([version, why]) => `refused ${version}: ${why}`)]
+      .filter(Boolean).join("; "),
+  ]), "no engine has spoken");
+  const reasons = Object.entries(status.turns.untrainable).sort((one, other) => other[1] - one[1]);
+  fill(at("untrainable"), reasons.map(([reason, count]) =>
+    [plain(reason), number(count), percent(count / Math.max(1, status.turns.answered))]), "none");
+}

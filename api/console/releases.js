@@ -1,0 +1,82 @@
+// Versions, what became of them, and the operator's word.
+
+import { at, button, make, number, percent, plain, state, time } from "./dom.js";
+import { ask } from "./order.js";
+import { get } from "./wire.js";
+
+const VERSIONS = 60, STEPS = 100;
+const MEANING = {
+  promote: "Serve it now, to everybody.",
+  hold: "Do nothing with it until it is promoted, rolled back or unheld.",
+  unhold: "Let it go its way again.",
+  rollback: "Serve it again, at once; what came after it is taken back.",
+  pin: "Serve it, and release nothing else until it is unpinned.",
+  unpin: "Release again.",
+};
+const WORDS = { rollback: "roll back to" };
+let report = () => {};
+
+/** What may be done with a version, as far as its state tells; the controller has the last word. */
+function orders(policy, standing) {
+  if (policy.version === standing.live) return [standing.pinned === policy.version ? "unpin" : "pin"];
+  if (policy.state === "retired") return ["rollback"];
+  if (policy.state !== "candidate" && policy.state !== "canary") return [];
+  return ["promote", standing.held.includes(policy.version) ? "unhold" : "hold"];
+}
+
+function order(kind, version) {
+  const words = WORDS[kind] ?? kind;
+  return button(words, kind, () => ask({
+    title: `${words} version ${version}`,
+    meaning: MEANING[kind],
+    path: `v1/policies/${version}/${kind}`,
+    word: "why",
+    needed: true,
+    done: answer => {
+      report(answer.status === "accepted" ? "The order is given; the release controller has not answered yet." : "");
+      return refresh();
+    },
+  }));
+}
+
+function row(policy, standing) {
+  const held = standing.held.includes(policy.version), pinned = standing.pinned === policy.version;
+  const line = make("div", "row version",
+    make("b", "", `version ${policy.version}`),
+    make("span", "", state(policy.state), held ? make("span", "state held", "held") : null, pinned ? state("pinned") : null),
+    make("small", "meta", `${time(policy.created_at)} · from ${policy.parent ?? "nothing"} · ${number(policy.turns)} turns`
+      + ` in ${number(policy.updates)} updates`),
+    make("span", "actions", ...orders(policy, standing).map(kind => order(kind, policy.version))));
+  line.tabIndex = -1;
+  return make("li", "", line);
+}
+
+function canary(running) {
+  at("canary").hidden = !running;
+  if (!running) return;
+  const figures = Object.entries(running.figures).map(([name, value]) => `${plain(name)} ${value.toPrecision(3)}`);
+  at("canary").replaceChildren(make("h2", "", "Canary"), make("p", "",
+    `Version ${running.canary} against ${running.control} for ${percent(running.share)} of users, since ${time(running.started_at)} UTC`),
+  make("small", "", figures.join(" · ")));
+}
+
+const step = release => make("li", release.state, make("time", "", time(release.at)), make("div", "",
+  make("b", "", `version ${release.version} `), state(release.state),
+  make("small", "", ` by ${release.by}`), make("small", "block", release.why)));
+
+export async function refresh() {
+  const [standing, status] = await Promise.all([get(`v1/policies?limit=${VERSIONS}`), get("v1/status")]);
+  const after = Math.max(0, (status.last_release ?? 0) - STEPS);
+  const releases = await get(`v1/releases?after=${after}&limit=${STEPS}`);
+  canary(standing.experiment);
+  const chosen = [...at("versions").querySelectorAll(".row")].indexOf(document.activeElement);
+  if (!at("versions").contains(document.activeElement) || chosen >= 0) {
+    at("versions").replaceChildren(...standing.data.map(policy => row(policy, standing)));
+    at("versions").querySelectorAll(".row")[chosen]?.focus();
+  }
+  at("timeline").replaceChildren(...releases.data.reverse().map(step));
+}
+
+export function begin(tell) {
+  report = tell;
+}

@@ -1,0 +1,64 @@
+// Talks to the service that served the page. The key for reading lives as long as the tab; the admin's only in memory.
+
+import { at } from "./dom.js";
+
+const TIMEOUT_MS = 15000;
+const AGAIN_MS = 1000;
+const key = at("key");
+key.value = sessionStorage.getItem("onward-key") ?? "";
+key.addEventListener("change", () => {
+  sessionStorage.setItem("onward-key", key.value);
+  document.dispatchEvent(new Event("key"));
+});
+
+const headers = text => text ? { Authorization: `Bearer ${text}` } : {};
+
+async function answered(response) {
+  const body = await response.json();
+  if (!response.ok) throw new Error(body.error?.message ?? `status ${response.status}`);
+  return body;
+}
+
+export async function get(path) {
+  const signal = AbortSignal.timeout(TIMEOUT_MS);
+  return answered(await fetch(path, { headers: headers(key.value), cache: "no-store", signal }));
+}
+
+export async function post(path, body, adminKey) {
+  return answered(await fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", ...headers(adminKey || key.value) },
+    body: JSON.stringify(body),
+    signal: AbortSignal.timeout(TIMEOUT_MS),
+  }));
+}
+
+/** Server-sent events from `path(last)` on, until `signal`; after a break again from the last one on. `EventSource`
+ * would not send a key. */
+export async function follow(path, last, signal, take, broken) {
+  while (!signal.aborted) {
+    try {
+      const response = await fetch(path(last), { headers: headers(key.value), cache: "no-store", signal });
+      if (!response.ok) await answered(response);
+      broken("");
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let rest = "";;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        const events = (rest + value).split("\n\n");
+        rest = events.pop();
+        for (const event of events) {
+          const line = event.split("\n").find(each => each.startsWith("data: "));
+          if (!line) continue;
+          const found = JSON.parse(line.slice(6));
+          last = found.sequence;
+          take(found);
+        }
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      broken(`the stream of rewards broke: ${error.message}`);
+    }
+    await new Promise(wake => setTimeout(wake, AGAIN_MS));
+  }
+}
