@@ -32,6 +32,16 @@ def test_the_same_past_under_two_specs(lab: ModuleType) -> None:
     assert (fix.correlation, fix.new.turns, sum(fix.new.histogram)) == (None, 0, 0)
 
 
+def test_a_reward_of_nothing_has_no_sign_to_change(lab: ModuleType) -> None:
+    events = lab.Events()
+    turn = events.turn("s", 0)
+    past = [turn, events.outcome(turn, "accepted", False, 10)]
+    silent = RewardSpec.model_validate({"outcomes": {"accepted": ACCEPTED | {"false_weight": 0.0}}})
+    old, new = (last_rewards(lab.score(spec, past, until=lab.at(10_000))) for spec in (OLD, silent))
+    assert [reward.value for reward in new.values()] == [0.0]
+    assert compare(old, new)[0].changed_sign == 0
+
+
 def test_nothing_rewarded_is_shown_as_nothing(lab: ModuleType) -> None:
     whole = compare({}, {})[0]
     assert (whole.old.turns, whole.changed_sign, whole.old.histogram) == (0, None, (0,) * BINS)

@@ -1,6 +1,7 @@
 """What the scorer concludes from how a conversation goes on, told by a client that never sends feedback."""
 
 import json
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -8,6 +9,9 @@ import pytest
 
 from core.events import Completion, Outcome, ToolCall
 from core.reward_spec import DerivedSpec, RewardSpec
+from core.store import open_sqlite
+from core.store.turns import get_turn_outcomes
+from scoring.book import Book
 from scoring.derived.conversation import Call
 from scoring.derived.follow_ups import _likeness
 from scoring.derived.results import verdict_of
@@ -88,6 +92,20 @@ def concluded(lab: ModuleType, chat: Chat, *told: Outcome) -> dict[tuple[int, st
     return {
         (numbers[reward.inference_id], name): value for reward in rewards for name, value in reward.components.items()
     }
+
+
+def test_what_was_concluded_stands_beside_what_was_said(lab: ModuleType, chat: Chat) -> None:
+    """In the store, with its source, for whoever asks what a reward was made of."""
+    chat.ask("write a function that sums xs", 0)
+    chat.ask("wrong.", 10)
+    store, book = open_sqlite(Path(":memory:")), Book(SPEC)
+    with store.begin() as connection:
+        book.take(connection, lab.records_of(chat.turns))
+    with store.read() as connection:
+        (outcome,) = get_turn_outcomes(connection, [chat.turns[0].inference_id])
+    store.close()
+    assert (outcome.name, outcome.value, outcome.source) == ("follow_up", True, "derived")
+    assert outcome.outcome_id in book.rewards[0].outcome_ids
 
 
 # ------------------------------------------------------------------------------------------------ the user's words
