@@ -4,12 +4,12 @@ import base64
 import shutil
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.services import jars
 from deploy.services.programs import path_of
-from deploy.services.server import Server, ServiceError
+from deploy.services.server import Server, ServiceError, spawn
 
 
 class Broker(Server):
@@ -68,8 +68,9 @@ class Broker(Server):
         if done.returncode:
             raise ServiceError(f"Kafka's storage could not be made:\n{done.stdout}{done.stderr}")
 
-    def command(self) -> Sequence[str]:
-        return [*_java("warn"), "kafka.Kafka", str(self._file)]
+    def spawn(self) -> int:
+        command = [*_java("warn"), "kafka.Kafka", str(self._file)]
+        return spawn(command, self.log)
 
     def mark(self) -> str:
         return f"kafka.Kafka {self._file}"

@@ -1,9 +1,7 @@
 """Redis, with its append-only file."""
 
-from collections.abc import Sequence
-
 from deploy.services.programs import path_of
-from deploy.services.server import Server
+from deploy.services.server import Server, spawn
 
 
 class Redis(Server):
@@ -16,10 +14,11 @@ class Redis(Server):
     def prepare(self) -> None:
         """Redis makes what it needs."""
 
-    def command(self) -> Sequence[str]:
+    def spawn(self) -> int:
         flags = ["--port", str(self.ports["port"]), "--bind", "127.0.0.1", "--dir", str(self.directory)]
         title = ["--proc-title-template", f"{{title}} {self.address}"]  # named from its start on, not only later
-        return [path_of("redis-server"), *flags, "--appendonly", "yes", "--save", "", *title]
+        command = [path_of("redis-server"), *flags, "--appendonly", "yes", "--save", "", *title]
+        return spawn(command, self.log)
 
     def mark(self) -> str:
         return self.address

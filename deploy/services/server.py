@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ class ServiceError(Exception):
     """What went wrong, for the user."""
 
 
-class Server:
+class Server(ABC):
     """`up` and `down` may be repeated. The ports are the OS's choice and are kept, so that clients find it again."""
 
     name: str
@@ -31,20 +32,17 @@ class Server:
 
     # ------------------------------------------------------------------------------------------ of each kind
 
+    @abstractmethod
     def prepare(self) -> None:
         """Make data and configuration, if they are not there."""
-        raise NotImplementedError
 
-    def command(self) -> Sequence[str]:
-        raise NotImplementedError
-
-    def mark(self) -> str:
-        """What only this server's command line contains."""
-        raise NotImplementedError
-
+    @abstractmethod
     def spawn(self) -> int:
         """Start it; returns its pid."""
-        return spawn(self.command(), self.log)
+
+    @abstractmethod
+    def mark(self) -> str:
+        """What only this server's command line contains."""
 
     # ------------------------------------------------------------------------------------------ all alike
 
@@ -102,7 +100,9 @@ class Server:
         return json.loads(self._state.read_text()) if self._state.exists() else {}
 
     def _write(self, pid: int, ports: Mapping[str, int]) -> None:
-        self._state.write_text(json.dumps({"pid": pid, "ports": ports}))
+        whole = self._state.with_suffix(".part")  # a crash may leave that one torn, and never the one that is read
+        whole.write_text(json.dumps({"pid": pid, "ports": ports}))
+        whole.replace(self._state)
 
 
 def spawn(command: Sequence[str], log: Path) -> int:
