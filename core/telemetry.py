@@ -73,6 +73,12 @@ REWARD_VALUE = _gauge("reward_value", "Mean reward of the last 200 first revisio
 SCORER_LAG = _gauge("scorer_lag_records", "Records not yet in the ledger")
 SCORER_ODDITIES = _counter("scorer_oddities", "Records that the scorer could not use as they came, by reason", "reason")
 OPEN_TURNS = _gauge("ledger_open_turns", "Turns that wait for their outcomes")
+WATCHED_TURNS = _counter("watched_turns", "Turns that monitors have seen")
+WATCHED_NOW = _gauge("watched_turns_held", "Turns in the monitors' memory")
+WATCH_LAG = _gauge("monitor_lag_records", "Records that monitors have yet to read, as of the last look")
+LOOK_SECONDS = _gauge("monitor_look_seconds", "How long the monitors' last look took")
+ALARMS = _counter("alarms", "Alarms opened, by monitor and severity", "monitor", "severity")
+ALARMS_OPEN = _gauge("alarms_open", "Alarms not closed, by monitor, severity and state", "monitor", "severity", "state")
 # learner
 UPDATES = _counter("learner_updates", "Optimizer steps")
 LEARNED_TURNS = _counter("learned_turns", "Turn revisions that trained weights", "kind")

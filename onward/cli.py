@@ -89,6 +89,15 @@ def release(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None
 
 
 @app.command
+def watch(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
+    """Watch turns and rewards for a model that games them, and raise alarms, until stopped; a second one stands by.
+    `run` does it, too."""
+    from onward.stages import run_watch
+
+    run_watch(directory, _overrides(set_ or []), child)
+
+
+@app.command
 def archive(
     directory: Directory = DEFAULT_DIRECTORY,
     *,

@@ -23,6 +23,7 @@ from onward.wiring import (
     build_archive,
     build_host,
     build_learner,
+    build_monitors,
     build_releases,
     build_scorer,
     build_writer,
@@ -61,6 +62,11 @@ def run_learner(directory: Path, overrides: Mapping[str, str], child: str | None
 def run_release(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
     """The release controller, until SIGTERM."""
     _run(directory, overrides, "release", lambda foundation: build_releases(foundation, foundation.log, None), child)
+
+
+def run_watch(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
+    """The monitors, until SIGTERM."""
+    _run(directory, overrides, "watch", lambda foundation: build_monitors(foundation, foundation.log), child)
 
 
 def run_archive(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:

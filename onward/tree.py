@@ -87,6 +87,8 @@ def _children(layout: Layout, settings: Settings) -> list[Child]:
         children += [_child(layout, f"{stage}-{number}", stage) for number in range(1, count + 1)]
     if settings.learner.enabled:
         children.append(_child(layout, "learner", "learn"))
+    if settings.monitors.enabled:
+        children.append(_child(layout, "monitors", "watch"))
     if settings.archive.has_work:
         children.append(_child(layout, "archive", "archive"))
     return children + host_children(layout, settings)

@@ -27,6 +27,7 @@ from core.settings.ingest import IngestSettings
 from core.settings.kafka import KafkaSettings
 from core.settings.learner import LearnerSettings
 from core.settings.metrics import MetricsSettings
+from core.settings.monitors import MonitorSettings
 from core.settings.postgres import PostgresSettings
 from core.settings.processes import ProcessSettings
 from core.settings.redis import RedisSettings
@@ -47,6 +48,7 @@ __all__ = [
     "KafkaSettings",
     "LearnerSettings",
     "MetricsSettings",
+    "MonitorSettings",
     "NamespaceSettings",
     "PostgresSettings",
     "ProcessSettings",
@@ -73,6 +75,8 @@ class Settings(Section):
     ingest: IngestSettings = IngestSettings()
     archive: ArchiveSettings = ArchiveSettings()
     scoring: ScoringSettings = ScoringSettings()
+    monitors: MonitorSettings = MonitorSettings()
+    """What the model and its users are watched for."""
     learner: LearnerSettings = LearnerSettings()
     serving: ServingSettings = ServingSettings()
     release: ReleaseSettings = ReleaseSettings()

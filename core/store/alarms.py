@@ -125,8 +125,9 @@ def put_references(connection: Connection, references: Sequence[tuple[Namespace,
     upsert(connection, _references, [{"namespace": n, "workload": w, "record": record} for n, w, record in references])
 
 
-def list_references(connection: Connection) -> list[tuple[Namespace, str, bytes]]:
-    return [(Namespace(row.namespace), row.workload, row.record) for row in connection.execute(select(_references))]
+def get_reference(connection: Connection, namespace: Namespace, workload: str) -> bytes | None:
+    of_workload = _references.c.namespace == namespace, _references.c.workload == workload
+    return connection.execute(select(_references.c.record).where(*of_workload)).scalar()
 
 
 def _alarm(row: Row[Any]) -> StoredAlarm:

@@ -51,6 +51,8 @@ def build_service(foundation: Foundation) -> Service:
         "traffic": traffic,
         **serving.stages,
     }
+    if settings.monitors.enabled:
+        stages["monitors"] = build_monitors(foundation, log)
     if settings.release.controller:
         stages["releases"] = releases = build_releases(foundation, log, serving.targets_changed)
         serving.when_status_changes(releases.wake)
@@ -103,6 +105,22 @@ def build_scorer(foundation: Foundation, log: EventLog, announcer: Announcer | N
     from scoring.stage import Scorer
 
     return Scorer(log, foundation.store, foundation.spec, foundation.settings.scoring, foundation.clock, announcer)
+
+
+def build_monitors(foundation: Foundation, log: EventLog) -> Stage:
+    """Where other machines may run them, too, only the holder of the lease watches; another stands by. Raises
+    ConfigError."""
+    from onward.leased import Leased
+    from scoring.watching import Watcher
+
+    settings, store, clock = foundation.settings, foundation.store, foundation.clock
+
+    def make() -> Watcher:
+        return Watcher(log, store, foundation.spec, settings.monitors, clock)
+
+    if not foundation.is_shared:
+        return make()
+    return Leased("monitors", holder(), store, clock, settings.release.lease_s, make)
 
 
 def build_live_state(foundation: Foundation) -> LiveState:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from scoring.monitors import conduct, signals, users
-from scoring.monitors.watched import Watched, watch, with_reward
-from scoring.monitors.window import Finding, Window
+from scoring.monitors.watched import Watched, hear, watch, with_reward
+from scoring.monitors.window import LEAST, Finding, Window
 
-__all__ = ["MONITORS", "Finding", "Monitor", "Watched", "Window", "watch", "with_reward"]
+__all__ = ["LEAST", "MONITORS", "Finding", "Monitor", "Watched", "Window", "hear", "watch", "with_reward"]
 
 Examine = Callable[[Window], Finding | None]
 Severity = Literal["warning", "critical"]
@@ -16,41 +16,44 @@ Severity = Literal["warning", "critical"]
 
 @dataclass(frozen=True)
 class Monitor:
-    """`critical` ones hold releases: the model does what it should not. The others are for people to look at."""
+    """`critical` ones hold releases: the model does what it should not. The others are for people to look at. `ripe`
+    ones look at what became of turns, which must be old enough to tell."""
 
     name: str
     examine: Examine
     severity: Severity
+    ripe: bool
 
     @property
     def meaning(self) -> str:
         return " ".join((self.examine.__doc__ or "").split())
 
 
-_HOLD: Final[tuple[Examine, ...]] = (
-    conduct.invalid_calls,
-    conduct.questions,
-    conduct.no_edits,
-    conduct.silence,
-    conduct.refusals,
-    conduct.length,
-    conduct.repetition,
-    conduct.entropy_collapse,
-    conduct.entropy_blowup,
-    signals.dropped,
-    signals.reported_against_verified,
-    signals.judge_against_outcome,
-    signals.simulated_against_production,
-)
-_WARN: Final[tuple[Examine, ...]] = (
-    conduct.brevity,
-    conduct.effort,
-    signals.coverage,
-    signals.component_share,
-    users.reward_mass,
-    users.feedback_rate,
-)
+def _made(severity: Severity, *examine: Examine, ripe: bool = False) -> tuple[Monitor, ...]:
+    return tuple(Monitor(each.__name__, each, severity, ripe) for each in examine)
+
+
 MONITORS: Final = (
-    *(Monitor(examine.__name__, examine, "critical") for examine in _HOLD),
-    *(Monitor(examine.__name__, examine, "warning") for examine in _WARN),
+    *_made(
+        "critical",
+        conduct.invalid_calls,
+        conduct.questions,
+        conduct.no_edits,
+        conduct.silence,
+        conduct.refusals,
+        conduct.length,
+        conduct.repetition,
+        conduct.entropy_collapse,
+        conduct.entropy_blowup,
+    ),
+    *_made(
+        "critical",
+        signals.dropped,
+        signals.reported_against_verified,
+        signals.judge_against_outcome,
+        signals.simulated_against_production,
+        ripe=True,
+    ),
+    *_made("warning", conduct.brevity, conduct.effort),
+    *_made("warning", signals.coverage, signals.component_share, users.reward_mass, users.feedback_rate, ripe=True),
 )

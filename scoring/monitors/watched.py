@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from core.events import Arm, Completion, Environment, Purpose
+from core.events import Arm, Completion, Environment, Outcome, Purpose
 from core.ids import InferenceId, Namespace, SessionId, Version
 from core.reward_spec import DerivedSpec
 from scoring.facts import has_malformed_call
@@ -86,6 +86,15 @@ def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
 
 def with_reward(turn: Watched, value: float, components: Mapping[str, float]) -> Watched:
     return msgspec.structs.replace(turn, value=value, components=dict(components))
+
+
+def hear(turn: Watched, outcome: Outcome) -> Watched:
+    """The last word of a name counts; a withdrawal takes it back. What the scorer concludes is not in the log."""
+    kind = "judged" if outcome.source == "judge" else "told"
+    heard: dict[str, float] = {name: value for name, value in getattr(turn, kind).items() if name != outcome.name}
+    if not outcome.withdrawn:
+        heard[outcome.name] = float(outcome.value) if isinstance(outcome.value, bool | int | float) else 1.0
+    return msgspec.structs.replace(turn, **{kind: heard})
 
 
 def repetition(token_ids: Sequence[int]) -> float:

@@ -167,10 +167,12 @@ def test_what_changes_while_it_is_told_is_told_again(store: Store) -> None:
 
 
 def test_references_replace_what_was_there(store: Store) -> None:
-    rows = [(Namespace("ada"), "write", b"1"), (Namespace("ada"), "fix", b"2")]
+    ada = Namespace("ada")
     with store.begin() as connection:
-        alarms.put_references(connection, rows)
-        alarms.put_references(connection, [(Namespace("ada"), "fix", b"3")])
+        alarms.put_references(connection, [(ada, "write", b"1"), (ada, "fix", b"2")])
+        alarms.put_references(connection, [(ada, "fix", b"3")])
         alarms.put_references(connection, [])
     with store.read() as connection:
-        assert sorted(alarms.list_references(connection)) == [rows[1][:2] + (b"3",), rows[0]]
+        assert alarms.get_reference(connection, ada, "write") == b"1"
+        assert alarms.get_reference(connection, ada, "fix") == b"3"
+        assert alarms.get_reference(connection, Namespace("bob"), "fix") is None

@@ -1,0 +1,115 @@
+"""Alarms of what monitors find: opened once, closed when their monitor has been content for a while, told to the log.
+
+The store has the last word on what is open, so that a stage that starts again opens nothing twice. A monitor is content
+when it sees enough turns and none of what it looks for; too few turns say nothing, and close nothing.
+"""
+
+import logging
+import secrets
+from collections import Counter
+from datetime import UTC, datetime
+
+from core import telemetry
+from core.alarms import RELEASE, Opening
+from core.events import Topic
+from core.ids import Namespace
+from core.ports import Clock, EventLog, Store
+from core.settings import MonitorSettings
+from core.store import alarms
+from scoring.monitors import Finding, Monitor, Window
+
+_PAGE = 256
+Subject = tuple[str, Namespace, str]  # monitor, namespace, workload
+logger = logging.getLogger(__name__)
+
+
+class Alarms:
+    """Its methods raise StoreUnavailable and LogUnavailable; again is then right."""
+
+    def __init__(self, log: EventLog, store: Store, settings: MonitorSettings, clock: Clock) -> None:
+        self._log, self._store, self._settings, self._clock = log, store, settings, clock
+        self._open: dict[Subject, str] = {}
+        self._content_since: dict[Subject, datetime] = {}
+
+    def load(self, watching: frozenset[str]) -> None:
+        """What is open; that of monitors which no longer look is closed."""
+        with self._store.begin() as connection:
+            for alarm in alarms.open_alarms(connection):
+                found = alarm.opening
+                if found.monitor in watching:
+                    self._open[found.monitor, found.namespace, found.workload] = alarm.alarm_id
+                else:
+                    alarms.close_alarm(connection, alarm.alarm_id, self._clock.now())
+
+    def judge(self, monitor: Monitor, subject: Subject, finding: Finding | None, window: Window) -> None:
+        if finding is None:
+            return
+        if finding.trips:
+            self._content_since.pop(subject, None)
+            if subject not in self._open:
+                self._raise(monitor, subject, finding, window)
+        elif subject in self._open:
+            now = self._clock.now()
+            since = self._content_since.setdefault(subject, now)
+            if (now - since).total_seconds() >= self._settings.close_after_s:
+                self._close(subject, now)
+
+    def tell(self) -> int:
+        """The log, at least once, of each change; how many these were."""
+        with self._store.read() as connection:
+            waiting = alarms.untold(connection, _PAGE)
+        if waiting:
+            self._log.append_blocking(Topic.ALARMS, [alarm.event() for alarm in waiting])
+            with self._store.begin() as connection:
+                alarms.mark_told(connection, waiting)
+        return len(waiting)
+
+    def count(self) -> None:
+        """For the metrics: also what others opened and acknowledged."""
+        with self._store.read() as connection:
+            known = alarms.open_alarms(connection)
+        counts = Counter((alarm.opening.monitor, alarm.opening.severity, alarm.state) for alarm in known)
+        telemetry.ALARMS_OPEN.clear()
+        for (monitor, severity, state), count in counts.items():
+            telemetry.ALARMS_OPEN.labels(monitor=monitor, severity=severity, state=state).set(count)
+
+    def _raise(self, monitor: Monitor, subject: Subject, finding: Finding, window: Window) -> None:
+        _, namespace, workload = subject
+        holds = (RELEASE,) if monitor.severity == "critical" and self._settings.hold_releases else ()
+        times = [turn.at_s for turn in window.recent]
+        opening = Opening(
+            alarm_id=f"{monitor.name}-{secrets.token_hex(4)}",
+            monitor=monitor.name,
+            meaning=monitor.meaning,
+            severity=monitor.severity,
+            namespace=namespace,
+            workload=workload,
+            figures=finding.figures,
+            holds=holds,
+            opened_at=self._clock.now(),
+            window_start=datetime.fromtimestamp(min(times), UTC),
+            window_end=datetime.fromtimestamp(max(times), UTC),
+        )
+        with self._store.begin() as connection:
+            is_new = alarms.open_alarm(connection, opening)
+        if is_new:
+            telemetry.ALARMS.labels(monitor=monitor.name, severity=monitor.severity).inc()
+            figures = ", ".join(f"{name} {value:.3g}" for name, value in sorted(finding.figures.items()))
+            logger.warning("alarm %s: workload %s of %s: %s", opening.alarm_id, workload, namespace, figures)
+            self._open[subject] = opening.alarm_id
+        else:
+            self._adopt(subject)
+
+    def _adopt(self, subject: Subject) -> None:
+        """Another stage, whose lease ended, has opened one."""
+        with self._store.read() as connection:
+            for alarm in alarms.open_alarms(connection):
+                found = alarm.opening
+                if (found.monitor, found.namespace, found.workload) == subject:
+                    self._open[subject] = alarm.alarm_id
+
+    def _close(self, subject: Subject, now: datetime) -> None:
+        with self._store.begin() as connection:
+            alarms.close_alarm(connection, self._open[subject], now)
+        logger.info("alarm %s is closed", self._open[subject])
+        del self._open[subject], self._content_since[subject]

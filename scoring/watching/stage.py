@@ -1,0 +1,221 @@
+"""The stage that watches: turns, outcomes and rewards from the log, windows in memory, monitors over them, alarms.
+
+It is a reader, no group: windows are made again at a start from the end of the log, and what the log no longer has is
+too old to be looked at, so retention need not wait for it. What must outlive that is in the store: references, and
+which alarms are open.
+
+A turn is ripe by the time of rewards, not by the wall clock: a scorer that stands still drops no turns.
+"""
+
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from core import telemetry
+from core.errors import ConfigError, Unavailable
+from core.events import Completion, Event, Outcome, Reward, Topic
+from core.ids import InferenceId, Namespace
+from core.ports import Clock, EventLog, Store, TopicPartition
+from core.reward_spec import RewardSpec
+from core.settings import MonitorSettings
+from core.store import alarms as stored
+from scoring.monitors import MONITORS, hear, watch, with_reward
+from scoring.watching.alarms import Alarms
+from scoring.watching.turns import Turns
+from scoring.watching.workload import Workload
+
+_TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
+_POLL_RECORDS: Final = 512
+_REBUILT_RECORDS: Final = 20_000  # of each topic, at a start
+_MOST_WORKLOADS: Final = 100  # clients name them; beyond it the one that was silent for longest is forgotten
+_MOST_EARLY: Final = 4096
+_GRACE_S: Final = 5.0  # beyond a wait, until its reward is in the log
+_LONGEST_MATURITY_S: Final = 3600.0
+_MOST_LOOKING: Final = 0.05  # share of the time
+_WATCHED: Final = frozenset({"turn", "suggestion"})
+Key = tuple[Namespace, str]
+logger = logging.getLogger(__name__)
+
+
+class Watcher:
+    """A stage: `step` until told to `close`. Not thread-safe. Raises ConfigError for a monitor that there is not."""
+
+    def __init__(self, log: EventLog, store: Store, spec: RewardSpec, settings: MonitorSettings, clock: Clock) -> None:
+        unknown = set(settings.off) - {monitor.name for monitor in MONITORS}
+        if unknown:
+            names = ", ".join(monitor.name for monitor in MONITORS)
+            raise ConfigError(f"settings: monitors.off: no monitor {', '.join(sorted(unknown))}; there are {names}")
+        self._log, self._store, self._spec, self._settings, self._clock = log, store, spec, settings, clock
+        self._monitors = [monitor for monitor in MONITORS if monitor.name not in settings.off]
+        self._alarms = Alarms(log, store, settings, clock)
+        self._reader = log.reader(_TOPICS)
+        self._behind: dict[TopicPartition, int] | None = None  # where the log ended when we came; None: not begun
+        self._past: list[Event] = []  # what is read of it, until all is
+        self._waiting: deque[Event] = deque()  # read, and not taken yet
+        self._turns = Turns()
+        self._workloads: OrderedDict[Key, Workload] = OrderedDict()  # the one that spoke last is last
+        self._early: OrderedDict[InferenceId, Reward] = OrderedDict()
+        self._rewarded_s = float("-inf")
+        self._look_at_s = float("-inf")
+
+    def step(self, timeout_s: float) -> int:
+        """Take what is there; how many records it was. Waits while log or store are away. Raises NewerSchema."""
+        try:
+            if self._behind is None:
+                self._begin()
+            records = self._reader.poll(_POLL_RECORDS, timeout_s)
+            self._take([record.event for record in records if record.event is not None])
+            while self._waiting:
+                self._take_one(self._waiting[0])
+                self._waiting.popleft()
+            if time.monotonic() >= self._look_at_s and not self._behind:
+                took_s = self._look()
+                self._look_at_s = time.monotonic() + max(self._settings.every_s, took_s / _MOST_LOOKING)
+        except Unavailable as error:
+            logger.warning("monitors: %s; trying again", error)
+            time.sleep(timeout_s)
+            return 0
+        return len(records)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def _begin(self) -> None:
+        """Go back as far as windows may reach."""
+        self._alarms.load(frozenset(monitor.name for monitor in self._monitors))
+        oldest = self._clock.now() - timedelta(seconds=self._settings.window_s + _LONGEST_MATURITY_S)
+        behind = {}
+        for topic in _TOPICS:
+            count = self._log.partitions(topic)
+            for source in (TopicPartition(topic, number) for number in range(count)):
+                end = self._log.end(source)
+                start = max(self._log.offset_at(source, oldest), end - _REBUILT_RECORDS // count)
+                self._reader.seek(source, max(start, self._log.earliest(source)))
+                behind[source] = end
+        self._behind = behind
+        self._take([])
+
+    def _take(self, events: Sequence[Event]) -> None:
+        """The past whole and in order of time, as partitions are not read side by side; then as it comes."""
+        if not self._behind:
+            self._waiting += events
+            return
+        self._past += events
+        self._behind = {source: end for source, end in self._behind.items() if self._reader.position(source) < end}
+        if self._behind:
+            return
+        turns = [event for event in self._past if isinstance(event, Completion)]
+        self._waiting += sorted(turns, key=attrgetter("received_at"))
+        self._waiting += [event for event in self._past if not isinstance(event, Completion)]
+        self._past = []
+
+    def _take_one(self, event: Event) -> None:
+        match event:
+            case Completion() if event.inference_id not in self._turns:  # the log may hold it twice
+                self._take_turn(event)
+            case Outcome():
+                for inference_id in self._turns.about(event):
+                    self._turns.change(inference_id, partial(hear, outcome=event))
+            case Reward():
+                self._take_reward(event)
+
+    def _take_turn(self, turn: Completion) -> None:
+        """Of a user who went away, or an engine that failed, nothing can be said of the model; the holdback is served
+        by the first one."""
+        if (
+            turn.purpose not in _WATCHED
+            or turn.finish_reason in ("abort", "error")
+            or turn.arm not in ("live", "canary")
+        ):
+            return
+        patterns = self._spec.rules(turn.workload, turn.namespace).derived
+        self._workload(turn).add(watch(turn, patterns))
+        telemetry.WATCHED_TURNS.inc()
+        early = self._early.pop(turn.inference_id, None)
+        if early is not None:
+            self._take_reward(early)
+
+    def _take_reward(self, reward: Reward) -> None:
+        self._rewarded_s = max(self._rewarded_s, reward.decided_at.timestamp())
+        if self._turns.change(reward.inference_id, lambda turn: with_reward(turn, reward.value, reward.components)):
+            return
+        self._early[reward.inference_id] = reward
+        if len(self._early) > _MOST_EARLY:
+            self._early.popitem(last=False)
+
+    # ------------------------------------------------------------------------------------------ workloads
+
+    def _workload(self, turn: Completion) -> Workload:
+        key = turn.namespace, turn.workload
+        if key not in self._workloads:
+            self._workloads[key] = self._make(key)
+            if len(self._workloads) > _MOST_WORKLOADS:
+                _, forgotten = self._workloads.popitem(last=False)
+                forgotten.close()
+        self._workloads.move_to_end(key)
+        return self._workloads[key]
+
+    def _make(self, key: Key) -> Workload:
+        with self._store.read() as connection:
+            reference = stored.get_reference(connection, *key)
+        make = partial(Workload, self._turns, self._settings, self._maturity_s(key))
+        try:
+            return make(reference)
+        except msgspec.DecodeError as error:
+            logger.warning("monitors: the reference of workload %s of %s is made anew: %s", key[1], key[0], error)
+            return make(None)
+
+    def _maturity_s(self, key: Key) -> float:
+        if self._settings.maturity_s is not None:
+            return self._settings.maturity_s
+        namespace, workload = key
+        rules = self._spec.rules(workload, namespace)
+        longest_s = max((rules.suggestion.wait_s, *(outcome.wait_s for outcome in rules.outcomes.values())))
+        return min(longest_s, _LONGEST_MATURITY_S) + _GRACE_S
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    def _look(self) -> float:
+        """How long it took, in seconds."""
+        began_s, now_s = time.monotonic(), self._clock.now().timestamp()
+        for key, workload in self._workloads.items():
+            workload.pass_time(now_s, self._rewarded_s)
+            if workload.has_news:
+                self._examine(key, workload)
+                workload.has_news = False
+        self._save()
+        self._alarms.tell()
+        self._alarms.count()
+        telemetry.WATCHED_NOW.set(len(self._turns))
+        telemetry.WATCH_LAG.set(
+            sum(self._log.end(source) - self._reader.position(source) for source in self._reader.assignment())
+        )
+        took_s = time.monotonic() - began_s
+        telemetry.LOOK_SECONDS.set(took_s)
+        return took_s
+
+    def _examine(self, key: Key, workload: Workload) -> None:
+        windows = {ripe: workload.window(ripe=ripe) for ripe in (False, True)}
+        for monitor in self._monitors:
+            window = windows[monitor.ripe]
+            if window is not None:
+                self._alarms.judge(monitor, (monitor.name, *key), monitor.examine(window), window)
+
+    def _save(self) -> None:
+        """References as far as they have come; of a few turns the log knows, too."""
+        grown = [(key, workload) for key, workload in self._workloads.items() if workload.is_unsaved]
+        if not grown:
+            return
+        with self._store.begin() as connection:
+            stored.put_references(connection, [(*key, workload.reference()) for key, workload in grown])
+        for _, workload in grown:
+            workload.mark_saved()

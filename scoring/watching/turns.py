@@ -1,0 +1,62 @@
+"""The turns in memory, by id: each for as long as some window holds it, and always as it is known by now."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from core.events import Outcome
+from core.ids import InferenceId, Namespace, SessionId
+from scoring.monitors import Watched
+
+Change = Callable[[Watched], Watched]
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._turns: dict[InferenceId, Watched] = {}
+        self._holders: Counter[InferenceId] = Counter()
+        self._sessions: dict[tuple[Namespace, SessionId], set[InferenceId]] = {}
+
+    def __contains__(self, inference_id: InferenceId) -> bool:
+        return inference_id in self._turns
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def get(self, ids: Iterable[InferenceId]) -> list[Watched]:
+        return [self._turns[each] for each in ids]
+
+    def hold(self, turn: Watched) -> None:
+        """One holder more. Of a turn that is known: as it is known."""
+        if turn.inference_id not in self._turns:
+            self._turns[turn.inference_id] = turn
+            self._sessions.setdefault((turn.namespace, turn.session_id), set()).add(turn.inference_id)
+        self._holders[turn.inference_id] += 1
+
+    def release(self, inference_id: InferenceId) -> None:
+        """One holder less; the last one takes it along."""
+        self._holders[inference_id] -= 1
+        if self._holders[inference_id]:
+            return
+        del self._holders[inference_id]
+        turn = self._turns.pop(inference_id)
+        session = turn.namespace, turn.session_id
+        self._sessions[session].discard(inference_id)
+        if not self._sessions[session]:
+            del self._sessions[session]
+
+    def change(self, inference_id: InferenceId, change: Change) -> bool:
+        """Whether it is known."""
+        turn = self._turns.get(inference_id)
+        if turn is not None:
+            self._turns[inference_id] = change(turn)
+        return turn is not None
+
+    def about(self, outcome: Outcome) -> list[InferenceId]:
+        """The turns that it speaks of: its own, or those of its session that came before it."""
+        if outcome.inference_id is not None:
+            return [outcome.inference_id] if outcome.inference_id in self._turns else []
+        if outcome.session_id is None:
+            return []
+        until_s = outcome.received_at.timestamp()
+        known = self._sessions.get((outcome.namespace, outcome.session_id), ())
+        return [each for each in known if self._turns[each].at_s <= until_s]

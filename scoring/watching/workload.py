@@ -1,0 +1,123 @@
+"""The windows of one workload: its first turns, its latest, and those whose outcomes can be known.
+
+What waits to ripen is as many turns as a window holds, spread over the time that they take: memory does not grow with
+traffic, and which turns are among them does not depend on what became of them.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from core.ids import InferenceId
+from core.settings import MonitorSettings
+from scoring.monitors import LEAST, Watched, Window
+from scoring.watching.turns import Turns
+
+_FORMAT = 1
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A reference in the store. `ripe`: nothing will be heard of its turns any more."""
+
+    form: int
+    ripe: bool
+    turns: tuple[Watched, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Kept).decode
+
+
+class Workload:
+    """Raises msgspec.DecodeError for a reference that another build kept."""
+
+    def __init__(
+        self, turns: Turns, settings: MonitorSettings, maturity_s: float, reference: bytes | None = None
+    ) -> None:
+        self._turns, self._settings, self.maturity_s = turns, settings, maturity_s
+        kept = _Kept(_FORMAT, False, ()) if reference is None else _decode(reference)
+        if kept.form != _FORMAT:
+            raise msgspec.DecodeError(f"a reference of form {kept.form}")
+        self._reference = [turn.inference_id for turn in kept.turns]
+        self._frozen = kept.turns if kept.ripe else None
+        for turn in () if kept.ripe else kept.turns:
+            turns.hold(turn)
+        self._saved = len(kept.turns), kept.ripe
+        self._latest: deque[InferenceId] = deque()
+        self._ripening: deque[InferenceId] = deque()
+        self._ripe: deque[InferenceId] = deque()
+        self._admitted_s = float("-inf")
+        self.has_news = False
+
+    def add(self, turn: Watched) -> None:
+        """Turns come by time."""
+        if not self._is_whole() and turn.inference_id not in self._reference:  # a restart reads those kept again
+            self._hold(self._reference, turn)
+        self._hold(self._latest, turn)
+        if turn.at_s - self._admitted_s >= self.maturity_s / self._settings.window_turns:
+            self._admitted_s = turn.at_s
+            self._hold(self._ripening, turn)
+        self._shorten(self._latest, float("-inf"))
+        self.has_news = True
+
+    def pass_time(self, now_s: float, rewarded_s: float) -> None:
+        """`rewarded_s`: until then rewards are known."""
+        until_s = rewarded_s - self.maturity_s
+        while self._ripening and self._at_s(self._ripening[0]) <= until_s:
+            self._ripe.append(self._ripening.popleft())
+            self.has_news = True
+        for window in (self._latest, self._ripe):
+            self._shorten(window, now_s - self._settings.window_s)
+        if self._frozen is None and self._is_whole() and self._at_s(self._reference[-1]) <= until_s:
+            self._frozen = tuple(self._turns.get(self._reference))
+            for each in self._reference:
+                self._turns.release(each)
+
+    def window(self, *, ripe: bool) -> Window | None:
+        """None while there is no reference to hold it against."""
+        if not self._is_whole() or (ripe and self._frozen is None):
+            return None
+        reference = self._turns.get(self._reference) if self._frozen is None else self._frozen
+        return Window(self._turns.get(self._ripe if ripe else self._latest), reference)
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether the reference has grown or ripened since it was kept; a very small one is not worth it."""
+        return self._state != self._saved and len(self._reference) >= LEAST
+
+    @property
+    def _state(self) -> tuple[int, bool]:
+        return len(self._reference), self._frozen is not None
+
+    def reference(self) -> bytes:
+        """To be kept."""
+        turns = self._turns.get(self._reference) if self._frozen is None else self._frozen
+        return _encode(_Kept(_FORMAT, self._frozen is not None, tuple(turns)))
+
+    def mark_saved(self) -> None:
+        self._saved = self._state
+
+    def close(self) -> None:
+        """Nothing of it is held any more."""
+        for window in (self._latest, self._ripening, self._ripe, [] if self._frozen else self._reference):
+            self._let_go(window)
+
+    def _is_whole(self) -> bool:
+        return self._frozen is not None or len(self._reference) >= self._settings.reference_turns
+
+    def _hold(self, window: "deque[InferenceId] | list[InferenceId]", turn: Watched) -> None:
+        self._turns.hold(turn)
+        window.append(turn.inference_id)
+
+    def _shorten(self, window: "deque[InferenceId]", before_s: float) -> None:
+        while window and (len(window) > self._settings.window_turns or self._at_s(window[0]) < before_s):
+            self._turns.release(window.popleft())
+
+    def _let_go(self, window: Iterable[InferenceId]) -> None:
+        for each in window:
+            self._turns.release(each)
+
+    def _at_s(self, inference_id: InferenceId) -> float:
+        (turn,) = self._turns.get([inference_id])
+        return turn.at_s
