@@ -14,8 +14,9 @@ from api.identity import Identity
 from api.intake import check_id, is_id
 from api.limits import ERRORS, admit
 from api.lookup import look_up, read
+from api.measures import check_measured, measured
 from api.outcome_targets import Subject, check_superseded, check_target, find_subject
-from api.outcome_values import check_value
+from api.outcome_values import check_level, check_value
 from api.plain import body_of, identify, json_body, json_response
 from api.services import ApiServices
 from core.errors import (
@@ -28,22 +29,28 @@ from core.errors import (
     Unavailable,
 )
 from core.events import Outcome, TokenRange, ToolCallTarget, Topic
-from core.ids import InferenceId, Namespace, OutcomeId, SessionId, new_outcome_id
+from core.ids import InferenceId, Namespace, OutcomeId, SessionId, is_uuid, new_outcome_id
 from core.store import turns
 from core.telemetry import OUTCOMES
 
 _WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names ids of withdrawals (RFC 9562, version 5)
+_TEXTS = ("final_text", "diff", "snapshot")
 Text = Annotated[str, Meta(max_length=512)]
 
 
 class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/feedback`. Names an inference or a session; `metric_name` is an outcome of the reward spec."""
+    """`POST /v1/feedback`. Names an inference or a session; `metric_name` is an outcome of the reward spec. Instead of
+    a `value`, one of `final_text`, `diff` (unified, of the suggested text) and `snapshot`, where the metric has a
+    `measure`: it is computed, and the text kept as `evidence`."""
 
     feedback_id: str | None = None
     inference_id: str | None = None
     session_id: str | None = None
     metric_name: str
-    value: bool | float | str
+    value: bool | float | str | msgspec.UnsetType = msgspec.UNSET
+    final_text: str | None = None
+    diff: str | None = None
+    snapshot: str | None = None
     tags: Annotated[dict[Text, Text], Meta(max_length=16)] | None = None
     supersedes: str | None = None
     target_range: TokenRange | None = None
@@ -95,7 +102,8 @@ async def _limited(context: Context, request: Request, answer: Callable[[Identit
 
 async def _post(context: Context, identity: Identity, request: Request) -> Response:
     body = await body_of(context, request, feedback_decoder)
-    outcome = _outcome(context, identity, body)
+    _check(context, body)
+    outcome = _outcome(context, identity, body, await _value(context, identity, body))
     return await context.background.insist(_record(context, outcome, own_id=body.feedback_id is not None))
 
 
@@ -106,13 +114,37 @@ async def _get(context: Context, identity: Identity, outcome_id: OutcomeId) -> R
     return json_response(_described(outcome, successor))
 
 
-def _outcome(context: Context, identity: Identity, body: FeedbackBody) -> Outcome:
+def _check(context: Context, body: FeedbackBody) -> None:
+    """Raises InvalidRequest."""
     if (body.inference_id is None) == (body.session_id is None):
         raise InvalidRequest("inference_id: name an inference or a session, one of them", param="inference_id")
-    check_value(context.services.spec, body.metric_name, body.value)
+    check_level(context.services.spec, body.metric_name, of_session=body.inference_id is None)
     for name in ("feedback_id", "session_id", "supersedes"):
         if getattr(body, name) is not None:
             check_id(getattr(body, name), name)
+
+
+async def _value(context: Context, identity: Identity, body: FeedbackBody) -> bool | float | str:
+    """As said, or computed of the text that is there instead."""
+    services = context.services
+    texts = [name for name in _TEXTS if getattr(body, name) is not None]
+    if isinstance(body.value, msgspec.UnsetType) != (len(texts) == 1):
+        field = texts[-1] if texts else "value"
+        raise InvalidRequest(f"{field}: say a value, or give one of {', '.join(_TEXTS)}", param=field)
+    if not isinstance(body.value, msgspec.UnsetType):
+        check_value(services.spec, body.metric_name, body.value)
+        return body.value
+    (field,), text = texts, getattr(body, texts[0])
+    measure = check_measured(services.spec, body.metric_name, field, text)
+    if body.inference_id is None or not is_uuid(body.inference_id):
+        raise InvalidRequest(f"{field}: only of an inference", param=field)
+    if body.evidence is not None:
+        raise InvalidRequest(f"evidence: {field} is the evidence", param="evidence")
+    subject = identity.namespace, InferenceId(body.inference_id.lower()), body.tool_call_id
+    return await measured(services, *subject, field, text, measure)
+
+
+def _outcome(context: Context, identity: Identity, body: FeedbackBody, value: bool | float | str) -> Outcome:
     now = context.services.clock.now()
     return Outcome(
         outcome_id=new_outcome_id() if body.feedback_id is None else OutcomeId(body.feedback_id),
@@ -120,10 +152,10 @@ def _outcome(context: Context, identity: Identity, body: FeedbackBody) -> Outcom
         session_id=None if body.session_id is None else SessionId(body.session_id),
         namespace=identity.namespace,
         name=body.metric_name,
-        value=body.value,
+        value=value,
         target_range=body.target_range,
         target_call=None if body.tool_call_id is None else ToolCallTarget(tool_call_id=body.tool_call_id),
-        evidence=body.evidence,
+        evidence=next((text for name in ("evidence", *_TEXTS) if (text := getattr(body, name)) is not None), None),
         source=body.source,
         observed_at=now if body.observed_at is None else _observed(body.observed_at, now, context),
         received_at=now,

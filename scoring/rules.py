@@ -134,8 +134,11 @@ def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:
 
 
 def _without_repetition(turn: Turn, heard: dict[str, list[Standing]], rules: Rules) -> dict[str, list[Standing]]:
-    """Of several words about one suggestion's acceptance, by threshold, the most exact."""
+    """Of several words about one suggestion's acceptance, by threshold, the most exact. Elsewhere a share that was
+    taken says more than that it was taken."""
     said = [name for name in _ACCEPTANCE if name in heard and is_thresholded(turn, name, rules)]
+    if not said and "partially_accepted" in heard and rules.outcomes["partially_accepted"].moves:
+        said = ["partially_accepted", "accepted"]
     return {name: entries for name, entries in heard.items() if name not in said[1:]}
 
 
@@ -163,17 +166,22 @@ def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules) -> dict[str,
         threshold = spec.suggestion.show_threshold
         return {"ignored": spec.suggestion.ignored_reward if threshold is None else -threshold}
     return {
-        name: _weighted(awaited, _amount(awaited.default))
+        name: added
         for name, awaited in sorted(spec.outcomes.items())
-        if awaited.default is not None and name not in heard
+        if name not in heard and (added := _by_default(awaited)) is not None
     }
+
+
+def _by_default(spec: OutcomeSpec) -> float | None:
+    return spec.default_reward if spec.default is None else spec.worth(*_amount(spec.default))
 
 
 def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
     spec = rules.outcomes[name]
-    amount = _AGGREGATE[spec.aggregation]([_credited(entry) for entry in entries])
+    amounts = [_credited(entry) for entry in entries]
+    amount = _AGGREGATE[spec.aggregation](_trimmed(amounts, spec.trim) if spec.trim else amounts)
     if not is_thresholded(turn, name, rules):
-        return _weighted(spec, amount)
+        return spec.worth(*amount)
     threshold = rules.suggestion.show_threshold
     assert threshold is not None
     if name == "rejected":
@@ -191,8 +199,11 @@ def _credited(entry: Standing) -> Amount:
     return entry.share * true, entry.share * false
 
 
-def _weighted(spec: OutcomeSpec, amount: Amount) -> float:
-    return spec.weight * amount[0] + spec.false_weight * amount[1]
+def _trimmed(amounts: Sequence[Amount], share: float) -> Sequence[Amount]:
+    """Without that share at either end; what is said once or twice is never left out."""
+    ordered = sorted(amounts, key=lambda amount: amount[0] - amount[1])
+    out = int(share * len(ordered))
+    return ordered[out : len(ordered) - out]
 
 
 def _sum(amounts: Sequence[Amount]) -> Amount:

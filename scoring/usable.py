@@ -16,6 +16,8 @@ def fault_of(outcome: Outcome, spec: OutcomeSpec | None) -> str | None:
         return None
     if spec is None:
         return f"{outcome.name!r} is no outcome of the reward spec"
+    if spec.level == ("session" if outcome.session_id is None else "inference"):
+        return f"{outcome.name} is said of {'a session' if spec.level == 'session' else 'an inference'}"
     wanted = _wanted(outcome.value, spec)
     return None if wanted is None else f"{outcome.name} takes {wanted}, and this is {repr(outcome.value)[:_SHOWN]}"
 

@@ -7,7 +7,7 @@ meaning, not of its spelling: comments and order do not change it.
 from core.reward_spec.conduct import ClaimSpec, EffortSpec, PenaltySpec
 from core.reward_spec.derived import DerivedRule, DerivedSpec
 from core.reward_spec.file import load_reward_spec
-from core.reward_spec.outcomes import Aggregation, OutcomeSpec, OutcomeType, SessionSpec, SuggestionSpec
+from core.reward_spec.outcomes import Aggregation, Measure, OutcomeSpec, OutcomeType, SessionSpec, SuggestionSpec
 from core.reward_spec.rules import RewardSpec, Rules, ScopeSpec
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "DerivedRule",
     "DerivedSpec",
     "EffortSpec",
+    "Measure",
     "OutcomeSpec",
     "OutcomeType",
     "PenaltySpec",

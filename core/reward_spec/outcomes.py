@@ -1,21 +1,30 @@
 """What outcomes are worth: of a turn, of a suggestion, of a session."""
 
 import math
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from core.events import Purpose
 from core.reward_spec.part import Part
 
 OutcomeType = Literal["boolean", "number", "text"]
+_OTHER_NAMES: Final = {"float": "number", "comment": "text", "demonstration": "text"}
+Measure = Literal["kept", "distance", "survived"]
 Aggregation = Literal["earliest", "last", "mean", "sum", "min", "max"]
 
 
 class OutcomeSpec(Part):
     """One outcome by name."""
 
-    type: OutcomeType
+    type: Annotated[OutcomeType, BeforeValidator(lambda name: _OTHER_NAMES.get(name, name))]
+    level: Literal["inference", "session"] | None = None
+    """What it is said of; None: of either."""
+    optimize: Literal["max", "min"] = "max"
+    """`min`: less of it is better, and its weights are taken off."""
+    measure: Measure | None = None
+    """What the API computes where feedback has a text instead of a value: by edit distance, the share that was `kept`
+    or the `distance`, or the share of lines that `survived`."""
     weight: float = Field(default=0.0, allow_inf_nan=False)
     """Added to the reward, times the value (a boolean true is 1, false is 0)."""
     false_weight: float = Field(default=0.0, allow_inf_nan=False)
@@ -24,8 +33,12 @@ class OutcomeSpec(Part):
     """How long a turn waits for this outcome before its default applies."""
     default: bool | float | None = None
     """The value that stands in when the wait is over; None: the outcome then adds nothing."""
+    default_reward: FiniteFloat | None = None
+    """What is added then, instead of a `default`."""
     aggregation: Aggregation = "last"
     """Which of several outcomes of one name counts."""
+    trim: float = Field(default=0.0, ge=0, lt=0.5)
+    """Share of the values that a mean leaves out at either end."""
     decides: bool = False
     """An arrival ends the wait for all other outcomes of the turn, without their defaults."""
     minimum: FiniteFloat | None = None
@@ -33,8 +46,9 @@ class OutcomeSpec(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> "OutcomeSpec":
-        if self.type == "text" and (self.weight or self.false_weight or self.default is not None):
-            raise ValueError("a text outcome has no weight and no default")
+        given = (self.weight or None, self.false_weight or None, self.default, self.default_reward, self.measure)
+        if self.type == "text" and any(value is not None for value in given):
+            raise ValueError("a text outcome has no weight, no default and no measure")
         if self.type == "boolean" and self.default is not None and not isinstance(self.default, bool):
             raise ValueError("the default of a boolean outcome is true or false")
         if self.type == "number" and isinstance(self.default, bool):
@@ -46,25 +60,40 @@ class OutcomeSpec(Part):
             raise ValueError("minimum, default and maximum of a number outcome do not ascend")
         if self.type != "number" and (self.minimum is not None or self.maximum is not None):
             raise ValueError("minimum and maximum belong to number outcomes")
+        self._other_entries_fit()
         return self
+
+    def _other_entries_fit(self) -> None:
+        if self.optimize == "min" and min(self.weight, self.false_weight) < 0:
+            raise ValueError("optimize min takes weights off: they are not negative themselves")
+        if self.default is not None and self.default_reward is not None:
+            raise ValueError("default and default_reward say the same thing twice")
+        if self.measure is not None and self.type != "number":
+            raise ValueError("measure belongs to number outcomes")
+        if self.trim and self.aggregation != "mean":
+            raise ValueError("trim belongs to the aggregation mean")
+
+    def worth(self, true: float, false: float) -> float:
+        """Of so many times true, or of that number, and so many times false."""
+        worth = self.weight * true + self.false_weight * false
+        return -worth if self.optimize == "min" else worth
 
     @property
     def reach(self) -> tuple[float, float]:
         """The least and the most that it adds to a reward; 0 is what it adds where nobody says it."""
+        added = [0.0, self.default_reward or 0.0]
         if self.type == "boolean":
-            added = [self.weight, self.false_weight, 0.0]
-        elif not self.weight:
-            added = [0.0]
-        else:
+            added += [self.worth(1, 0), self.worth(0, 1)]
+        elif self.weight:
             low = -math.inf if self.minimum is None else self.minimum
             high = math.inf if self.maximum is None else self.maximum
-            added = [self.weight * low, self.weight * high, 0.0]
+            added += [self.worth(low, 0), self.worth(high, 0)]
         return min(added), max(added)
 
     @property
     def moves(self) -> bool:
         """Whether it can move a reward at all."""
-        return bool(self.weight or self.false_weight)
+        return bool(self.weight or self.false_weight or self.default_reward)
 
 
 class SuggestionSpec(Part):

@@ -62,7 +62,7 @@ class ScopeSpec(Part):
     namespace: str | None = None
     """None: of any."""
     outcomes: dict[str, Table] = Field(default_factory=dict)
-    """Of outcomes that the file has; their `type` and bounds stay."""
+    """Of outcomes that the file has; their `type`, `level`, `measure` and bounds stay."""
     suggestion: Table = Field(default_factory=dict)
     session: Table = Field(default_factory=dict)
     effort: Table = Field(default_factory=dict)
@@ -78,7 +78,7 @@ class ScopeSpec(Part):
         fixed = {
             f"{name}.{key}"
             for name, raw in self.outcomes.items()
-            for key in ("type", "minimum", "maximum")
+            for key in ("type", "level", "measure", "minimum", "maximum")
             if key in raw
         }
         if fixed:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from core.edits import share_left, text_of_call
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Call, Conversation
@@ -12,8 +13,6 @@ _HOUR_S, _DAY_S, _WEEK_S = 3600.0, 86400.0, 604800.0
 _NAMES = ((_WEEK_S, "survived_1w"), (_DAY_S, "survived_1d"), (_HOUR_S, "survived_1h"), (0.0, "survived"))
 """What it is called from which age on."""
 _PATHS = ("path", "file_path", "file", "filename", "target_file")
-_TEXTS = ("text", "content", "contents", "new_string", "new_text", "new_str", "replacement", "code", "code_edit")
-_NUMBERED = re.compile(r"^\s*\d+\s*[:|\t ]\s?")
 
 
 def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
@@ -28,19 +27,11 @@ def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusi
             view = None if path in seen else _view(conversation, spec, call, path)
             seen.add(path)
             if view is not None and call.turn is not None:
-                share = share_left(_argument(call, _TEXTS) or "", view.result or "")
+                share = share_left(text_of_call(call.arguments) or "", view.result or "")
                 if share is not None:
                     age_s = (conversation.turn.received_at - call.turn.opened_at).total_seconds()
                     name = next(name for least_s, name in _NAMES if age_s >= least_s or not least_s)
                     yield Conclusion(name, call.turn.inference_id, share, f"{path}, seen again", place)
-
-
-def share_left(edit: str, file: str) -> float | None:
-    """Of the edit's lines, in any place; None of an edit without any. White space around a line, and the numbers that
-    tools put before it, do not count."""
-    lines = [line.strip() for line in edit.splitlines() if line.strip()]
-    there = {form for line in file.splitlines() for form in (line.strip(), _NUMBERED.sub("", line).strip())}
-    return sum(line in there for line in lines) / len(lines) if lines else None
 
 
 def _view(conversation: Conversation, spec: DerivedSpec, edit: Call, path: str) -> Call | None:

@@ -41,7 +41,11 @@ SPEC = RewardSpec.model_validate(
     {
         "outcomes": {
             "accepted": {"type": "boolean", "weight": 1},
-            "edited": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1},
+            "edited": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1, "measure": "kept"},
+            "edit_distance": {"type": "number", "weight": 0.5, "measure": "distance", "optimize": "min"},
+            "survived_1h": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1, "measure": "survived"},
+            "plan_useful": {"type": "boolean", "weight": 0.5, "level": "inference"},
+            "shipped": {"type": "boolean", "weight": 0.5, "level": "session"},
             "rating": {"type": "number", "weight": 1},
             "comment": {"type": "text"},
         }
