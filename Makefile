@@ -18,7 +18,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run services services-down test soak faults check bench model sglang-cpu lock clean compose-test
+.PHONY: install demo run services services-down browser test soak faults check bench model sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -41,6 +41,9 @@ services: ## Kafka, PostgreSQL and Redis in build/services, for tests and a firs
 
 services-down: ## stop them
 	@$(PYTHON) -m deploy.services down
+
+browser: ## Debian's headless Chromium in build/browser, for the tests of the console
+	@$(PYTHON) -m deploy.browser
 
 test: install ## the tests, on WORKERS processes
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope

@@ -1,6 +1,6 @@
 // What monitors found: figures, what it holds back, and the operator's word that it is known.
 
-import { at, button, make, plain, state, time } from "./dom.js";
+import { at, button, make, plain, refill, state, time } from "./dom.js";
 import { ask } from "./order.js";
 import { get } from "./wire.js";
 
@@ -49,12 +49,7 @@ export async function count() {
 
 export async function refresh() {
   const { alarms } = await get(`v1/alarms${at("closed").checked ? "?state=all" : ""}`);
-  const list = at("alarm-list");
-  if (list.contains(document.activeElement) && document.activeElement.matches("button")) return count();
-  const chosen = [...list.querySelectorAll(".row")].indexOf(document.activeElement);
-  list.replaceChildren(...alarms.map(row));
-  if (!alarms.length) list.append(make("li", "empty", "no alarms"));
-  list.querySelectorAll(".row")[chosen]?.focus();
+  refill(at("alarm-list"), alarms.map(row), "no alarms");
   return count();
 }
 

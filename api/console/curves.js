@@ -1,6 +1,6 @@
 // Curves: what the newest turns were worth, by time, version and arm; how long feedback took to be served; conduct.
 
-import { at, duration, number, plain } from "./dom.js";
+import { at, duration, make, number, plain } from "./dom.js";
 import { Chart, columns } from "./charts.js";
 import { get } from "./wire.js";
 

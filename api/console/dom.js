@@ -32,6 +32,13 @@ export function fill(body, rows, empty) {
   }
 }
 
+/** New items of a list; what was chosen in it stays so, by its place. */
+export function refill(list, items, empty) {
+  const chosen = [...list.children].indexOf(document.activeElement.closest("li"));
+  list.replaceChildren(...items.length ? items : [make("li", "empty", empty)]);
+  list.children[chosen]?.querySelector(".row")?.focus();
+}
+
 export const number = value => value.toLocaleString("en");
 export const percent = value => `${(100 * value).toFixed(1)} %`;
 export const signed = value => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);

@@ -14,6 +14,7 @@ const VIEWS = ["rewards", "curves", "releases", "alarms", "health"];
 const problems = new Map();  // of whom: what
 let view = "";
 let lastCurves = 0;
+let wake = () => {};
 
 function report(whose, what) {
   if (what) problems.set(whose, what);
@@ -51,7 +52,10 @@ async function poll() {
         await again();
       }
     }
-    await new Promise(wake => setTimeout(wake, PERIOD_MS));
+    await new Promise(go => {
+      setTimeout(go, PERIOD_MS);
+      wake = go;
+    });
   }
 }
 
@@ -90,7 +94,7 @@ function onKey(event) {
 }
 
 document.addEventListener("keydown", onKey);
-document.addEventListener("key", again);
+document.addEventListener("key", () => wake());
 window.addEventListener("hashchange", route);
 at("help-button").addEventListener("click", KEYS["?"]);
 rewards.begin(what => report("stream", what));

@@ -1,6 +1,6 @@
 // Versions, what became of them, and the operator's word.
 
-import { at, button, make, number, percent, plain, state, time } from "./dom.js";
+import { at, button, make, number, percent, plain, refill, state, time } from "./dom.js";
 import { ask } from "./order.js";
 import { get } from "./wire.js";
 
@@ -69,11 +69,7 @@ export async function refresh() {
   const after = Math.max(0, (status.last_release ?? 0) - STEPS);
   const releases = await get(`v1/releases?after=${after}&limit=${STEPS}`);
   canary(standing.experiment);
-  const chosen = [...at("versions").querySelectorAll(".row")].indexOf(document.activeElement);
-  if (!at("versions").contains(document.activeElement) || chosen >= 0) {
-    at("versions").replaceChildren(...standing.data.map(policy => row(policy, standing)));
-    at("versions").querySelectorAll(".row")[chosen]?.focus();
-  }
+  refill(at("versions"), standing.data.map(policy => row(policy, standing)), "no versions yet");
   at("timeline").replaceChildren(...releases.data.reverse().map(step));
 }
 

@@ -1,0 +1,35 @@
+"""A headless Chromium, driven as a person would."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from deploy import browser
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """Without one the test is skipped, or, with ONWARD_REQUIRE_SERVICES=1, it fails."""
+    program = browser.find()
+    if program is None:
+        missing = "needs Chromium: run `make browser`"
+        if os.environ.get("ONWARD_REQUIRE_SERVICES") == "1":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield chromium
+        chromium.close()
