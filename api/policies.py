@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
+from sqlalchemy import Connection
 
 from api.context import Context
 from api.lookup import read
@@ -14,7 +15,7 @@ from core.errors import NotFound
 from core.events import PolicyVersion
 from core.fleet import CLUSTER, OrderKind
 from core.ids import Version
-from core.store import fleet, policies
+from core.store import alarms, fleet, policies
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
@@ -67,7 +68,8 @@ def policies_router(context: Context) -> APIRouter:
 
     @router.get("/v1/policies")
     async def list_policies(request: Request) -> Response:
-        """Versions, the newest first, each with its state; `live` is the one that serves now."""
+        """Versions, the newest first, each with its state; `live` is the one that serves now. `held_by`: the alarms
+        under which candidates wait, until they are acknowledged or closed."""
         identify(context, request)
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
@@ -82,6 +84,7 @@ def policies_router(context: Context) -> APIRouter:
                 "pinned": switches.pinned,
                 "held": switches.held,
                 "experiment": None if running is None else msgspec.to_builtins(running),
+                "held_by": await read(services, _held_by),
                 "data": data,
             }
         )
@@ -97,14 +100,15 @@ def _history_routes(router: APIRouter, context: Context) -> None:
 
     @router.get("/v1/releases")
     async def list_releases(request: Request) -> Response:
-        """The chain of releases, the oldest first: which version took which step, when, why, by whom."""
+        """The chain of releases, the oldest first: which version took which step, when, why, by whom.
+        `held_by`: the alarms under which candidates wait."""
         identify(context, request)
         only_parameters(request, "after", "limit")
         after = whole_number(request, "after", 0, 1 << 53)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda c: policies.list_releases(c, after, limit))
         data = [{"sequence": sequence, **msgspec.to_builtins(release)} for sequence, release in listed]
-        return json_response({"object": "list", "data": data})
+        return json_response({"object": "list", "held_by": await read(services, _held_by), "data": data})
 
     @router.get("/v1/experiments")
     async def list_experiments(request: Request) -> Response:
@@ -132,6 +136,13 @@ def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: 
         if await carry_out(context.services, kind, number, body.why):
             return json_response({"version": number, "status": _STATUS[kind]})
         return json_response({"version": number, "status": "accepted"}, 202)
+
+
+def _held_by(connection: Connection) -> list[dict[str, Any]]:
+    return [
+        {"alarm_id": alarm.alarm_id, "monitor": alarm.opening.monitor, "meaning": alarm.opening.meaning}
+        for alarm in alarms.holding_releases(connection)
+    ]
 
 
 def _model(context: Context) -> dict[str, Any]:

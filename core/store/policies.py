@@ -148,6 +148,18 @@ def live_version(connection: Connection, cluster: str) -> Version | None:
     return None if found is None else Version(found)
 
 
+def live_since(connection: Connection, cluster: str) -> datetime | None:
+    """When the version that is live went live last."""
+    table = tables.releases
+    found = connection.execute(
+        select(table.c.at)
+        .where(table.c.cluster == cluster, table.c.state == "live")
+        .order_by(table.c.sequence.desc())
+        .limit(1)
+    ).scalar()
+    return None if found is None else from_micros(found)
+
+
 def get_state(connection: Connection, version: Version) -> str | None:
     """Its ReleaseState, `allocated` while it is only a number, None for an unknown one."""
     table = tables.policies

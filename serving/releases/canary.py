@@ -8,13 +8,14 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection
 
 from core import telemetry
-from core.events import Reward
+from core.events import Alarm, Reward
 from core.fleet import CLUSTER, Experiment
 from core.ids import Version
 from core.ports import Clock, EventLog
@@ -147,7 +148,8 @@ class Canary:
             return Verdict("rollback", refused[0])
         if not self._due():
             return None
-        why = tripped(self._recent.get("canary", ()), self._recent.get("live", ()), list(self._seen.alarms.values()))
+        alarms = self._alarms_since(experiment.started_at)
+        why = tripped(self._recent.get("canary", ()), self._recent.get("live", ()), alarms)
         if why is not None:
             return Verdict("rollback", why)
         age_s = (self._clock.now() - experiment.started_at).total_seconds()
@@ -164,7 +166,7 @@ class Canary:
         undecided = {candidate.version for candidate in view.candidates}  # half of the fleet may serve one already
         turns = [turn for turn in self._served if turn.version not in undecided]
         before_and_after = self._before_and_after(turns, view.live)
-        why = tripped(*before_and_after, list(self._seen.alarms.values()), side_by_side=False)
+        why = tripped(*before_and_after, self._alarms_since(view.live_since), side_by_side=False)
         if why is None and self._settings.holdback_share > 0:
             found = drifted(self._drift.arm("live"), self._drift.arm("holdback"), self._settings)
             why = found.why if found.action == "rollback" else None
@@ -176,6 +178,11 @@ class Canary:
         self._drift = RewardEvidence(self._settings.maturity_s)
         self._seen.alarms.clear()
         self._seen.commit()
+
+    def _alarms_since(self, moment: datetime) -> list[Alarm]:
+        """An alarm is about what served when it opened: the log may say it again, and the next version answers for none
+        but its own."""
+        return [alarm for alarm in self._seen.alarms.values() if alarm.at >= moment]
 
     def _before_and_after(
         self, turns: Sequence[ServedTurn], live: Version

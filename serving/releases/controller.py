@@ -10,6 +10,8 @@
         ├──the next one is live──► retired
         └──operator, guard──► rolled_back          an earlier version is live again
 
+While an alarm holds releases that no operator has acknowledged, candidates wait, and a canary is rolled back.
+
 It decides on the store alone, and its words are targets in the store, which the engines' hosts follow: so it may end at
 any point, and the next one goes on. A version is said to be live when engines serve it, and not before.
 """
@@ -30,8 +32,10 @@ from core.store import fleet, policies
 from serving.releases.canary import Canary
 from serving.releases.chain import Chain
 from serving.releases.gate import check
+from serving.releases.guards import said
 from serving.releases.orders import Obedience
 from serving.releases.targets import Intent, can_split, plan
+from serving.releases.verdict import Verdict
 from serving.releases.view import ReleaseView, look
 
 _MOST_DISCARDED = 16  # at one release
@@ -114,7 +118,7 @@ class ReleaseController:
     def _try_canary(self, view: ReleaseView) -> Intent | None:
         assert view.canary is not None
         version = view.canary.version
-        verdict = self._canary.verdict(view)
+        verdict = self._held_back(view) or self._canary.verdict(view)
         if verdict is not None and verdict.action == "rollback":
             step = self._event(version, "rolled_back", verdict.why, "guard")
             self._write(view, [step], lambda c: self._canary.end(c, view, "rollback", verdict))
@@ -126,6 +130,11 @@ class ReleaseController:
         if view.experiment is None:  # promoted: the live lane turns
             return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
         return self._intent(view, canary=version, canary_share=view.experiment.share)
+
+    @staticmethod
+    def _held_back(view: ReleaseView) -> Verdict | None:
+        """A canary goes, also one that was promoted and is about to serve all, while an alarm holds releases."""
+        return Verdict("rollback", said(view.alarms[0].event())) if view.alarms else None
 
     def _guard(self, view: ReleaseView) -> Intent | None:
         """A direct release has no canary: when it is seen to be broken, a guard gives the order to go back."""
@@ -140,7 +149,7 @@ class ReleaseController:
         return self._intent(view)
 
     def _try_candidate(self, view: ReleaseView) -> Intent | None:
-        if view.switches.pinned is not None:
+        if view.switches.pinned is not None or view.alarms:
             self._current = None
             return self._intent(view)
         candidate, others = self._choose(view)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from core.alarms import RELEASE
 from core.clustered import Values, mean, share_error, squared_error
 from core.events import Alarm
 from serving.releases.observations import ServedTurn
@@ -49,8 +50,8 @@ def tripped(
     `side_by_side`: both served in the same time. One after the other, their pace tells of the machine's load alone.
     """
     for alarm in alarms:
-        if alarm.severity == "critical" and "release" in alarm.holds:
-            return f"alarm of {alarm.monitor}: {_said(alarm.figures)}"
+        if alarm.severity == "critical" and RELEASE in alarm.holds:
+            return said(alarm)
     mine, theirs = _by_workload(new), _by_workload(old)
     shared = sorted(mine.keys() & theirs.keys())
     alpha = ALPHA / max(1, len(shared) * (len(GUARDS) + 1))
@@ -63,6 +64,11 @@ def tripped(
         if why is not None:
             return f"latency in {workload}: {why}"
     return None
+
+
+def said(alarm: Alarm) -> str:
+    figures = ", ".join(f"{name} {value:.3g}" for name, value in sorted(alarm.figures.items()))
+    return f"alarm of {alarm.monitor}: {figures}"
 
 
 def _ended(turn: ServedTurn) -> bool:
@@ -111,7 +117,3 @@ def _log_pace(turns: Sequence[ServedTurn]) -> list[tuple[str, float]]:
     return [
         (turn.unit, math.log(turn.latency_ms / turn.tokens)) for turn in turns if turn.tokens and turn.latency_ms > 0
     ]
-
-
-def _said(figures: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.3g}" for name, value in sorted(figures.items()))

@@ -82,7 +82,7 @@ class Observations:
         self._join_at_s = float("-inf")
         self._turns: OrderedDict[InferenceId, ServedTurn] = OrderedDict()
         self._early: OrderedDict[InferenceId, Reward] = OrderedDict()
-        self.alarms: dict[str, Alarm] = {}  # open
+        self.alarms: dict[str, Alarm] = {}  # open, and not acknowledged
 
     def read(self) -> int:
         """Take what is new; 0 when nothing is, or while another controller still reads."""
@@ -158,8 +158,8 @@ class Observations:
             self._early.popitem(last=False)
 
     def _take_alarm(self, alarm: Alarm) -> None:
-        """Acknowledged is as open as before: whoever has answered it is not asked again."""
+        """One that is acknowledged has been answered, by people."""
         if alarm.state == "opened":
             self.alarms[alarm.alarm_id] = alarm
-        elif alarm.state == "closed":
+        else:
             self.alarms.pop(alarm.alarm_id, None)

@@ -1,7 +1,8 @@
 """An operator's or a guard's orders, carried out round by round until they are done or refused.
 
 rollback V   serve V, which served before, again at once; what came after it is rolled back
-promote V    serve V now: a canary, a candidate that waits or is held, or one that was superseded
+promote V    serve V now: a canary, a candidate that waits or is held, or one that was superseded; not while an alarm
+             holds releases
 pin V        serve V and release nothing until unpinned; what came after it is only retired
 hold V       V is neither released, promoted nor superseded by itself
 """
@@ -158,6 +159,8 @@ def _what_is_wrong(
             return "invalid", f"version {version} is {state}: a canary or a candidate can be promoted"
         case "promote" if view.switches.pinned is not None:
             return "invalid", f"version {view.switches.pinned} is pinned: unpin it first"
+        case "promote" if view.alarms:
+            return "invalid", f"alarm {view.alarms[0].alarm_id} holds releases: acknowledge it first"
         case "promote" if view.canary is not None and version != view.canary.version:
             return "invalid", f"version {view.canary.version} is a canary: promote it or roll it back first"
         case "hold" if state not in ("canary", "candidate"):

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from core.alarms import StoredAlarm
 from core.events import PolicyVersion
 from core.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ids import Version
 from core.ports import Store
-from core.store import fleet, policies
+from core.store import alarms, fleet, policies
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class ReleaseView:
     orders: tuple[Order, ...]
     replicas: tuple[ReplicaStatus, ...]  # whose heart beats, by name
     targets: dict[str, ReplicaTarget]
+    live_since: datetime
+    alarms: tuple[StoredAlarm, ...]  # that hold releases: nothing goes live while there are any, the oldest first
     undone: frozenset[Version]  # rolled back or rejected, and still in some engine
 
     @property
@@ -45,8 +48,8 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
     """None before the first version is released."""
     oldest = now - timedelta(seconds=heartbeat_timeout_s)
     with store.read() as connection:
-        live = policies.live_version(connection, cluster)
-        if live is None:
+        live, since = policies.live_version(connection, cluster), policies.live_since(connection, cluster)
+        if live is None or since is None:
             return None
         canaries = policies.versions_in_state(connection, "canary")
         replicas = tuple(r for r in fleet.list_statuses(connection, cluster) if r.heartbeat_at >= oldest)
@@ -63,5 +66,7 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
             orders=tuple(fleet.open_orders(connection, cluster)),
             replicas=replicas,
             targets=fleet.list_targets(connection, cluster),
+            live_since=since,
+            alarms=tuple(alarms.holding_releases(connection)),
             undone=frozenset(v for v in serving if policies.get_state(connection, v) in ("rolled_back", "rejected")),
         )

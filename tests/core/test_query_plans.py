@@ -112,6 +112,7 @@ POLICIES: Uses = {
     "get_state": lambda c: policies.get_state(c, Version(7)),
     "put_release": lambda c: policies.put_release(c, release()),
     "live_version": lambda c: policies.live_version(c, "local"),
+    "live_since": lambda c: policies.live_since(c, "local"),
     "last_sequence": policies.last_sequence,
     "last_in_state": lambda c: policies.last_in_state(c, "local", "retired"),
     "list_releases": lambda c: policies.list_releases(c, 4900, 100),
