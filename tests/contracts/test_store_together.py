@@ -11,12 +11,13 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import made_events
 import pytest
 from stores import KINDS, database
 
 from core.errors import Conflict, Fenced
-from core.events import Completion, Release, Reward, Topic
-from core.ids import InferenceId, Namespace, SessionId, Version
+from core.events import Completion, Release, Topic
+from core.ids import Namespace, Version
 from core.ports import Store, TopicPartition
 from core.store import leases, offsets, policies, rewards, turns
 
@@ -52,25 +53,6 @@ def at_once(count: int, do: Callable[[int], object]) -> list[object]:
 
     with ThreadPoolExecutor(count) as threads:
         return list(threads.map(run, range(count)))
-
-
-def reward(inference_id: str) -> Reward:
-    return Reward(
-        inference_id=InferenceId(inference_id),
-        session_id=SessionId("s"),
-        namespace=DEFAULT,
-        workload="write",
-        revision=0,
-        value=0.5,
-        components={},
-        outcome_ids=(),
-        first_outcome_at=None,
-        last_outcome_at=None,
-        why="accepted",
-        spec="spec",
-        final=False,
-        decided_at=NOW,
-    )
 
 
 # --------------------------------------------------------------------------------------------- numbers and histories
@@ -121,7 +103,7 @@ def test_who_pages_by_sequence_misses_no_reward(store: Store) -> None:
     def emit(number: int) -> None:
         for step in range(30):
             with store.begin() as connection:
-                pair = [(number, reward(f"{number}-{step}-{part}")) for part in range(2)]
+                pair = [(number, made_events.reward(f"{number}-{step}-{part}")) for part in range(2)]
                 rewards.put_rewards(connection, pair)
 
     with ThreadPoolExecutor(1) as threads:
@@ -251,7 +233,7 @@ def test_on_a_server_owners_of_different_partitions_do_not_wait_for_each_other(
         with on_server.begin() as connection:
             offsets.set_offsets(connection, "g", {SECOND: 1}, {SECOND: 1})
             turns.put_turns(connection, [completion()])
-            rewards.put_rewards(connection, [(1, reward("a"))])
+            rewards.put_rewards(connection, [(1, made_events.reward("a"))])
             policies.allocate_version(connection, NOW)
             release = Release(version=Version(1), cluster="local", state="live", why="", by="gate", at=NOW)
             policies.put_release(connection, release)

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import made_events
 import msgspec
 from fault_world import World
 
 from core.events import Completion, Event, Outcome, Topic
-from core.ids import InferenceId, SessionId, new_inference_id, new_outcome_id, new_session_id
+from core.ids import InferenceId, SessionId, new_inference_id, new_session_id
 from core.store.turns import get_turns
 
 _AT_ONCE = 2000
@@ -29,16 +30,7 @@ def another(turn: Completion, *, learns: bool, session_id: SessionId | None = No
 
 def judgement(turn: Completion) -> Outcome:
     now = datetime.now(UTC)
-    return Outcome(
-        outcome_id=new_outcome_id(),
-        inference_id=turn.inference_id,
-        session_id=None,
-        namespace=turn.namespace,
-        name="accepted",
-        value=True,
-        observed_at=now,
-        received_at=now,
-    )
+    return made_events.outcome(turn, observed_at=now, received_at=now)
 
 
 def append(world: World, events: Sequence[Event]) -> None:

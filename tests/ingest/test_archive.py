@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import made_events
 import msgspec
 import pyarrow.dataset as ds
 import pytest
@@ -23,7 +24,7 @@ from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.errors import Fenced, LogError, NewerSchema
 from core.events import Event, PolicyVersion, Reward, SessionEnded, Topic
-from core.ids import InferenceId, Namespace, SessionId, Version
+from core.ids import Namespace, SessionId, Version
 from core.ports import Record, TopicPartition
 from core.store import SqlStore, open_sqlite
 from core.store.archived import Archived, get_archived
@@ -195,22 +196,8 @@ def ended(session: str, namespace: str = "a") -> SessionEnded:
 
 
 def reward(session: str, namespace: str = "a") -> Reward:
-    return Reward(
-        inference_id=InferenceId(f"of-{session}"),
-        session_id=SessionId(session),
-        namespace=Namespace(namespace),
-        workload="write",
-        revision=0,
-        value=0.5,
-        components={},
-        outcome_ids=(),
-        first_outcome_at=None,
-        last_outcome_at=None,
-        why="accepted",
-        spec="spec",
-        final=True,
-        decided_at=START,
-    )
+    own = {"session_id": SessionId(session), "namespace": Namespace(namespace)}
+    return made_events.reward(f"of-{session}", decided_at=START, final=True, **own)
 
 
 # ------------------------------------------------------------------------------------------ whatever happens

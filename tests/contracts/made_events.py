@@ -1,0 +1,85 @@
+"""A turn, an outcome, a reward, complete, and otherwise as a test wants them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from core.events import Completion, LogprobSpace, Outcome, Reward, Sampling, VersionSpan
+from core.ids import (
+    InferenceId,
+    Namespace,
+    SessionId,
+    Version,
+    new_group_id,
+    new_inference_id,
+    new_outcome_id,
+    new_session_id,
+)
+
+NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
+
+
+def completion(session_id: SessionId | None = None, **changes: Any) -> Completion:
+    session_id = session_id or new_session_id()
+    turn = Completion(
+        inference_id=new_inference_id(session_id),
+        session_id=session_id,
+        turn_index=0,
+        parent_id=None,
+        group_id=new_group_id(),
+        namespace=Namespace("default"),
+        user_id=None,
+        workload="write",
+        purpose="turn",
+        received_at=NOW,
+        messages=({"role": "user", "content": "[repo] write größe(x): Größe von x"},),
+        sampling=Sampling(),
+        prompt_token_ids=(1, 2, 3),
+        token_ids=(4, 5),
+        logprobs=(-0.1, -2.5),
+        logprob_space=LogprobSpace(temperature=1.0),
+        trainable=True,
+        policy="tiny",
+        policy_versions=(VersionSpan(start=0, end=2, version=Version(3)),),
+        tokenizer_digest="t",
+        renderer="r",
+        finish_reason="stop",
+        delivered_tokens=2,
+        latency_ms=12.5,
+    )
+    return msgspec.structs.replace(turn, **changes)
+
+
+def outcome(turn: Completion, **changes: Any) -> Outcome:
+    said = Outcome(
+        outcome_id=new_outcome_id(),
+        inference_id=turn.inference_id,
+        session_id=None,
+        namespace=turn.namespace,
+        name="accepted",
+        value=True,
+        observed_at=NOW,
+        received_at=NOW,
+    )
+    return msgspec.structs.replace(said, **changes)
+
+
+def reward(inference_id: str, **changes: Any) -> Reward:
+    made = Reward(
+        inference_id=InferenceId(inference_id),
+        session_id=SessionId("s"),
+        namespace=Namespace("default"),
+        workload="write",
+        revision=0,
+        value=0.5,
+        components={},
+        outcome_ids=(),
+        first_outcome_at=None,
+        last_outcome_at=None,
+        why="accepted",
+        spec="spec",
+        final=False,
+        decided_at=NOW,
+    )
+    return msgspec.structs.replace(made, **changes)
