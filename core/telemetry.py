@@ -71,7 +71,9 @@ DUPLICATES = _counter("duplicate_events", "Events seen again and ignored, by top
 REWARDS = _counter("rewards", "Reward revisions emitted", "kind")
 REWARD_VALUE = _gauge("reward_value", "Mean reward of the last 200 first revisions")
 SCORER_LAG = _gauge("scorer_lag_records", "Records not yet in the ledger")
-SCORER_ODDITIES = _counter("scorer_oddities", "Records that the scorer could not use as they came, by reason", "reason")
+SCORER_ODDITIES = _counter(
+    "scorer_oddities", "Records that the scorer could not use as they came, or left out, by reason", "reason"
+)
 OPEN_TURNS = _gauge("ledger_open_turns", "Turns that wait for their outcomes")
 WATCHED_TURNS = _counter("watched_turns", "Turns that monitors have seen")
 WATCHED_NOW = _gauge("watched_turns_held", "Turns in the monitors' memory")

@@ -21,6 +21,7 @@ from core.store.rewards import put_rewards
 from core.store.turns import put_outcomes
 from scoring import ledger
 from scoring.aside import letter_of
+from scoring.defence import is_on, left_out
 from scoring.derived import derive
 from scoring.facts import Facts, facts_of
 from scoring.rules import Decision, decide, news_about, outcomes_about
@@ -37,6 +38,7 @@ class Book:
     def __init__(self, spec: RewardSpec) -> None:
         self._spec = spec
         self._digest = spec.digest
+        self._is_defended = is_on(spec.defence) or any(scope.defence for scope in spec.scopes)
         self.rewards: list[Reward] = []
         self.concluded: list[Outcome] = []  # derived from what came
         self.letters: list[DeadLetter] = []
@@ -137,13 +139,14 @@ class Book:
         session.last_at = now if session.last_at is None else max(session.last_at, now)
         session.ended_at = now if completion.session_done else None
         self._changed_sessions[session.key] = session
-        for early in self._early.pop(turn.inference_id, []):
-            if early.outcome.namespace == turn.namespace:
-                self._keep(early, session)
+        early = [heard for heard in self._early.pop(turn.inference_id, []) if heard.outcome.namespace == turn.namespace]
+        for heard in early:
+            self._keep(heard, session)
         self._changed_turns[turn.inference_id] = turn
         self._decide(turn, session, now)
         self._conclude(completion, session, offset)
-        self._reschedule([other for other in session.turns.values() if other is not turn], session, now)
+        others = [other for other in session.turns.values() if other is not turn]
+        self._reschedule(others, session, now, all_of_them=bool(early) and self._is_defended)
 
     def _conclude(self, completion: Completion, session: Session, offset: int) -> None:
         """What the turn says of those before it."""
@@ -188,6 +191,8 @@ class Book:
         decisions = [self._decide(turn, session, outcome.received_at) for turn in concerned]
         if any(outcome.name in decision.contradicting for decision in decisions):
             telemetry.SCORER_ODDITIES.labels(reason="contradiction").inc()
+        if self._is_defended:
+            self._count_left_out(outcome, session)
 
     def _end(self, ended: SessionEnded) -> None:
         session = self._session(_key(ended))
@@ -215,10 +220,16 @@ class Book:
 
     def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None) -> list[Turn]:
         subjects = {outcome.inference_id} | ({amended.outcome.inference_id} if amended else set())
-        if None in subjects:
+        if None in subjects or self._is_defended:  # what it says may leave out what was said of another
             return sorted(session.turns.values(), key=lambda turn: turn.order)
         turns = (session.turns[subject] for subject in subjects if subject is not None and subject in session.turns)
         return sorted(turns, key=lambda turn: turn.order)
+
+    def _count_left_out(self, outcome: Outcome, session: Session) -> None:
+        places = {(turn.workload, turn.namespace) for turn in session.turns.values()}
+        defences = {self._spec.rules(*place).defence for place in places}
+        for reason in {left_out(session, defence).get(outcome.outcome_id) for defence in defences} - {None}:
+            telemetry.SCORER_ODDITIES.labels(reason=reason).inc()
 
     def _refuse(self, heard: Heard, partition: int, fault: str) -> None:
         """It is not kept: brought back once the spec has it, it is heard like any other."""
@@ -228,10 +239,10 @@ class Book:
 
     # ------------------------------------------------------------------------------------------ decisions
 
-    def _reschedule(self, turns: Iterable[Turn], session: Session, now: datetime) -> None:
-        """The session's end moved: so may the ends of these turns' waits."""
+    def _reschedule(self, turns: Iterable[Turn], session: Session, now: datetime, *, all_of_them: bool = False) -> None:
+        """The session's end moved: so may the ends of these turns' waits. `all_of_them`: those too that do not wait."""
         for turn in sorted(turns, key=lambda turn: turn.order):
-            if turn.due_at is not None:
+            if turn.due_at is not None or all_of_them:
                 self._decide(turn, session, now)
 
     def _decide(self, turn: Turn, session: Session, now: datetime) -> Decision:

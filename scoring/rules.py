@@ -4,6 +4,7 @@ The value depends on the set of outcomes that stand and on which waits are over,
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -14,6 +15,7 @@ from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
 from scoring.amendments import Standing
 from scoring.conduct import effort_of, penalties_of
 from scoring.contradictions import contradicting
+from scoring.defence import left_out, standing_without
 from scoring.state import Heard, Session, Turn
 from scoring.usable import fault_of
 
@@ -64,14 +66,16 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
         components={**components, **defaults},
         outcome_ids=tuple(entry.outcome.outcome_id for entries in heard.values() for entry in entries),
         contradicting=contrary,
-        why=_why(components, defaults, value if value != sum_of_all else None, contrary),
+        why=_why(components, defaults, value if value != sum_of_all else None, contrary)
+        + _left_out(turn, session, heard, rules),
     )
 
 
 def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Standing]:
     """Its own, and the session's as far as they are credited to it: those said after it was asked for."""
     about = []
-    for entry in session.standing():
+    out = left_out(session, spec.rules(turn.workload, turn.namespace).defence)
+    for entry in standing_without(session, out):
         if entry.outcome.inference_id == turn.inference_id:
             about.append(entry)
         elif entry.outcome.inference_id is None and (share := _share(turn, session, entry.since, spec)):
@@ -202,8 +206,12 @@ def _credited(entry: Standing) -> Amount:
 def _trimmed(amounts: Sequence[Amount], share: float) -> Sequence[Amount]:
     """Without that share at either end; what is said once or twice is never left out."""
     ordered = sorted(amounts, key=lambda amount: amount[0] - amount[1])
-    out = int(share * len(ordered))
+    out = _trimmed_at_an_end(len(ordered), share)
     return ordered[out : len(ordered) - out]
+
+
+def _trimmed_at_an_end(number: int, share: float) -> int:
+    return int(share * number)
 
 
 def _sum(amounts: Sequence[Amount]) -> Amount:
@@ -234,3 +242,15 @@ def _why(
     clipped = "" if clipped_to is None else f", clipped to {clipped_to:+.2f}"
     contradiction = f"; contradicting: {' and '.join(contrary)}" if contrary else ""
     return (", ".join(parts) or "nothing stands") + clipped + contradiction
+
+
+def _left_out(turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules) -> str:
+    """What was said and does not count: of this turn, or of its session."""
+    out = left_out(session, rules.defence)
+    mine = [session.heard[outcome_id].outcome.inference_id in (None, turn.inference_id) for outcome_id in out]
+    counts = Counter(reason for reason, is_mine in zip(out.values(), mine, strict=True) if is_mine)
+    parts = [f"{counts[reason]} {reason}" for reason in sorted(counts)]
+    for name, entries in heard.items():
+        trimmed = 2 * _trimmed_at_an_end(len(entries), rules.outcomes[name].trim)
+        parts += [f"{trimmed} of {len(entries)} {name} trimmed"] if trimmed else []
+    return f"; left out: {', '.join(parts)}" if parts else ""

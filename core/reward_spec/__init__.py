@@ -5,6 +5,7 @@ meaning, not of its spelling: comments and order do not change it.
 """
 
 from core.reward_spec.conduct import ClaimSpec, EffortSpec, PenaltySpec
+from core.reward_spec.defence import DefenceSpec
 from core.reward_spec.derived import DerivedRule, DerivedSpec
 from core.reward_spec.file import load_reward_spec
 from core.reward_spec.outcomes import Aggregation, Measure, OutcomeSpec, OutcomeType, SessionSpec, SuggestionSpec
@@ -13,6 +14,7 @@ from core.reward_spec.rules import RewardSpec, Rules, ScopeSpec
 __all__ = [
     "Aggregation",
     "ClaimSpec",
+    "DefenceSpec",
     "DerivedRule",
     "DerivedSpec",
     "EffortSpec",

@@ -11,6 +11,7 @@ from pydantic import Field, FiniteFloat, PrivateAttr, ValidationError, model_val
 from pydantic_core import ErrorDetails
 
 from core.reward_spec.conduct import ClaimSpec, EffortSpec, PenaltySpec
+from core.reward_spec.defence import DefenceSpec
 from core.reward_spec.derived import DerivedSpec
 from core.reward_spec.outcomes import OutcomeSpec, SessionSpec, SuggestionSpec
 from core.reward_spec.part import Part
@@ -28,6 +29,7 @@ class Rules(Part):
     penalties: PenaltySpec = PenaltySpec()
     claims: tuple[ClaimSpec, ...] = ()
     derived: DerivedSpec = DerivedSpec()
+    defence: DefenceSpec = DefenceSpec()
     clip: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
     """Bounds of the final value."""
 
@@ -68,6 +70,7 @@ class ScopeSpec(Part):
     effort: Table = Field(default_factory=dict)
     penalties: Table = Field(default_factory=dict)
     derived: Table = Field(default_factory=dict)
+    defence: Table = Field(default_factory=dict)
     claims: tuple[ClaimSpec, ...] | None = None
     clip: tuple[FiniteFloat, FiniteFloat] | None = None
 

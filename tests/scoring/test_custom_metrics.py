@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import ConfigError
-from core.reward_spec import RewardSpec, load_reward_spec
+from core.ids import UserHash
+from core.reward_spec import DefenceSpec, RewardSpec, load_reward_spec
 from onward.layout import SHIPPED_REWARDS
 
 
@@ -94,6 +95,7 @@ def test_entries_that_make_no_sense_are_refused_with_the_line(tmp_path: Any, ent
         load_reward_spec(path)
 
 
+DEFENCE = DefenceSpec(burst_outcomes=3, burst_window_s=10, identical_outcomes=1)
 EVERY_KIND = spec_of(
     {
         name: {"type": "float", "weight": 0.3, "aggregation": name, "minimum": -1, "maximum": 1}
@@ -124,7 +126,8 @@ def said_of_every_kind(lab: ModuleType, rng: random.Random) -> tuple[list[Any], 
         kind = EVERY_KIND.outcomes[name].type
         value = rng.choice([-1.0, -0.3, 0.2, 1.0]) if kind == "number" else rng.random() < 0.5
         about = rng.choice([*turns, "s"])
-        outcome = events.outcome(about, name, "words" if kind == "text" else value, second)
+        user = rng.choice([None, UserHash("u"), UserHash("v")])
+        outcome = events.outcome(about, name, "words" if kind == "text" else value, second, user_id=user)
         if said and rng.random() < 0.3:
             before = rng.choice(said)
             if not before.withdrawn:
@@ -134,10 +137,21 @@ def said_of_every_kind(lab: ModuleType, rng: random.Random) -> tuple[list[Any], 
 
 
 @settings(max_examples=40, deadline=None)
-@given(rng=st.randoms(use_true_random=False))
-def test_order_and_repetition_of_any_kind_change_no_last_value(lab: ModuleType, rng: random.Random) -> None:
+@given(rng=st.randoms(use_true_random=False), defended=st.booleans(), early=st.booleans())
+def test_order_and_repetition_of_any_kind_change_no_last_value(
+    lab: ModuleType, rng: random.Random, defended: bool, early: bool
+) -> None:
+    spec = EVERY_KIND.model_copy(update={"defence": DEFENCE}) if defended else EVERY_KIND
     turns, said = said_of_every_kind(lab, rng)
-    expected = lab.last_values(lab.score(EVERY_KIND, [*turns, *said], until=lab.at(10_000)))
-    mixed = rng.sample([*said, *rng.sample(said, 10)], len(said) + 10)
-    found = lab.score(EVERY_KIND, [*turns, *mixed], batch=rng.choice([1, 7, 1000]), until=lab.at(10_000))
-    assert lab.last_values(found) == expected
+    expected = lab.last_values(lab.score(spec, [*turns, *said], until=lab.at(10_000)))
+    mixed = [*(turns if not early else []), *rng.sample([*said, *rng.sample(said, 10)], len(said) + 10)]
+    if early:  # a turn comes after some of what was said of it
+        for turn in turns:
+            mixed.insert(rng.randrange(len(mixed)), turn)
+    found = lab.score(spec, mixed, batch=rng.choice([1, 7, 1000]), until=lab.at(10_000))
+    assert known(lab.last_values(found)) == known(expected)
+
+
+def known(values: dict[str, float]) -> dict[str, float]:
+    """What was said and taken back leaves a zero, or nothing where nobody asked in between."""
+    return {inference_id: value for inference_id, value in values.items() if value}
