@@ -248,8 +248,8 @@ def test_kill_9_while_spooling_loses_nothing_acknowledged(tmp_path: Path, acknow
         assert process.stdout is not None
         seen = [process.stdout.readline().strip() for _ in range(acknowledged)]
         process.kill()
-        rest, _ = process.communicate()
-        seen += rest.split("\n")[:-1]
+        seen += process.stdout.read().split("\n")[:-1]
+        process.communicate()
     log = open_log(tmp_path)
     wait_until(lambda: log.depth_records == 0)
     found = sessions(log)
