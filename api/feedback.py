@@ -12,7 +12,7 @@ from msgspec import Meta
 from api.context import Context
 from api.identity import Identity
 from api.intake import check_id, is_id
-from api.limits import ERRORS, admit
+from api.limits import ERRORS, admit, admit_user
 from api.lookup import look_up, read
 from api.measures import check_measured, measured
 from api.outcome_targets import Subject, check_superseded, check_target, find_subject
@@ -39,13 +39,15 @@ Text = Annotated[str, Meta(max_length=512)]
 
 
 class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/feedback`. Names an inference or a session; `metric_name` is an outcome of the reward spec. Instead of
-    a `value`, one of `final_text`, `diff` (unified, of the suggested text) and `snapshot`, where the metric has a
-    `measure`: it is computed, and the text kept as `evidence`."""
+    """`POST /v1/feedback`. Names an inference or a session, and maybe the `user` who says it, as chat does;
+    `metric_name` is an outcome of the reward spec. Instead of a `value`, one of `final_text`, `diff` (unified, of the
+    suggested text) and `snapshot`, where the metric has a `measure`: it is computed, and the text kept as `evidence`.
+    """
 
     feedback_id: str | None = None
     inference_id: str | None = None
     session_id: str | None = None
+    user: str | None = None
     metric_name: str
     value: bool | float | str | msgspec.UnsetType = msgspec.UNSET
     final_text: str | None = None
@@ -103,6 +105,7 @@ async def _limited(context: Context, request: Request, answer: Callable[[Identit
 async def _post(context: Context, identity: Identity, request: Request) -> Response:
     body = await body_of(context, request, feedback_decoder)
     _check(context, body)
+    await _admit_user(context, identity, body)
     outcome = _outcome(context, identity, body, await _value(context, identity, body))
     return await context.background.insist(_record(context, outcome, own_id=body.feedback_id is not None))
 
@@ -122,6 +125,27 @@ def _check(context: Context, body: FeedbackBody) -> None:
     for name in ("feedback_id", "session_id", "supersedes"):
         if getattr(body, name) is not None:
             check_id(getattr(body, name), name)
+
+
+async def _admit_user(context: Context, identity: Identity, body: FeedbackBody) -> None:
+    """Raises TooManyRequests."""
+    services, namespace = context.services, identity.namespace
+    per_minute = services.settings.user_feedback_per_minute
+    if per_minute is None:
+        return
+    user: str | None = context.keys.user_hash(namespace, body.user)
+    if user is None and body.inference_id is not None:
+        user = await _user_of(services, namespace, InferenceId(body.inference_id.lower()))
+    await admit_user(services.live_state, namespace, user or body.session_id or str(body.inference_id), per_minute)
+
+
+async def _user_of(services: ApiServices, namespace: Namespace, inference_id: InferenceId) -> str | None:
+    """Who its turn was for; where nobody was named, its session. None: it cannot be told now."""
+    try:
+        turn = await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id))
+    except StoreUnavailable:
+        return None
+    return None if turn is None else turn.user_id or turn.session_id
 
 
 async def _value(context: Context, identity: Identity, body: FeedbackBody) -> bool | float | str:
@@ -151,6 +175,7 @@ def _outcome(context: Context, identity: Identity, body: FeedbackBody, value: bo
         inference_id=None if body.inference_id is None else InferenceId(body.inference_id.lower()),
         session_id=None if body.session_id is None else SessionId(body.session_id),
         namespace=identity.namespace,
+        user_id=context.keys.user_hash(identity.namespace, body.user),
         name=body.metric_name,
         value=value,
         target_range=body.target_range,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from api.asgi import RawHeaders
 from api.identity import Identity
 from core.errors import RateLimited
+from core.ids import Namespace
 from core.ports import Allowance, Bucket, LiveState
 from core.telemetry import LIMITED_REQUESTS
 
@@ -34,6 +35,15 @@ async def admit(live_state: LiveState, identity: Identity) -> RawHeaders:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
+async def admit_user(live_state: LiveState, namespace: Namespace, user: str, per_minute: float) -> None:
+    """Count feedback of a user. Raises TooManyRequests."""
+    burst = max(1, int(per_minute))
+    bucket = Bucket(name=f"user:{namespace}:{user}", rate_per_s=per_minute / 60, burst=burst)
+    (allowed,) = await live_state.take((bucket,))
+    if allowed.wait_s > 0:
+        raise _refusal(bucket, allowed, _headers(bucket, allowed))
+
+
 def _tightness(limit: tuple[Bucket, Allowance]) -> tuple[float, int]:
     return -limit[1].wait_s, limit[1].remaining
 
@@ -43,7 +53,7 @@ def _refusal(bucket: Bucket, allowed: Allowance, headers: dict[str, str]) -> Too
     LIMITED_REQUESTS.labels(whose).inc()
     wait_ms = math.ceil(allowed.wait_s * 1000)
     waiting = {"retry-after": str(math.ceil(allowed.wait_s)), "retry-after-ms": str(wait_ms)}
-    of = "this API key" if whose == "key" else "all API keys of this namespace"
+    of = {"key": "this API key", "user": "feedback of this user"}.get(whose, "all API keys of this namespace")
     message = f"more than {bucket.rate_per_s * 60:g} requests per minute of {of}; try again in {wait_ms / 1000:g} s"
     return TooManyRequests(message, {**headers, **waiting})
 

@@ -78,6 +78,9 @@ class ApiSettings(Section):
     """Larger request bodies are refused with 413."""
     feedback_lookup_s: float = Field(default=2.0, ge=0)
     """How long feedback looks for an inference that is not known yet."""
+    user_feedback_per_minute: float | None = Field(default=None, gt=0)
+    """Most feedback of one user, refilled evenly, beside the limits of its key; what exceeds it is refused with 429.
+    None: as much as comes."""
     clock_skew_s: float = Field(default=300.0, ge=0)
     """How far in the future, by our clock, feedback's `observed_at` may lie."""
     order_wait_s: float = Field(default=60.0, ge=0)

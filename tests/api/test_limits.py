@@ -138,3 +138,27 @@ def test_a_limit_of_nobody_names_the_setting(fields: dict[str, Any], setting: st
 def test_a_limit_that_is_none_names_the_setting(value: str) -> None:
     with pytest.raises(ConfigError, match=r"api\.namespaces\.acme"):
         load_settings(None, {"ONWARD_API__NAMESPACES": f"{{ acme = {value} }}"})
+
+
+def test_a_user_may_say_so_much(make_service: MakeService) -> None:
+    """Who the feedback names, else who its turn was for, else its session."""
+    service = make_service(user_feedback_per_minute=2)
+    said = {"metric_name": "accepted", "value": True}
+    turns = {user: service.chat("hi", user=user).headers["x-onward-inference-id"] for user in ("ada", "bob")}
+    alone = service.chat("on my own").headers["x-onward-inference-id"]
+    fields = [
+        {"inference_id": turns["ada"]},
+        {"inference_id": turns["bob"], "user": "ada"},
+        {"inference_id": turns["ada"], "user": "ada"},
+        {"inference_id": turns["bob"]},
+        {"inference_id": turns["bob"]},
+        {"inference_id": turns["bob"]},
+        *[{"inference_id": alone}] * 3,
+    ]
+    answers = [service.post("/v1/feedback", {**said, **about}) for about in fields]
+    assert [answer.status_code for answer in answers] == [200, 200, 429] * 3
+    assert "2 requests per minute of feedback of this user" in answers[2].json()["error"]["message"]
+    assert 0 < int(answers[2].headers["retry-after"]) <= 30
+    heard = wait_for(lambda: len(service.outcomes()) == 6 and service.outcomes())
+    users = [outcome.user_id for outcome in heard]
+    assert users.count(None) == 5, "of what the feedback itself says"
