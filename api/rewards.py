@@ -6,17 +6,19 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
 from starlette.responses import StreamingResponse
 
 from api.context import Context
-from api.lookup import read
+from api.intake import is_id
+from api.lookup import look_up, read
 from api.plain import identify, json_response, only_parameters, whole_number
 from api.services import ApiServices
-from core.errors import InvalidRequest, StoreUnavailable
-from core.events import Reward
-from core.ids import Namespace
+from core.errors import InvalidRequest, NotFound, StoreUnavailable
+from core.events import Outcome, Reward
+from core.ids import InferenceId, Namespace
 from core.ports import REWARDS
-from core.store import rewards
+from core.store import rewards, turns
 
 _PAGE = 500
 _DEFAULT_LIMIT = 100
@@ -24,6 +26,10 @@ _POLL_S = 0.25
 _ANNOUNCED_POLL_S = 2.0
 _HEARTBEAT_S = 15.0
 _LARGEST_SEQUENCE = (1 << 63) - 1
+_TURN_FIELDS = (
+    "inference_id", "session_id", "turn_index", "workload", "purpose", "received_at", "policy_versions",
+    "finish_reason", "text", "trainable", "untrainable_reasons",
+)  # fmt: skip
 
 
 class RewardFeed:
@@ -113,7 +119,36 @@ def rewards_router(context: Context) -> APIRouter:
         events = _events(services, feed, identity.namespace, after)
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
+    @router.get("/v1/rewards/{inference_id}")
+    async def explain_reward(request: Request, inference_id: str) -> Response:
+        """The story of one turn: what was said of it, or of its session, and each revision of its reward with
+        components and reason, as far as they have reached the store."""
+        identity = identify(context, request)
+        identity.require("feedback")
+        only_parameters(request)
+        found = None
+        if is_id(inference_id):
+            found = await look_up(services, lambda c: _story(c, identity.namespace, InferenceId(inference_id)))
+        if found is None:
+            raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+        return json_response(found)
+
     return router
+
+
+def _story(connection: Connection, namespace: Namespace, inference_id: InferenceId) -> dict[str, Any] | None:
+    turn = turns.get_turn(connection, namespace, inference_id)
+    if turn is None:
+        return None
+    said = turns.get_turn_outcomes(connection, [inference_id])
+    said += [o for o in turns.get_session_outcomes(connection, namespace, turn.session_id) if o.inference_id is None]
+    fields = msgspec.to_builtins(turn)
+    return {
+        **{name: fields[name] for name in _TURN_FIELDS},
+        "completion_tokens": len(turn.token_ids),
+        "outcomes": [_fields(outcome) for outcome in said],
+        "rewards": [_fields(reward) for reward in rewards.get_rewards(connection, [inference_id])],
+    }
 
 
 def _last_event_id(request: Request) -> int | None:
@@ -146,7 +181,7 @@ def described(sequence: int, reward: Reward) -> dict[str, Any]:
     return {"sequence": sequence, **_fields(reward)}
 
 
-def _fields(reward: Reward) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(reward)
+def _fields(event: Reward | Outcome) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
     del fields["type"]
     return fields

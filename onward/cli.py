@@ -235,6 +235,60 @@ def redrive_dead_letter(record: str, directory: Directory = DEFAULT_DIRECTORY, *
     redrive(directory, _overrides(set_ or []), record)
 
 
+alarms = App(name="alarms", help="What monitors found: see it, and say that it is known.")
+app.command(alarms)
+
+
+@alarms.default
+def list_alarms(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Closed ones too.")] = False,
+    key: str | None = None,
+) -> None:
+    """The alarms of the running service, the newest first: what they mean, what they hold."""
+    from onward.alarms import show_alarms
+
+    show_alarms(directory, key, everything=all_)
+
+
+@alarms.command(name="ack")
+def acknowledge_alarm(
+    alarm: str, directory: Directory = DEFAULT_DIRECTORY, *, note: str | None = None, key: str | None = None
+) -> None:
+    """Say that an alarm is known: releases that it held go on."""
+    from onward.alarms import acknowledge
+
+    acknowledge(directory, alarm, note, key)
+
+
+rewards = App(name="rewards", help="What turns turned out to be worth.")
+app.command(rewards)
+
+
+@rewards.command(name="tail")
+def tail_rewards(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    workload: Annotated[str | None, Parameter(help="Of this one alone.")] = None,
+    after: Annotated[int | None, Parameter(help="From the next after this sequence; else from now.")] = None,
+    count: Annotated[int | None, Parameter(help="End after so many.")] = None,
+    key: Annotated[str | None, Parameter(help="Says of which namespace.")] = None,
+) -> None:
+    """Show rewards of the running service as they come, until stopped."""
+    from onward.rewards import tail
+
+    tail(directory, key, workload, after, count)
+
+
+@rewards.command(name="explain")
+def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, *, key: str | None = None) -> None:
+    """The story of one turn: what was said of it, when, by whom, and what that was worth."""
+    from onward.rewards import explain
+
+    explain(directory, inference_id, key)
+
+
 @app.command
 def midtrain(
     corpus: Path,
@@ -314,13 +368,21 @@ def demo(
     shift: bool = False,
     engine: Annotated[Literal["local", "sglang"], Parameter(help="What generates.")] = "local",
     rate: float | None = None,
+    exploit: Annotated[str | None, Parameter(help="A flaw of client and reward spec: docs/exploits.md.")] = None,
+    liars: Annotated[float, Parameter(help="Share of users who lie together.")] = 0.0,
+    lie: Annotated[Literal["invert", "style"], Parameter(help="The contrary, or a wrong style is good.")] = "invert",
+    spammers: Annotated[float, Parameter(help="Share of users who say very much.")] = 0.0,
+    spam: Annotated[Literal["random", "same"], Parameter(help="At random, or always the same.")] = "random",
+    users: Annotated[int, Parameter(help="How many there are, where not all are honest.")] = 100,
     set_: Set = None,
 ) -> None:
     """Start the product, let simulated IDE users work with it, and show whether it became better."""
-    from onward.demo import run_demo
+    from onward.demo import hacking, run_demo
 
+    crowd = hacking(exploit, liars=liars, lie=lie, spammers=spammers, spam=spam, users=users)
     overrides = {"ONWARD_SERVING__ENGINE": engine, **_overrides(set_ or [])}
-    sys.exit(run_demo(output, seconds=seconds, seed=seed, shift=shift, rate=rate, overrides=overrides))
+    run = run_demo(output, seconds=seconds, seed=seed, shift=shift, rate=rate, overrides=overrides, hacking=crowd)
+    sys.exit(run)
 
 
 def _overrides(assignments: list[str]) -> dict[str, str]:

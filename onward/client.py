@@ -3,8 +3,10 @@
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +21,7 @@ def show_policies(directory: Path, key: str | None) -> None:
     table = Table(title="Policy versions")
     for column in ("version", "state", "parent", "turns", "digest", "created"):
         table.add_column(column)
-    answer = _call(directory, "GET", "/v1/policies", key)
+    answer = call(directory, "GET", "/v1/policies", key)
     for policy in answer["data"]:
         table.add_row(
             str(policy["version"]),
@@ -34,16 +36,19 @@ def show_policies(directory: Path, key: str | None) -> None:
     if experiment is not None:
         share = f"{experiment['share']:.0%} of the users"
         Console().print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}")
+    for alarm in answer["held_by"]:
+        Console().print(f"releases wait for alarm {alarm['alarm_id']}: `onward alarms ack {alarm['alarm_id']}`")
 
 
 def _standing(policy: dict[str, Any], answer: dict[str, Any]) -> str:
     marks = [word for word, holds in (("pinned", policy["version"] == answer["pinned"]),) if holds]
     marks += ["held"] if policy["version"] in answer["held"] else []
+    marks += ["waits for an alarm"] if policy["state"] == "candidate" and answer["held_by"] else []
     return ", ".join([policy["state"], *marks])
 
 
 def show_fleet(directory: Path, key: str | None) -> None:
-    answer = _call(directory, "GET", "/v1/fleet", key)
+    answer = call(directory, "GET", "/v1/fleet", key)
     table = Table(title=f"Fleet (live: version {answer['live']})")
     for column in ("engine", "state", "lane", "serves", "shall serve", "holds", "heard", "url"):
         table.add_column(column)
@@ -65,20 +70,39 @@ def show_fleet(directory: Path, key: str | None) -> None:
 
 
 def give_order(directory: Path, kind: str, version: int, why: str, key: str | None) -> None:
-    answer = _call(directory, "POST", f"/v1/policies/{version}/{kind}", key, {"why": why})
+    answer = call(directory, "POST", f"/v1/policies/{version}/{kind}", key, {"why": why})
     Console().print(f"version {version}: {answer['status']}")
 
 
-def _call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
+def call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
+    """The answer's JSON. Raises OnwardError with what the service says is wrong."""
+    with opened(directory, method, path, key, body) as response:
+        return json.load(response)
+
+
+@contextmanager
+def opened(
+    directory: Path,
+    method: str,
+    path: str,
+    key: str | None,
+    body: dict[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[IO[bytes]]:
+    """The answer as it comes."""
     request = urllib.request.Request(
         find_urls(directory)[0] + path,
         method=method,
         data=None if body is None else json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+        headers={
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {key}"} if key else {}),
+            **(headers or {}),
+        },
     )
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-            return json.load(response)
+            yield response
     except urllib.error.HTTPError as error:
         raise OnwardError(json.load(error)["error"]["message"]) from error
     except urllib.error.URLError as error:
