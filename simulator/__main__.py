@@ -10,8 +10,10 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
+from simulator.crowd import LIARS_SHARE, SPAMMERS_SHARE, CrowdOptions
 from simulator.curves import Curves
 from simulator.drive import Driver, Traffic
+from simulator.exploits import EXPLOITS, exploit_of
 from simulator.report import make_report, succeeded, summary, write
 from simulator.service import ServiceView
 from simulator.view import View
@@ -45,9 +47,33 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shift-at", type=float, default=None, help="second at which the team's taste changes")
     parser.add_argument("--output", type=Path, default=Path("demo"), help="where the report goes")
+    _add_hacking(parser)
     options = parser.parse_args()
-    traffic = Traffic(tuple(options.url), options.seconds, options.rate, options.seed, options.shift_at)
+    try:
+        crowd = CrowdOptions(options.liars, options.lie, options.spammers, options.spam, options.users)
+        exploit = exploit_of(options.exploit)
+    except ValueError as error:
+        parser.error(str(error))
+    urls = tuple(options.url)
+    traffic = Traffic(urls, options.seconds, options.rate, options.seed, options.shift_at, crowd, exploit)
     sys.exit(0 if uvloop.run(simulate(traffic, options.key, options.output)) else 1)
+
+
+def _add_hacking(parser: argparse.ArgumentParser) -> None:
+    """Users and clients that mislead the service (docs/exploits.md)."""
+    group = parser.add_argument_group("hacking")
+    group.add_argument(
+        "--liars", type=float, nargs="?", const=LIARS_SHARE, default=0.0, help="share of users who lie together"
+    )
+    group.add_argument(
+        "--lie", choices=["invert", "style"], default="invert", help="they say the contrary, or favour a wrong style"
+    )
+    group.add_argument(
+        "--spammers", type=float, nargs="?", const=SPAMMERS_SHARE, default=0.0, help="share of users who say very much"
+    )
+    group.add_argument("--spam", choices=["random", "same"], default="random", help="at random, or always the same")
+    group.add_argument("--users", type=int, default=100, help="how many there are, where not all are honest")
+    group.add_argument("--exploit", help=f"a flaw of the client: {', '.join(EXPLOITS)}")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 import asyncio
 import random
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import aiohttp
 
+from simulator.crowd import Crowd, CrowdOptions, User
+from simulator.exploits import NO_EXPLOIT, Exploit
 from simulator.ide import Ide, RequestFailed, Session
 from simulator.sandbox import Sandbox
 from simulator.tasks import sample_task
@@ -27,17 +30,21 @@ class Traffic:
     rate: float  # sessions per second
     seed: int
     shift_at_s: float | None = None
+    crowd: CrowdOptions = field(default_factory=CrowdOptions)
+    exploit: Exploit = NO_EXPLOIT
 
 
 class Driver:
     def __init__(self, traffic: Traffic, http: aiohttp.ClientSession) -> None:
         self.traffic = traffic
+        self.crowd = Crowd(traffic.crowd, traffic.seed)
         self.truth = Truth(window_s(traffic.rate))
         self._sandbox = Sandbox()
         self._ide = Ide(traffic.base_urls, http, self._sandbox)
         self._rng = random.Random(traffic.seed)
         self._running: set[asyncio.Task[None]] = set()
         self._started = 0.0
+        self.started_at = datetime.now(UTC)  # of the first arrival
 
     @property
     def elapsed_s(self) -> float:
@@ -46,7 +53,7 @@ class Driver:
     async def run(self) -> None:
         """Until the time is over and the last user has gone."""
         loop = asyncio.get_running_loop()
-        self._started = loop.time()
+        self._started, self.started_at = loop.time(), datetime.now(UTC)
         next_arrival_s = 0.0
         try:
             while next_arrival_s < self.traffic.seconds:
@@ -60,10 +67,11 @@ class Driver:
 
     def _arrive(self, at_s: float) -> None:
         rng = random.Random(self._rng.getrandbits(64))  # a user's luck does not depend on the others' timing
+        user = self.crowd.arrives()
         if len(self._running) >= MAX_SESSIONS:
             self.truth.turned_away += 1
             return
-        task = asyncio.create_task(self._live(at_s, rng))
+        task = asyncio.create_task(self._live(at_s, rng, user))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -71,15 +79,17 @@ class Driver:
         shift = self.traffic.shift_at_s
         return SHIFTED if shift is not None and moment_s >= shift else Taste()
 
-    async def _live(self, at_s: float, rng: random.Random) -> None:
+    async def _live(self, at_s: float, rng: random.Random, user: User) -> None:
         taste = self.taste_at(at_s)
-        session = Session(sample_task(rng, "fix" if rng.random() < 0.5 else "write"))
+        task = sample_task(rng, "fix" if rng.random() < 0.5 else "write")
+        session = Session(task, user=user.name, environment=self.traffic.exploit.environment(task))
         try:
             await self._ide.work(session, taste, rng)
         except RequestFailed as failure:
             self.truth.failures.append(str(failure))
-        reports = reports_of(session, taste, rng)
-        self.truth.lived.append(Lived(at_s, session, reports[0].metric_name if reports else None))
+        said = self.crowd.says(user, session, reports_of(session, taste, rng))
+        reports = self.traffic.exploit.reports(session, said)
+        self.truth.lived.append(Lived(at_s, session, self.traffic.exploit.verdict(reports), user.kind, len(reports)))
         for report in reports:
             await asyncio.sleep(report.delay_s)
             await self._tell(session, report)
@@ -97,6 +107,8 @@ class Driver:
         )
         feedback_id = str(uuid.uuid4())
         body = {"feedback_id": feedback_id, "metric_name": report.metric_name, "value": report.value, **about}
+        if report.source is not None:
+            body["source"] = report.source
         for pause_s in _PAUSES_S:
             await asyncio.sleep(pause_s)
             try:

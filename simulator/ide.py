@@ -42,7 +42,8 @@ class RequestFailed(Exception):
 @dataclass
 class Session:
     """What happened in one session, as the IDE saw it. Inferences stand here once their answer was whole, which is
-    when the service has acknowledged them. `quality` is None when there is nothing to judge."""
+    when the service has acknowledged them. `quality` is None when there is nothing to judge. `user` is None where users
+    are not told apart."""
 
     task: Task
     session_id: str | None = None
@@ -53,6 +54,8 @@ class Session:
     closed: bool = False  # the service was told that no other turn will follow
     code: str = ""
     quality: Quality | None = None
+    user: str | None = None
+    environment: str = "simulated"
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,9 @@ class Ide:
         body: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": MAX_TOKENS}
         if tools is not None:
             body["tools"] = tools
-        headers = {"x-onward-workload": session.task.kind, "x-onward-environment": "simulated"}
+        if session.user is not None:
+            body["user"] = session.user
+        headers = {"x-onward-workload": session.task.kind, "x-onward-environment": session.environment}
         if session.session_id is not None:
             headers["x-session-id"] = session.session_id
         if last:

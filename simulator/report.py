@@ -5,10 +5,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.aftermath import aftermath, by_user_kind, windows
 from simulator.curves import Curves, draw
 from simulator.drive import Driver
 from simulator.service import UNREACHABLE, ServiceView
@@ -17,6 +18,7 @@ from simulator.truth import Truth, rates
 RISE = 0.20
 RECOVERED_SHARE = 0.9
 SETTLE_S = 30.0
+AFTERMATH = ("alarms", "seen_after_s", "releases", "rolled_back")
 _SERVED = ("live", "retired", "rolled_back")
 
 
@@ -56,8 +58,10 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
     losses = await find_losses(truth, service, SETTLE_S)
     metrics: dict[str, float] = {}
     policies: list[dict[str, Any]] = []
+    seen: dict[str, Any] = {}
     try:
         metrics, policies = await service.metrics(), await service.policies()
+        seen = await aftermath(driver, service)
     except UNREACHABLE as error:
         truth.failures.append(f"the service does not tell of itself: {error!r}")
     latencies = sorted(s for lived in truth.lived for s in lived.session.latencies_s)
@@ -90,6 +94,11 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "lost_outcomes": losses.outcomes,
         "share_learned_from": sum(policy["turns"] for policy in policies) / rewarded if rewarded else None,
         "failures": truth.failures[:10],
+        "exploit": traffic.exploit.name,
+        "crowd": asdict(traffic.crowd),
+        "users": by_user_kind(truth),
+        "windows": list(windows(truth, end_s)),
+        **(dict.fromkeys(AFTERMATH) | seen),
     }
     if traffic.shift_at_s is not None:
         report |= after_shift(truth, traffic.shift_at_s, end_s)
@@ -110,6 +119,16 @@ def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, floa
         "recovered_after_s": recovered[0] - shift_at_s if recovered else None,
         "recovered_share": best / before if best is not None and before else None,
     }
+
+
+def _watched(report: dict[str, Any]) -> list[str]:
+    """What monitors saw, of a run in which somebody games the signal or something was seen."""
+    alarms = report.get("alarms") or []
+    told = ", ".join(f"{alarm['monitor']} of {alarm['workload']} at {alarm['opened_s']:.0f} s" for alarm in alarms)
+    lines = [f"alarms                {told or 'none'}; {len(report.get('rolled_back') or [])} rolled back"]
+    if report.get("exploit", "none") != "none":
+        lines.insert(0, f"exploit               {report['exploit']}")
+    return lines if alarms or len(lines) > 1 else []
 
 
 def _interval(rise: tuple[float, float] | None) -> str:
@@ -156,5 +175,6 @@ def summary(report: dict[str, Any], output: Path) -> str:
             f"taste shift           {percent(report['quality_before_shift'])} before; nine tenths of it again after "
             f"{seconds(report['recovered_after_s'])}",
         )
+    lines[1:1] = _watched(report)
     verdict = "The model learned from its users." if succeeded(report) else "The run did not meet its bar."
     return "\n".join([*lines, verdict])

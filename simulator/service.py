@@ -45,6 +45,26 @@ class ServiceView:
     async def policies(self) -> list[dict[str, Any]]:
         return list((await self.get("/v1/policies?limit=1000"))["data"])
 
+    async def alarms(self) -> list[dict[str, Any]]:
+        """All, the newest first."""
+        return list((await self._known("/v1/alarms?state=all&limit=1000"))["alarms"])
+
+    async def releases(self) -> list[dict[str, Any]]:
+        """All steps of all versions, the oldest first."""
+        steps: list[dict[str, Any]] = []
+        while True:
+            after = steps[-1]["sequence"] if steps else 0
+            page = (await self._known(f"/v1/releases?after={after}&limit=1000"))["data"]
+            steps += page
+            if len(page) < 1000:
+                return steps
+
+    async def _known(self, path: str) -> Any:
+        """Raises aiohttp.ClientError for what is not there."""
+        async with self._http.get(self._base_url + path, timeout=_TIMEOUT) as response:
+            response.raise_for_status()
+            return msgspec.json.decode(await response.read())
+
     async def records(self, session_ids: Iterable[str]) -> dict[str, Counter[str]]:
         """By session: how often each of its turns and outcomes stands in it; without those that cannot be read."""
         found: dict[str, Counter[str]] = {}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from simulator.crowd import UserKind
 from simulator.ide import Session
 
 WINDOW_S = 20.0  # at the usual rate of 20 sessions a second; longer where fewer come
@@ -14,11 +15,14 @@ FIGURES = ("syntax_ok", "tests_pass", "in_taste", "good")
 
 @dataclass(frozen=True)
 class Lived:
-    """One session; `started_s` since the first arrival. `reported` is the metric's name, None for silence."""
+    """One session; `started_s` since the first arrival. `reported`: the name of the metric by which the client counts
+    it, None for silence; `words`: how many pieces of feedback were sent."""
 
     started_s: float
     session: Session
     reported: str | None
+    user_kind: UserKind = "honest"
+    words: int = 0
 
     @property
     def good(self) -> bool:

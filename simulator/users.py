@@ -13,11 +13,13 @@ SILENT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Report:
-    """One piece of feedback, `delay_s` after the session's end."""
+    """One piece of feedback, `delay_s` after the session's end or the word before. `source`: None where the client
+    does not say."""
 
     metric_name: str
     value: bool | float
     delay_s: float
+    source: str | None = None
 
 
 def reports_of(session: Session, taste: Taste, rng: random.Random) -> list[Report]:

@@ -90,6 +90,8 @@ class ScriptedService:
     chats: list[tuple[dict[str, Any], dict[str, str]]] = field(default_factory=list)  # body and headers
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     hung_up: int = 0
+    alarms: list[dict[str, Any]] = field(default_factory=list)  # the newest first
+    releases: list[dict[str, Any]] = field(default_factory=list)  # the oldest first
     repeated: set[str] = field(default_factory=set)  # outcomes that are there twice
     after: dict[int, Callable[[], None]] = field(default_factory=dict)  # what happens at the nth look at a session
 
@@ -100,6 +102,8 @@ class ScriptedService:
         app.router.add_post("/v1/sessions/{id}/end", self._end)
         app.router.add_get("/v1/sessions/{id}", self._session)
         app.router.add_get("/v1/policies", self._policies)
+        app.router.add_get("/v1/alarms", self._alarms)
+        app.router.add_get("/v1/releases", self._releases)
         app.router.add_get("/metrics", self._metrics)
         return app
 
@@ -193,6 +197,15 @@ class ScriptedService:
     async def _policies(self, _request: web.Request) -> web.Response:
         newest = {"version": 2, "turns": 30, "state": "live"}
         return web.json_response({"live": 2, "data": [newest, {"version": 1, "turns": 0, "state": "retired"}]})
+
+    async def _alarms(self, request: web.Request) -> web.Response:
+        assert request.query["state"] == "all"
+        return web.json_response({"alarms": self.alarms, "next": None})
+
+    async def _releases(self, request: web.Request) -> web.Response:
+        after, limit = int(request.query["after"]), int(request.query["limit"])
+        numbered = [{"sequence": number, **step} for number, step in enumerate(self.releases, 1)]
+        return web.json_response({"data": numbered[after : after + limit]})
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         lines = (
