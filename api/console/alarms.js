@@ -13,7 +13,6 @@ function acknowledge(alarm) {
     path: `v1/alarms/${encodeURIComponent(alarm.alarm_id)}/ack`,
     word: "note",
     needed: false,
-    done: refresh,
   }));
 }
 

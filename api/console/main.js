@@ -94,7 +94,12 @@ function onKey(event) {
 }
 
 document.addEventListener("keydown", onKey);
-document.addEventListener("key", () => wake());
+for (const news of ["key", "changed"]) {
+  document.addEventListener(news, () => {
+    lastCurves = 0;
+    wake();
+  });
+}
 window.addEventListener("hashchange", route);
 at("help-button").addEventListener("click", KEYS["?"]);
 rewards.begin(what => report("stream", what));

@@ -30,7 +30,8 @@ async function give(event) {
   try {
     const answer = await post(path, reason ? { [word]: reason } : {}, adminKey);
     dialog.close();
-    await done(answer);
+    done?.(answer);
+    document.dispatchEvent(new Event("changed"));
   } catch (error) {
     tell(error.message);
   } finally {

@@ -14,6 +14,7 @@ const MEANING = {
   unpin: "Release again.",
 };
 const WORDS = { rollback: "roll back to" };
+const WAITS = "The order is given; the release controller has not answered yet.";
 let report = () => {};
 
 /** What may be done with a version, as far as its state tells; the controller has the last word. */
@@ -32,10 +33,7 @@ function order(kind, version) {
     path: `v1/policies/${version}/${kind}`,
     word: "why",
     needed: true,
-    done: answer => {
-      report(answer.status === "accepted" ? "The order is given; the release controller has not answered yet." : "");
-      return refresh();
-    },
+    done: answer => report(answer.status === "accepted" ? WAITS : ""),
   }));
 }
 
@@ -45,7 +43,7 @@ function row(policy, standing) {
     make("b", "", `version ${policy.version}`),
     make("span", "", state(policy.state), held ? make("span", "state held", "held") : null, pinned ? state("pinned") : null),
     make("small", "meta", `${time(policy.created_at)} · from ${policy.parent ?? "nothing"} · ${number(policy.turns)} turns`
-      + ` in ${number(policy.updates)} updates`),
+      + ` · ${number(policy.updates)} ${policy.updates === 1 ? "update" : "updates"}`),
     make("span", "actions", ...orders(policy, standing).map(kind => order(kind, policy.version))));
   line.tabIndex = -1;
   return make("li", "", line);

@@ -30,7 +30,7 @@ export async function show(inferenceId) {
   } catch (error) {
     story.replaceChildren(closer(), make("p", "problem", error.message));
   }
-  story.focus();
+  story.focus({ preventScroll: true });
 }
 
 const closer = () => button("×", "close", () => { location.hash = "rewards"; }, "Close (Escape)");
@@ -64,7 +64,7 @@ function facts(turn) {
     named("version", versions.join(", then ")),
     named("arm", arm),
     named("tokens", `${turn.prompt_tokens} asked, ${turn.tokens.length} answered`),
-    named("took", duration(turn.latency_ms / 1000) + (turn.ttft_ms === null ? "" : `, first token ${Math.round(turn.ttft_ms)} ms`)),
+    named("took", duration(turn.latency_ms / 1000) + (turn.ttft_ms === null ? "" : `, first token ${duration(turn.ttft_ms / 1000)}`)),
     named("ended", turn.finish_reason),
     named("trains", turn.trainable ? "yes" : `no: ${turn.untrainable_reasons.map(plain).join(", ")}`));
 }
