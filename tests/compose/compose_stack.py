@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("docker-compose.yml", "tests/compose/quick.yml")
-STAGES = ("api", "ingest", "score", "learn", "release", "archive", "serve-1", "serve-2")
+STAGES = ("api", "ingest", "score", "watch", "learn", "release", "archive", "serve-1", "serve-2")
 THIRD_PARTIES = ("kafka", "postgres", "redis", "prometheus", "gateway")
 PORTS = {"ONWARD_PORT": "0", "ONWARD_PROMETHEUS_PORT": "0"}  # free ones
 BACK_TIMEOUT_S = 240

@@ -12,10 +12,12 @@ from compose_stack import BACK_TIMEOUT_S, ROOT, STAGES, Stack, ask, run, wait_fo
 from compose_users import Users
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
-LIGHT = ("api", "ingest", "score", "release", "archive", "serve-1")
+LIGHT = ("api", "ingest", "score", "watch", "release", "archive", "serve-1")
 # Continuous integration kills those whose return is the most to ask; FULL=1 kills every container.
 KILLED = ("api", "learn", "kafka", "postgres")
-ALSO_KILLED = ("ingest", "score", "release", "archive", "serve-1", "engine-1", "redis", "gateway", "prometheus")
+ALSO_KILLED = (
+    "ingest", "score", "watch", "release", "archive", "serve-1", "engine-1", "redis", "gateway", "prometheus",
+)  # fmt: skip
 PAUSE_S = 10
 ENDS = json.loads((ROOT / "models" / "tiny" / "generation_config.json").read_text())["eos_token_id"]
 
