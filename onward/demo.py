@@ -9,10 +9,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from core.errors import OnwardError
-from onward.layout import Layout
+from core.errors import ConfigError, OnwardError
+from onward.layout import SHIPPED_REWARDS, Layout
 
 _SECONDS = 150.0
 _SHIFT_AT_S = 100.0
@@ -20,10 +22,50 @@ _SHIFT_SECONDS = 200.0
 _RATES = {"local": 20.0, "sglang": 8.0}  # sessions a second: what two cores carry besides the learner
 _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 90.0
+_MATURITY_S = 20.0  # users have spoken by then; the shipped spec waits ten minutes for them
+
+
+@dataclass(frozen=True)
+class Hacking:
+    """What is wrong with users and their client: the simulator's options, and the reward spec that goes with them."""
+
+    options: tuple[str, ...] = ()
+    spec: str = ""
+
+
+def hacking(
+    exploit: str | None,
+    *,
+    liars: float,
+    lie: Literal["invert", "style"],
+    spammers: float,
+    spam: Literal["random", "same"],
+    users: int,
+) -> Hacking:
+    """Raises ConfigError naming the option."""
+    from simulator.crowd import CrowdOptions
+    from simulator.exploits import exploit_of
+
+    try:
+        crowd, spec = CrowdOptions(liars, lie, spammers, spam, users), exploit_of(exploit).spec()
+    except ValueError as error:
+        raise ConfigError(f"--{error}") from None
+    options = [] if exploit is None else ["--exploit", exploit]
+    if not crowd.is_honest:
+        options += ["--liars", str(liars), "--lie", lie, "--spammers", str(spammers), "--spam", spam]
+        options += ["--users", str(users)]
+    return Hacking(tuple(options), spec)
 
 
 def run_demo(
-    output: Path, *, seconds: float | None, seed: int, shift: bool, rate: float | None, overrides: Mapping[str, str]
+    output: Path,
+    *,
+    seconds: float | None,
+    seed: int,
+    shift: bool,
+    rate: float | None,
+    overrides: Mapping[str, str],
+    hacking: Hacking = Hacking(),
 ) -> int:
     """The simulator's exit code: 0 when nothing was lost and true quality rose."""
     if seconds is None:
@@ -35,7 +77,14 @@ def run_demo(
     options = ["--seconds", str(seconds), "--seed", str(seed), "--rate", str(rate), "--output", str(output)]
     if shift:
         options += ["--shift-at", str(_SHIFT_AT_S)]
-    with running_service(service_directory, {"ONWARD_LEARNER__SEED": str(seed), **overrides}) as urls:
+    options += hacking.options
+    settings = {"ONWARD_LEARNER__SEED": str(seed)}
+    if hacking.options:
+        settings["ONWARD_MONITORS__MATURITY_S"] = str(_MATURITY_S)
+    if hacking.spec:
+        service_directory.mkdir(parents=True)
+        Layout(service_directory).rewards.write_text(SHIPPED_REWARDS.read_text() + hacking.spec)
+    with running_service(service_directory, {**settings, **overrides}) as urls:
         replicas = [argument for url in urls for argument in ("--url", url)]
         return subprocess.run([sys.executable, "-m", "simulator", *replicas, *options], check=False).returncode
 
