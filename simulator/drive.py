@@ -92,11 +92,11 @@ class Driver:
         self.truth.lived.append(Lived(at_s, session, self.traffic.exploit.verdict(reports), user.kind, len(reports)))
         for report in reports:
             await asyncio.sleep(report.delay_s)
-            await self._tell(session, report)
+            await self._tell(session, report, user)
         if session.session_id is not None and not session.closed and session.ending != "failed":
             await self._end(session.session_id)
 
-    async def _tell(self, session: Session, report: Report) -> None:
+    async def _tell(self, session: Session, report: Report, user: User) -> None:
         """With an id of the user's own, so that a retry is the same word and not a second one. Each try that fails
         is a failed request."""
         assert session.session_id is not None
@@ -109,6 +109,8 @@ class Driver:
         body = {"feedback_id": feedback_id, "metric_name": report.metric_name, "value": report.value, **about}
         if report.source is not None:
             body["source"] = report.source
+        if session.user is not None:
+            body["user"] = session.user
         for pause_s in _PAUSES_S:
             await asyncio.sleep(pause_s)
             try:
@@ -116,6 +118,9 @@ class Driver:
                 self.truth.outcome_ids[feedback_id] = session.session_id
                 return
             except RequestFailed as failure:
+                if failure.status == 429 and user.kind == "spammer":
+                    self.truth.silenced += 1  # as it should be
+                    return
                 self.truth.failures.append(str(failure))
                 if failure.status is not None and failure.status < 500:
                     return  # refused: the same again would be refused again

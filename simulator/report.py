@@ -97,6 +97,7 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "exploit": traffic.exploit.name,
         "crowd": asdict(traffic.crowd),
         "users": by_user_kind(truth),
+        "silenced": truth.silenced,
         "windows": list(windows(truth, end_s)),
         **(dict.fromkeys(AFTERMATH) | seen),
     }

@@ -37,6 +37,7 @@ class Truth:
     lived: list[Lived] = field(default_factory=list)
     outcome_ids: dict[str, str] = field(default_factory=dict)  # acknowledged: feedback id to session id
     failures: list[str] = field(default_factory=list)
+    silenced: int = 0  # words of spammers that the service's limits refused
     turned_away: int = 0  # arrivals beyond the bound on concurrent sessions
 
     @property

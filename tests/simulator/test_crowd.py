@@ -136,8 +136,17 @@ def test_spammers_say_much_and_come_often(service: ScriptedService, spam: Any) -
     assert 0.1 < len(theirs) / len(sent) < 0.6, "two of a hundred users"
     assert {len(words) for words in theirs} == {SPAM_WORDS}
     assert max(map(len, others)) == 1
+    assert all(body["user"] == session[0][1]["user"] for session in sent for _, body, _ in session if "user" in body)
     assert (len({word for words in theirs for word, _ in words}) == 1) is (spam == "same")
     assert sum(one.words for one in truth.lived) == len(truth.outcome_ids) == len(service.outcomes) // 2
+
+
+def test_spammers_whom_the_service_limits_are_no_failures(service: ScriptedService) -> None:
+    service.script.status = lambda route: 429 if route == "feedback" else 200
+    truth, _ = live(service.url, crowd=CrowdOptions(spammers=0.02))
+    theirs = sum(one.words for one in truth.lived if one.user_kind == "spammer")
+    assert truth.silenced == theirs > 0
+    assert len(truth.failures) == sum(one.words for one in truth.lived) - theirs > 0
 
 
 def test_a_crowd_and_an_exploit_go_together(service: ScriptedService) -> None:
