@@ -36,6 +36,7 @@ function route() {
     view = wanted;
     for (const each of VIEWS) at(each).hidden = each !== view;
     for (const tab of document.querySelectorAll("[role=tab]")) tab.setAttribute("aria-selected", tab.hash === `#${view}`);
+    scrollTo(0, 0);
     report("view", "");
     again();
   }
