@@ -72,13 +72,16 @@ def prove_exactly_once(lineage: Iterable[Manifest]) -> int:
 
 
 def counts(manifest: Manifest) -> dict[str, float]:
-    """For the version's metrics: `dropped_REASON`, turns that trained the baseline alone or nothing at all, and
-    `reward_mass_AGE`, the absolute advantage that trained weights by the age of its outcome."""
+    """For the version's metrics: `late_turns`, that trained without importance weights; `dropped_REASON`, turns that
+    trained the baseline alone or nothing at all; and `reward_mass_AGE`, the absolute advantage that trained weights by
+    the age of its outcome."""
     figures: Counter[str] = Counter()
     for why, ids in manifest.drops.items():
         figures[f"dropped_{why}"] += len(ids)
     for record, age_s in zip(manifest.turns, manifest.ages_s, strict=True):
-        if record.dropped is not None:
+        if record.late:
+            figures["late_turns"] += 1
+        elif record.dropped is not None:
             figures[f"dropped_{record.dropped}"] += 1
         else:
             figures[f"reward_mass_{_age(age_s)}"] += abs(record.credit)  # type: ignore[assignment]

@@ -40,7 +40,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What an update did with one turn, for the manifest.
 
     The turn's gradient had the advantage `credit` (mean over its tokens): (reward - baseline) / scale, or for a
-    correction (reward - applied reward) / the recorded scale. `dropped` names why it trained the baseline alone.
+    correction (reward - applied reward) / the recorded scale. `dropped` names why it trained the baseline alone. What
+    was too `late` for an importance weight and trained all the same (`learner.kto`) has no advantage: its credit is 0.
     """
 
     inference_id: InferenceId
@@ -52,3 +53,4 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     credit: float
     divergence: float
     dropped: str | None = None
+    late: bool = False

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from core.settings import LearnerSettings
+from learner.influence import influences
+from learner.kto import kto_loss
 from learner.loss import TokenLosses, token_losses
 from learner.scored import ScoredTurn, TurnRecord
 from learner.sequences import merge
@@ -42,7 +44,7 @@ def update(state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSe
     state.advantages.begin(batch, rewards_M)
     parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device)
     num_tokens = sum(len(part.targets_N) for part in parts)
-    ledger = _Ledger(batch, old_M, state.advantages.scale)
+    ledger = _Ledger(batch, old_M, state.advantages.scale, settings)
     tally = Tally()
     for part in parts:
         loss, fit = _forward(state, part, ledger, settings, tally)
@@ -57,6 +59,10 @@ def update(state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSe
 
 def _is_too_old(scored: ScoredTurn, settings: LearnerSettings) -> bool:
     return too_old(scored.turn, scored.reward, settings.max_outcome_age_s, settings.default_max_age_s)
+
+
+def _is_beyond(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+    return too_old(scored.turn, scored.reward, {}, settings.late_max_age_s)
 
 
 def _forward(
@@ -88,11 +94,15 @@ def _forward(
         entropy_coefficient=settings.entropy_coefficient,
     )
     _count(tally, losses, entropy_N, fit, staleness, len(part.targets_N))
+    if settings.late == "kto":
+        late_M, gain_M = ledger.late(part, logprobs_N.device)
+        late = kto_loss(logprobs_N, anchor_N, part.turns_N, late_M, gain_M, settings.kto_beta)
+        return losses.loss_N.sum() + late, fit
     return losses.loss_N, fit
 
 
 def _anchor_logprobs(state: LearnerState, part: MicroBatch, logprobs_N: Tensor, settings: LearnerSettings) -> Tensor:
-    if settings.kl_coefficient == 0:
+    if settings.kl_coefficient == 0 and settings.late != "kto":
         return logprobs_N.detach()
     with torch.no_grad():
         return state.anchor.score(state.anchor.hidden_states(part), part)[0]
@@ -115,10 +125,15 @@ def _count(
 class _Ledger:
     """What becomes of each turn of the batch."""
 
-    def __init__(self, batch: Sequence[ScoredTurn], old_M: Tensor, scale: float) -> None:
+    def __init__(self, batch: Sequence[ScoredTurn], old_M: Tensor, scale: float, settings: LearnerSettings) -> None:
         self.batch = batch
         self._old_M = old_M
-        self._scales_M = torch.tensor([s.applied.scale if s.applied else scale for s in batch])
+        self._late_M = [settings.late == "kto" and not _is_beyond(scored, settings) for scored in batch]
+        shares = influences(batch, settings)
+        self.limited = sum(share < 1 for share in shares)
+        self._scales_M = torch.tensor(
+            [s.applied.scale if s.applied else scale / share for s, share in zip(batch, shares, strict=True)]
+        )
         self._applied_M = torch.tensor([s.applied.reward if s.applied else 0.0 for s in batch])
         self._correction_M = torch.tensor([s.is_correction for s in batch])
         self._rewards_M = torch.tensor([s.reward.value for s in batch])
@@ -142,6 +157,12 @@ class _Ledger:
         device = baseline_N.device
         return advantage_N.to(device), keep_M[turns_N].to(device)
 
+    def late(self, part: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(late_M, gain_M): which turns of the micro-batch are too late, and what each gained over what was applied."""
+        turns = set(part.turns_N.tolist())
+        late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
+        return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)
+
     def _reason(self, turn: int, fresh: bool) -> str | None:
         if bool(self._old_M[turn]):
             return "too_old"
@@ -149,6 +170,7 @@ class _Ledger:
 
     def _record(self, turn: int, baseline: float, credit: float, divergence: float, dropped: str | None) -> TurnRecord:
         scored = self.batch[turn]
+        late = self._late_M[turn] and dropped is not None
         return TurnRecord(
             inference_id=scored.inference_id,
             revision=scored.reward.revision,
@@ -156,9 +178,10 @@ class _Ledger:
             applied_revision=None if scored.applied is None else scored.applied.revision,
             baseline=baseline,
             scale=float(self._scales_M[turn]),
-            credit=credit,
+            credit=0.0 if late else credit,
             divergence=divergence,
-            dropped=dropped,
+            dropped=None if late else dropped,
+            late=late,
         )
 
     @property
@@ -180,5 +203,6 @@ def _metrics(tally: Tally, num_tokens: int, num_parts: int, rewards_M: Tensor, l
         "reward": float(rewards_M.mean()),
         "tokens": float(num_tokens),
         "kept_share": len(kept) / len(ledger.batch),
+        "limited_turns": float(ledger.limited),
         "divergence": sum(record.divergence for record in ledger.records()) / len(ledger.batch),
     }

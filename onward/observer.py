@@ -49,7 +49,9 @@ class PolicyObserver:
 
 def observe(policy: PolicyVersion) -> None:
     telemetry.UPDATES.inc(policy.updates)
-    telemetry.LEARNED_TURNS.labels(kind="first").inc(policy.turns)
+    late = policy.metrics.get("late_turns", 0.0)
+    telemetry.LEARNED_TURNS.labels(kind="first").inc(policy.turns - late)
+    telemetry.LEARNED_TURNS.labels(kind="late").inc(late)
     for figure, value in policy.metrics.items():
         if figure.startswith(_DROPPED):
             telemetry.DROPPED_TURNS.labels(reason=figure.removeprefix(_DROPPED)).inc(value)

@@ -52,9 +52,22 @@ class LearnerSettings(Section):
     min_ess: float = Field(default=0.3, ge=0, le=1)
     """Smallest effective sample size of a batch's turns, as a share; the most divergent are left out until it holds."""
     max_outcome_age_s: dict[str, float] = Field(default={})
-    """Age, by name of outcome, past which a reward goes to the baselines only."""
+    """Age, by name of outcome, past which a reward comes too late for importance weights: see `late`."""
     default_max_age_s: float = Field(default=86400.0, gt=0)
     """The same for outcomes not named above."""
+    late: Literal["baseline", "kto"] = "baseline"
+    """What becomes of turns that are too old or too divergent for importance weights: they teach the baselines alone,
+    or the policy by KTO too, which needs none."""
+    kto_beta: float = Field(default=0.1, gt=0)
+    """KTO's beta: how far it lets the policy go from the anchor."""
+    late_max_age_s: float = Field(default=14 * 86400.0, gt=0)
+    """Age past which an outcome teaches the baselines alone, also where `late` is `kto`. So long the learner remembers
+    what it has learned from a turn."""
+    max_user_share: float | None = Field(default=None, gt=0, le=1)
+    """Most of an update that one user's turns may be, as a share; beyond it they count less each. A turn that names no
+    user counts by its session. None: no bound."""
+    share_repeats: bool = False
+    """Whether turns of one user in an update with the same prompt and answer count as one together."""
     max_lead: int = Field(default=2, ge=1)
     """Most versions ahead of the live one; then turns accumulate."""
     keep_checkpoints: int = Field(default=8, ge=2)

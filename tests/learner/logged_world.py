@@ -17,6 +17,7 @@ from core.probes import ProbeRecord
 from core.settings import LearnerSettings
 from core.store import SqlStore, policies, turns
 from ingest.sqlite_log import SqliteEventLog
+from learner.manifest import Manifest, decode
 from learner.probe import probe_of_model
 from learner.stage import Learner
 from serving.rendering import load_renderer
@@ -161,3 +162,7 @@ def settle(learner: Learner) -> None:
     """Until nothing is left to do."""
     while learner.step(0.0):
         pass
+
+
+def manifests(world: World) -> list[Manifest]:
+    return [decode(world.blobs.get(path)) for path in world.blobs.list("manifests/")]

@@ -3,20 +3,15 @@
 from collections.abc import Callable
 
 import pytest
-from logged_world import World, logged_past, make_reward, make_turn, settle
+from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
 from core.errors import ConfigError
 from core.ids import Version
 from core.ports import WeightsRef
 from core.store import policies
-from learner import manifest
-from learner.manifest import Manifest, prove_exactly_once
+from learner.manifest import prove_exactly_once
 
 MakeWorld = Callable[[str], World]
-
-
-def manifests(world: World) -> list[Manifest]:
-    return [manifest.decode(world.blobs.get(path)) for path in world.blobs.list("manifests/")]
 
 
 def published(world: World) -> list[Version]:

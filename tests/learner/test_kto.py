@@ -1,0 +1,78 @@
+"""Late turns without importance weights."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
+
+from learner.kto import kto_loss
+from learner.manifest import prove_exactly_once
+
+MakeWorld = Callable[[str], World]
+
+
+def test_the_loss_is_ktos() -> None:
+    """Two tokens a turn; by hand."""
+    logprobs_N = torch.tensor([-1.0, -1.0, -2.0, -2.0, -3.0, -3.0], requires_grad=True)
+    anchor_N = torch.tensor([-1.5, -1.5, -2.0, -2.0, -1.0, -1.0])
+    turns_N = torch.tensor([0, 0, 1, 1, 2, 2])
+    late_M, gain_M = torch.tensor([True, True, False, True]), torch.tensor([1.0, -0.5, 1.0, 1.0])
+    beta = 0.5
+    loss = kto_loss(logprobs_N, anchor_N, turns_N, late_M, gain_M, beta)
+    reference = max(0.0, (0.5 * 1 + 0 + 0.5 * -4) / 3)
+    better = 1 - 1 / (1 + math.exp(-(0.5 - reference)))
+    worse = 1 - 1 / (1 + math.exp(-(reference - 0.0)))
+    assert loss.item() == pytest.approx((better + worse) / beta)
+    (gradient,) = torch.autograd.grad(loss, logprobs_N)
+    assert (gradient[:2] < 0).all(), "what is better becomes likelier"
+    assert (gradient[2:4] > 0).all(), "what is worse less likely"
+    assert (gradient[4:] == 0).all(), "what is not late has another loss"
+
+
+def test_what_gained_nothing_teaches_nothing() -> None:
+    logprobs_N = torch.tensor([-1.0, -2.0], requires_grad=True)
+    loss = kto_loss(logprobs_N, torch.zeros(2), torch.tensor([0, 1]), torch.tensor([True] * 2), torch.zeros(2), 0.1)
+    assert loss.item() == 0
+
+
+def test_late_outcomes_train_by_config_and_are_counted(make_world: MakeWorld) -> None:
+    late = [make_turn(50), make_turn(51)]
+    beyond = make_turn(52)
+    weights = {}
+    for name in ("baseline", "kto"):
+        world = make_world(name)
+        learner = world.learner(late=name, default_max_age_s=10.0, late_max_age_s=1000.0)
+        told = [(turn, make_reward(turn, 1.0, after_s=600)) for turn in late]
+        world.tell(*logged_past(5), *told, (beyond, make_reward(beyond, 1.0, after_s=2000)))
+        settle(learner)
+        (only,) = manifests(world)
+        records = {record.inference_id: record for record in only.turns}
+        assert records[beyond.inference_id].dropped == "too_old"
+        for turn in late:
+            record = records[turn.inference_id]
+            assert (record.late, record.dropped) == ((True, None) if name == "kto" else (False, "too_old"))
+        metrics = learner._checkpoints.newest()[0].meta.policy.metrics  # type: ignore[union-attr]
+        expected = {"late_turns": 2.0, "dropped_too_old": 1.0} if name == "kto" else {"dropped_too_old": 3.0}
+        assert {key: value for key, value in metrics.items() if key in ("late_turns", "dropped_too_old")} == expected
+        weights[name] = torch.cat([p.detach().flatten() for p in learner._state.policy.parameters()])
+        learner.close()
+    assert not torch.equal(weights["baseline"], weights["kto"])
+
+
+def test_a_late_revision_trains_once(make_world: MakeWorld) -> None:
+    """Of a turn that trained already, by what it gained; the proof holds over both paths."""
+    world = make_world("a")
+    learner = world.learner(late="kto", default_max_age_s=10.0)
+    past = logged_past(8)
+    world.tell(*past)
+    settle(learner)
+    world.tell(*[(turn, make_reward(turn, 0.5, revision=1, after_s=600)) for turn, _ in past])
+    settle(learner)
+    world.tell(*[(turn, make_reward(turn, -0.5, revision=2, after_s=1200)) for turn, _ in past])
+    settle(learner)
+    lineage = manifests(world)
+    assert [{record.late for record in one.turns} for one in lineage] == [{False}, {True}, {True}]
+    assert prove_exactly_once(lineage) == 24
+    learner.close()
