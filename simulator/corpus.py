@@ -42,10 +42,11 @@ def write_corpus(directory: Path, conversations: int, seed: int) -> None:
     for number in range(_FILES):
         with (directory / f"part-{number}.jsonl").open("w") as file:
             for _ in range(conversations // _FILES):
-                file.write(json.dumps(_example(rng)) + "\n")
+                file.write(json.dumps(example(rng)) + "\n")
 
 
-def _example(rng: random.Random) -> dict[str, Any]:
+def example(rng: random.Random) -> dict[str, Any]:
+    """One conversation, or a function with a line missing."""
     if rng.random() < MIX.infill:
         return {"text": _infill(rng)}
     if rng.random() < MIX.fix:
