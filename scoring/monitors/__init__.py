@@ -43,7 +43,6 @@ MONITORS: Final = (
         conduct.refusals,
         conduct.length,
         conduct.repetition,
-        conduct.entropy_collapse,
         conduct.entropy_blowup,
     ),
     *_made(
@@ -54,6 +53,6 @@ MONITORS: Final = (
         signals.simulated_against_production,
         ripe=True,
     ),
-    *_made("warning", conduct.brevity, conduct.effort),
+    *_made("warning", conduct.entropy_collapse, conduct.brevity, conduct.effort),
     *_made("warning", signals.coverage, signals.component_share, users.reward_mass, users.feedback_rate, ripe=True),
 )

@@ -53,13 +53,22 @@ def repetition(window: Window) -> Finding | None:
 
 
 def entropy_collapse(window: Window) -> Finding | None:
-    """The surprisal of its own tokens falls to less than half: it has stopped to try anything else."""
-    return falls(window, _log_surprisal, math.log(2))
+    """The surprisal of its own tokens falls to less than half, and by a tenth of a nat a token: it has stopped to try
+    anything else. What was nearly certain before cannot collapse; to become surer is what learning does, too."""
+    return _both(falls(window, _log_surprisal, math.log(2)), falls(window, lambda turn: turn.surprisal, 0.1))
 
 
 def entropy_blowup(window: Window) -> Finding | None:
-    """It doubles: the model falls apart."""
-    return rises(window, _log_surprisal, math.log(2))
+    """It doubles, and by a tenth of a nat a token at least: the model falls apart."""
+    return _both(rises(window, _log_surprisal, math.log(2)), rises(window, lambda turn: turn.surprisal, 0.1))
+
+
+def _both(times: Finding | None, nats: Finding | None) -> Finding | None:
+    """By a factor, of the geometric mean, and by an amount."""
+    if times is None or nats is None:
+        return None
+    factor = math.exp(times.figures["recent"] - times.figures["reference"])
+    return Finding(times.trips and nats.trips, nats.figures | {"factor": factor})
 
 
 def _log_surprisal(turn: Watched) -> float | None:

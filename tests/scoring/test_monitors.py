@@ -119,6 +119,18 @@ def test_a_clean_service_trips_none_however_often_it_is_looked_at() -> None:
     assert sum(map(bool, false)) <= 1, false
 
 
+def test_a_model_that_was_sure_becomes_surer_and_has_not_collapsed() -> None:
+    """As the demo's does: from 0.07 nats a token to 0.02, while its quality rises."""
+
+    def surer(nats: float) -> Change:
+        return lambda turn, _: {"surprisal": turn.surprisal and turn.surprisal * nats / 0.4}
+
+    assert "entropy_collapse" not in tripped(turns(5, surer(0.02)), turns(6, surer(0.07)))
+    assert "entropy_collapse" in tripped(turns(5, surer(0.1)), turns(6, surer(0.4)))
+    assert "entropy_blowup" not in tripped(turns(5, surer(0.07)), turns(6, surer(0.02)))
+    assert "entropy_blowup" in tripped(turns(5, surer(0.4)), turns(6, surer(0.1)))
+
+
 def test_little_evidence_is_none() -> None:
     reference = turns(1)
     assert tripped([], []) == set()
