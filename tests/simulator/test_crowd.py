@@ -1,6 +1,7 @@
 """Liars and spammers: who they are, what they say, and that what is true stays what it was."""
 
 import math
+import sys
 from collections import Counter
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from noted_requests import Sent, digest, live
 from scripted_service import ScriptedService, call, expert, say, task_of
 
+from simulator import __main__ as program
 from simulator import ide, users
 from simulator.crowd import SPAM_WORDS, Crowd, CrowdOptions
 from simulator.exploits import EXPLOITS
@@ -85,6 +87,25 @@ def test_shares_are_exact_or_refused(total: int, liars: float, spammers: float, 
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CrowdOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--liars", "2"], "liars: 2: a share lies between 0 and 1"),
+        (["--liars", "--spammers", "1"], "more than all users"),
+        (["--exploit", "nothing"], "exploit: nothing: there are dropped_calls, "),
+        (["--lie", "white"], "--lie"),
+    ],
+)
+def test_the_program_refuses_them_too(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulator", "--url", "http://127.0.0.1:9", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_who_lies_follows_from_seed_and_user() -> None:
