@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from deploy import browser
 
@@ -29,6 +29,7 @@ def running_browser() -> Iterator[Browser]:
         if os.environ.get("ONWARD_REQUIRE_SERVICES") == "1":
             pytest.fail(missing)
         pytest.skip(missing)
+    expect.set_options(timeout=20_000)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield chromium
