@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # of modules beside this file
+
 from core.clock import ManualClock
 from core.events import Completion, Event, LogprobSpace, Outcome, Reward, Sampling, SessionEnded, Topic
 from core.ids import (

@@ -6,159 +6,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka_world import open_log, topics_of_our_own
+from services import require_services
+from stores import database
+from watched_world import SETTINGS, Users, Watching
 
 from core import telemetry
-from core.alarms import StoredAlarm
+from core.clock import ManualClock
 from core.errors import ConfigError, LogUnavailable, StoreUnavailable
-from core.events import Alarm, Completion, Event, OutcomeSource, Reward, ToolCall, Topic
-from core.ids import Namespace, UserHash
-from core.settings import MonitorSettings
+from core.events import Topic
+from core.ids import Namespace
 from core.store import alarms
+from onward.layout import Layout
 from scoring.watching import Watcher
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOL = {"type": "function", "function": {"name": "edit_file", "parameters": {"required": ["path"]}}}
-GOOD = ToolCall(id="c", name="edit_file", arguments='{"path": "a"}', index=0)
-BROKEN = ToolCall(id="c", name="edit_file", arguments="{}", index=0)
-SETTINGS = MonitorSettings(
-    every_s=1e-6, window_turns=100, reference_turns=100, maturity_s=10, close_after_s=60, off=("feedback_rate",)
-)
-
-
-@dataclass
-class Users:
-    """Thirty of them, whose turns and rewards go into a world's log, a second each."""
-
-    world: Any
-    lab: ModuleType
-    seconds: float = 0.0
-    rng: random.Random = field(default_factory=lambda: random.Random(0))
-
-    def __post_init__(self) -> None:
-        self.events = self.lab.Events()
-        self.said: list[Event] = []
-        self.rewards: list[Event] = []
-
-    def work(
-        self,
-        count: int = 100,
-        *,
-        asks: float = 0.05,
-        breaks: float = 0.05,
-        drops: float = 0.05,
-        lies: float = 0.0,
-        value: float | None = None,
-        **fields: Any,
-    ) -> list[Completion]:
-        """With these probabilities a turn asks, breaks its call, gets no reward, or is accepted and fails its tests."""
-        turns = []
-        for _ in range(count):
-            self.seconds += 1.0
-            turn = self._turn(self.rng.random() < asks, self.rng.random() < breaks, fields)
-            turns.append(turn)
-            self._say(turn, "accepted", True)
-            self._say(turn, "tests_passed", self.rng.random() >= lies)
-            if self.rng.random() >= drops:
-                self._reward(turn, self.rng.gauss(0.5, 0.2) if value is None else value)
-        self._append()
-        return turns
-
-    def wait(self, seconds: float) -> None:
-        """Time passes for the log, too: a reward of another workload is decided."""
-        self.seconds += seconds
-        self._reward(self._turn(False, False, {"workload": "elsewhere"}), 0.5)
-        self._append()
-
-    def _append(self) -> None:
-        self.world.append(*self.said)
-        self.world.log.append_blocking(Topic.REWARDS, self.rewards)
-        self.said, self.rewards = [], []
-        self.world.clock.advance_to(self.lab.at(self.seconds))
-
-    def _turn(self, asks: bool, breaks: bool, fields: dict[str, Any]) -> Completion:
-        user = f"user-{self.rng.randrange(30)}"
-        usual: dict[str, Any] = {
-            "user_id": UserHash(user),
-            "text": "Which file?" if asks else "done",
-            "tools": (TOOL,),
-            "tool_calls": () if asks else (BROKEN if breaks else GOOD,),
-        }
-        turn: Completion = self.events.turn(f"session-of-{user}", self.seconds, **(usual | fields))
-        self.said.append(turn)
-        return turn
-
-    def _say(self, turn: Completion, name: str, value: bool, source: OutcomeSource = "user") -> None:
-        self.said.append(self.events.outcome(turn, name, value, self.seconds, source=source))
-
-    def _reward(self, turn: Completion, value: float) -> None:
-        reward = Reward(
-            inference_id=turn.inference_id,
-            session_id=turn.session_id,
-            namespace=turn.namespace,
-            workload=turn.workload,
-            revision=0,
-            value=value,
-            components={"accepted": value},
-            outcome_ids=(),
-            first_outcome_at=None,
-            last_outcome_at=None,
-            why="a test",
-            spec="spec",
-            final=True,
-            decided_at=self.lab.at(self.seconds),
-        )
-        self.rewards.append(reward)
-
-
-@dataclass
-class Watching:
-    world: Any
-    lab: ModuleType
-    watchers: list[Watcher] = field(default_factory=list)
-
-    def start(self, settings: MonitorSettings = SETTINGS) -> Watcher:
-        """A new process's: it has no memory."""
-        watcher = Watcher(self.world.log, self.world.store, self.lab.SPEC, settings, self.world.clock)
-        self.watchers.append(watcher)
-        return watcher
-
-    def look(self, watcher: Watcher | None = None) -> list[tuple[str, str]]:
-        """Read all and look; (monitor, state) of the alarms in the store, the oldest first."""
-        watcher = watcher or self.watchers[-1]
-        while watcher.step(0) or watcher._behind != {} or self._is_behind(watcher):
-            pass
-        watcher._look_at_s = float("-inf")  # it spares the machine: not so soon after the last one
-        watcher.step(0)
-        return [(alarm.opening.monitor, alarm.state) for alarm in self.stored()]
-
-    def _is_behind(self, watcher: Watcher) -> bool:
-        reader = watcher._reader
-        return any(reader.position(source) < self.world.log.end(source) for source in reader.assignment())
-
-    def stored(self) -> list[StoredAlarm]:
-        with self.world.store.read() as connection:
-            return alarms.list_alarms(connection, None, None, 100, only_open=False)[::-1]
-
-    def told(self) -> list[tuple[str, str]]:
-        """(monitor, state), as the log has them: in order for each monitor."""
-        reader = self.world.log.reader([Topic.ALARMS])
-        try:
-            found = [record.event for record in reader.poll(1000, 0)]
-        finally:
-            reader.close()
-        return [(event.monitor, event.state) for event in found if isinstance(event, Alarm)]
-
-    def acknowledge(self) -> None:
-        with self.world.store.begin() as connection:
-            for alarm in alarms.open_alarms(connection):
-                alarms.acknowledge(connection, alarm.alarm_id, "ops", None, self.world.clock.now())
 
 
 @pytest.fixture
@@ -413,49 +280,86 @@ def test_memory_does_not_grow_with_traffic(users: Users, watching: Watching) -> 
     assert max(held) <= 4 * 100, held
 
 
+# ------------------------------------------------------------------------------------------ Kafka and Postgres
+
+
+def test_on_kafka_and_postgres_it_sees_the_same(lab: ModuleType, tmp_path: Path) -> None:
+    with (
+        database("postgres", tmp_path) as home,
+        topics_of_our_own(require_services().kafka) as settings,
+    ):
+        log, store, clock = open_log(settings), home.open(), ManualClock(lab.START)
+        world = SimpleNamespace(log=log, store=store, clock=clock)
+        world.append = lambda *events: log.append_blocking(Topic.TURNS, events)
+        users, watching = Users(world, lab), Watching(world, lab)
+        try:
+            watching.start()
+            users.work(130)
+            users.wait(20)
+            assert watching.look() == []
+            users.work(110, asks=0.6)
+            found = watching.look()
+            assert ("questions", "opened") in found
+            watching.start()
+            assert watching.look() == found
+            users.work(10, asks=0.6)
+            assert watching.look() == found
+            assert sorted(watching.told(len(found))) == sorted(found)
+        finally:
+            for watcher in watching.watchers:
+                watcher.close()
+            log.close()
+            store.close()
+
+
 # ------------------------------------------------------------------------------------------ kill -9
 
-WATCHER = """
-import sys
-from pathlib import Path
-from core.clock import SystemClock
-from core.reward_spec import RewardSpec
-from core.settings import MonitorSettings
-from core.store import open_sqlite
-from ingest.sqlite_log import SqliteEventLog
-from scoring.watching import Watcher
 
-directory = Path(sys.argv[1])
-log = SqliteEventLog(directory / "log.db", partitions=4, poll_s=0.001)
-spec = RewardSpec.model_validate_json((directory / "spec.json").read_text())
-settings = MonitorSettings.model_validate_json((directory / "settings.json").read_text())
-watcher = Watcher(log, open_sqlite(directory / "store.db"), spec, settings, SystemClock())
-while True:
-    watcher.step(0.01)
-    print("step", flush=True)
-"""
+def watch_command(directory: Path) -> list[str]:
+    """The real one; its clock is the wall's."""
+    settings = {
+        "ingest.partitions": 4,
+        "monitors.every_s": 0.01,
+        "monitors.window_s": 1e9,
+        "monitors.window_turns": SETTINGS.window_turns,
+        "monitors.reference_turns": SETTINGS.reference_turns,
+        "monitors.maturity_s": SETTINGS.maturity_s,
+    }
+    options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    return [sys.executable, "-m", "onward", "watch", str(directory), "--child", "monitors", *options]
 
 
-def test_kill_9_opens_nothing_twice_and_forgets_no_reference(users: Users, watching: Watching, lab: ModuleType) -> None:
-    """Killed again and again, at moments of no choosing, while the exploit is at work."""
+def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[bytes]") -> None:
+    deadline_s = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def test_kill_9_opens_nothing_twice_and_forgets_no_reference(users: Users, watching: Watching) -> None:
+    """`onward watch`, killed at moments of no choosing while the exploit is at work."""
     directory, rng = users.world.directory, random.Random(0)
-    (directory / "spec.json").write_text(lab.SPEC.model_dump_json())
-    settings = SETTINGS.model_copy(update={"window_s": 1e9, "close_after_s": 1e9})  # its clock is the wall's
-    (directory / "settings.json").write_text(settings.model_dump_json())
+    ready = Layout(directory).ready("monitors")
+
+    def is_ready(process: "subprocess.Popen[bytes]") -> bool:
+        return ready.exists() and ready.read_text() == str(process.pid)
+
     users.work(130)
     users.wait(20)
     for exploit in (0.05, 0.6, 0.6):
-        users.work(100, asks=exploit)
-        command = [sys.executable, "-c", WATCHER, str(directory)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for _ in range(rng.randint(3, 8)):
-                assert process.stdout.readline(), "the watcher ended by itself"
-            time.sleep(rng.uniform(0, 0.01))
+        with subprocess.Popen(watch_command(directory), cwd=ROOT) as process:
+            wait_for(lambda: is_ready(process), process)
+            users.work(100, asks=exploit)
+            time.sleep(rng.uniform(0, 0.2))
             process.send_signal(signal.SIGKILL)
-    users.world.clock.advance(timedelta(days=365).total_seconds())
-    watching.start(settings)
-    found = watching.look()
+    with subprocess.Popen(watch_command(directory), cwd=ROOT) as process:
+        wait_for(lambda: ("questions", "opened") in watching.told(), process)
+        users.work(100, asks=0.6)
+        wait_for(lambda: is_ready(process), process)
+        process.terminate()
+        assert process.wait(60) == 0
+    found = [(alarm.opening.monitor, alarm.state) for alarm in watching.stored()]
     assert found.count(("questions", "opened")) == 1
     assert len(found) == len(set(found)), found
     assert set(watching.told()) == set(found)
