@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from core.reward_spec.part import Part
 
-_LEAST_DIVISOR: Final = 1e-9
+_LEAST_DIVISOR: Final = 1e-13
 
 
 class EffortSpec(Part):
@@ -24,9 +24,9 @@ class EffortSpec(Part):
     coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """0: effort costs nothing."""
     k: float = Field(default=0.001, ge=0, allow_inf_nan=False)
-    """How soon more effort costs less; 0, or at least 1e-9: C(x) divides by it."""
+    """How soon more effort costs less; 0, or at least 1e-13: C(x) divides by it."""
     q: float = Field(default=0.5, ge=0, le=10, allow_inf_nan=False)
-    """How much less; 1, or at least 1e-9 away from it: C(x) divides by 1 - q."""
+    """How much less; 1, or at least 1e-13 away from it: C(x) divides by 1 - q."""
     thinking: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Weight of a thinking token."""
     tool_call: float = Field(default=1.0, ge=0, allow_inf_nan=False)

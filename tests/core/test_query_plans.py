@@ -92,6 +92,8 @@ LEDGER: Uses = {
     "load_sessions": lambda c: ledger.load_sessions(c, KEYS),
     "known_outcomes": lambda c: ledger.known_outcomes(c, [(NAMESPACE, outcome_id(number)) for number in MANY]),
     "early_outcomes": lambda c: ledger.early_outcomes(c, IDS),
+    "waiting_outcomes": ledger.waiting_outcomes,
+    "forget_outcomes": lambda c: ledger.forget_outcomes(c, [outcome(number) for number in MANY]),
     "save_turns": lambda c: ledger.save_turns(c, [ledger_turn(number) for number in MANY]),
     "save_sessions": lambda c: ledger.save_sessions(c, [Session(key=key, last_at=START) for key in KEYS]),
     "save_outcomes": lambda c: ledger.save_outcomes(c, [(Heard(outcome(number), number), SESSION) for number in MANY]),

@@ -87,7 +87,7 @@ def test_a_default_that_is_written_out_is_no_change(file: Callable[[str], Path])
         ("clip = [0, 1]\n[outcomes.a]\ntype = 'boolean'\nweight = -1\n", "line 1: .*clip: what outcomes can add"),
         ("\nclip = [-1, 0]\n[outcomes.a]\ntype = 'boolean'\nweight = 1\n", "line 2: .*clip: what outcomes can add"),
         (GOOD + "[effort]\nk = 5e-324\n", r"line 17: effort\.k: 4.*divides by next to nothing"),
-        (GOOD + "[effort]\nq = 0.9999999999\n", r"line 17: effort\.q: .*divides by next to nothing"),
+        (GOOD + "[effort]\nq = 0.99999999999999\n", r"line 17: effort\.q: .*divides by next to nothing"),
         (GOOD + "[[scopes]]\nworkload = 'x'\nclip = [-9, -8]\n", r"line 16: .*workload x.*clip"),
         ("[outcomes", ""),
     ],
