@@ -28,11 +28,7 @@ def main() -> None:
 
 @app.command
 def run(
-    directory: Directory = DEFAULT_DIRECTORY,
-    *,
-    host: str | None = None,
-    port: int | None = None,
-    set_: Set = None,
+    directory: Directory = DEFAULT_DIRECTORY, *, host: str | None = None, port: int | None = None, set_: Set = None
 ) -> None:
     """Serve, log, score and learn in one process tree, until stopped. Starts again where it was. In mode `distributed`
     every stage is a process of its own, as many as `[processes]` says, on existing Kafka, Postgres and Redis."""
