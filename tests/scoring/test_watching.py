@@ -182,6 +182,19 @@ def test_who_relapses_is_not_content(users: Users, watching: Watching) -> None:
 
 
 @pytest.mark.usefixtures("asked")
+def test_contentment_is_counted_from_the_last_relapse(users: Users, watching: Watching) -> None:
+    for _ in range(2):
+        users.work(90)
+        watching.look()
+        users.work(50)
+        assert watching.look()[0][1] == "opened"
+        users.work(60, asks=1.0)
+        watching.look()
+    users.work(90)
+    assert watching.look()[0] == ("questions", "opened")
+
+
+@pytest.mark.usefixtures("asked")
 def test_silence_is_no_improvement(users: Users, watching: Watching) -> None:
     users.wait(SETTINGS.window_s + 7200)
     watching.look()

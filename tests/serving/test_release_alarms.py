@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from planted import plant_arms
 from release_world import ReleaseWorld
 
 from core.alarms import Opening
@@ -15,7 +16,7 @@ MakeWorld = Callable[..., ReleaseWorld]
 ON = {"canary": "on", "maturity_s": 10.0, "min_users": 5, "horizon_turns": 200, "horizon_s": 1000.0}
 
 
-def raise_alarm(world: ReleaseWorld, name: str = "a", **fields: Any) -> None:
+def raise_alarm(world: ReleaseWorld, name: str = "a", *, told: bool = True, **fields: Any) -> None:
     """As the stage that watches does: in the store, then in the log."""
     now = world.clock.now()
     usual: dict[str, Any] = {
@@ -33,7 +34,8 @@ def raise_alarm(world: ReleaseWorld, name: str = "a", **fields: Any) -> None:
     }
     with world.store.begin() as connection:
         alarms.open_alarm(connection, Opening(**(usual | fields)))
-    tell(world, name)
+    if told:
+        tell(world, name)
 
 
 def tell(world: ReleaseWorld, name: str) -> None:
@@ -114,6 +116,21 @@ def test_the_wait_outlives_the_controller(held: ReleaseWorld) -> None:
     assert held.states() == {1: "live", 2: "rolled_back", 3: "candidate"}
 
 
+def test_an_alarm_that_is_told_again_takes_no_other_version_back(start_world: MakeWorld) -> None:
+    world = start_world()
+    world.release()
+    world.release(2)
+    world.pass_time(1)
+    raise_alarm(world)
+    world.pass_time(1)
+    assert world.check_one_lives() == 2
+    world.replace_controller()
+    world.pass_time(1)
+    tell(world, "a")
+    world.pass_time(2)
+    assert world.check_one_lives() == 2
+
+
 def test_of_those_that_waited_the_newest_goes(held: ReleaseWorld) -> None:
     held.publish(1)
     held.pass_time(2)
@@ -160,12 +177,23 @@ def test_a_canary_is_taken_back_and_the_next_one_waits(start_world: MakeWorld) -
     assert world.states()[3] == "canary"
 
 
+def test_a_canary_goes_before_the_log_is_told(start_world: MakeWorld) -> None:
+    world = start_world(**ON)
+    world.publish()
+    world.run()
+    raise_alarm(world, told=False)
+    world.pass_time(1)
+    assert (world.states()[2], world.why(2)) == ("rolled_back", "alarm of questions: recent 0.5")
+
+
 def test_a_promoted_canary_that_does_not_serve_all_yet_is_taken_back(start_world: MakeWorld) -> None:
     world = start_world("a", "b", "c", **ON)
     world.publish()
     world.run()
     assert world.states()[2] == "canary"
-    world.order("promote", 2)
+    plant_arms(world, 30, canary=0.9, live=0.1)
+    world.pass_time(9.9)
+    world.clock.advance(1)
     world.run(until=lambda: any(target.serve == 2 and target.lane == "live" for target in world.targets().values()))
     raise_alarm(world)
     world.pass_time(3)
