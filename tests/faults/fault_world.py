@@ -106,7 +106,7 @@ class World:
 
     def all_names(self) -> list[str]:
         """In the order in which `onward run` starts them."""
-        return [name for stage in (*PROCESSES, "learner", "engine") for name in self.names(stage)]
+        return [name for stage in (*PROCESSES, "learner", "monitors", "engine") for name in self.names(stage)]
 
     def wait_until_well(self) -> None:
         def is_well() -> bool:
