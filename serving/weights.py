@@ -205,20 +205,27 @@ class BlobWeights:
 
     def _build(self, cache: VersionCache, path: str, manifest: Manifest) -> list[Path]:
         """From the nearest version that is there, all deltas since in one pass."""
-        links, base = [(path, manifest)], None
-        while not base and (delta := links[-1][1].delta):
-            base = cache.find(delta.base_digest)
-            if not base:
-                links.append(read_base(self._blobs, delta))
-        if not base:
-            base = self._open(*links.pop())
         with cache.scratch() as scratch:
+            base, links = self._nearest(cache, path, manifest, scratch)
             deltas = [self._file(*link, link[1].delta.file, scratch) for link in reversed(links) if link[1].delta]
             version = scratch / "version"
             version.mkdir()
             assert manifest.delta
             _check(path, manifest, apply(base, deltas, version, manifest.delta.tensors))
             return cache.add(manifest.digest, version)
+
+    def _nearest(
+        self, cache: VersionCache, path: str, manifest: Manifest, scratch: Path
+    ) -> tuple[list[Path], list[tuple[str, Manifest]]]:
+        """Its shards, and what leads from it to `manifest`, the last step first."""
+        links = [(path, manifest)]
+        while delta := links[-1][1].delta:
+            if base := cache.lend(delta.base_digest, scratch):
+                return base, links
+            links.append(read_base(self._blobs, delta))
+        path, manifest = links.pop()
+        shards = self._open(path, manifest)
+        return cache.lend(manifest.digest, scratch) or shards, links
 
     def _file(self, manifest_path: str, manifest: Manifest, file: File, directory: Path | None) -> Path:
         """A file of a version, its bytes verified: the blob itself, or a copy in `directory` where blobs are remote."""

@@ -5,6 +5,7 @@ Two that build the same version at once did the work twice, no more. Nothing is 
 is found by its digest, and built again.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -65,16 +66,29 @@ class VersionCache:
             self._remove(digest)
         return None
 
+    def lend(self, digest: str, scratch: Path) -> list[Path] | None:
+        """As `find`, by names of their own in `scratch`: they stay there when another process lets the version go."""
+        shards = self.find(digest)
+        if not shards:
+            return None
+        home = scratch / digest
+        home.mkdir()
+        try:
+            for shard in shards:
+                os.link(shard, home / shard.name)
+        except FileNotFoundError:  # it was let go in this moment
+            shutil.rmtree(home)
+            return None
+        return sorted(home.iterdir())
+
     def add(self, digest: str, built: Path) -> list[Path]:
         """Move in a directory that holds a version's verified shards and nothing else."""
-        try:
-            built.rename(self._directory / digest)
-        except OSError:  # not empty: another process was faster
-            if shards := self.find(digest):
-                return shards
-            built.rename(self._directory / digest)
-        shards = self._shards(digest)
-        self._verified[digest] = fingerprint(shards)
+        home, verified = self._directory / digest, sorted(built.iterdir())
+        shards, seen = [home / path.name for path in verified], fingerprint(verified)
+        while not _renamed(built, home):  # another process was faster
+            if found := self.find(digest):
+                return found
+        self._verified[digest] = seen
         self._evict()
         return shards
 
@@ -99,6 +113,17 @@ class VersionCache:
         for directory in self._directory.glob(f"{_SCRATCH}*"):
             if time.time() - _used(directory) / 1e9 > _SETTLED_S and not _is_locked(directory / _LOCK):
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def _renamed(built: Path, home: Path) -> bool:
+    """Whether it could be: False where something stands there."""
+    try:
+        built.rename(home)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 def _used(directory: Path) -> float:
