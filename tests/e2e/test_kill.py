@@ -108,7 +108,7 @@ def stored(service: Service, traffic: Traffic) -> bool:
 def test_kill_the_learner(make_service: MakeService) -> None:
     service = make_service(learner__batch_turns=16, learner__min_turns=8, learner__max_wait_s=0.5).start()
     traffic = Traffic(service, threads=6)
-    for _ in range(3):
+    for _ in range(2):
         before = versions(service)
         wait_for(lambda before=before: versions(service) >= before + 2, 90, "two further versions")  # type: ignore[misc]
         os.kill(service.learner_pid(), signal.SIGKILL)
