@@ -7,21 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from service_tree import Service, simulate
 
+pytestmark = pytest.mark.timeout(900)  # five processes that import torch, on whatever machine
 MakeService = Callable[..., Service]
 
 
 def replay(directory: Path, out: Path, *options: str) -> Any:
     command = [sys.executable, "-m", "onward", "replay", str(directory), "--out", str(out), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout[done.stdout.index("{") :])
 
 
 def test_twice_the_same_and_otherwise_not(make_service: MakeService, tmp_path: Path) -> None:
     service = make_service(learner__batch_turns=16, learner__min_turns=8).start()
-    simulate(service, tmp_path / "demo", seconds=10, rate=8).communicate(timeout=90)
+    simulate(service, tmp_path / "demo", seconds=10, rate=8).communicate(timeout=300)
     service.stop()
 
     first = replay(service.directory, tmp_path / "a")
