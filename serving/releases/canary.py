@@ -27,7 +27,7 @@ from serving.releases.observations import Observations, ServedTurn
 from serving.releases.verdict import Verdict, drifted, judge
 from serving.releases.view import ReleaseView
 
-_TICK_S = 0.05
+_TICK_S = 0.1
 _JUDGE_EVERY_S = 0.5
 _COMMIT_EVERY_S = 1.0
 logger = logging.getLogger(__name__)
@@ -55,6 +55,11 @@ class Canary:
 
     def wake(self) -> None:
         self._wakened.set()
+
+    @property
+    def listens(self) -> bool:
+        """Whether it has a place in the log."""
+        return self._seen.is_open
 
     def listen(self, view: ReleaseView, timeout_s: float) -> None:
         """Take what the log has of turns, rewards and alarms; rest when that is nothing."""

@@ -8,12 +8,15 @@ What was written is told to the log from the store (an outbox): a crash in betwe
 it, and loses nothing.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from core.errors import Conflict, Fenced
+from core.errors import Conflict, Fenced, StoreUnavailable
 from core.events import Release, ReleaseState, Topic
 from core.ports import Clock, EventLog, Store, TopicPartition
 from core.store import leases, offsets, policies
@@ -21,6 +24,8 @@ from core.store import leases, offsets, policies
 _OUTBOX = "releases-outbox"
 _PLACE = TopicPartition(Topic.RELEASES, 0)
 _PAGE = 256
+_ASKS = 3  # in the life of a lease
+logger = logging.getLogger(__name__)
 
 STEPS: dict[ReleaseState, frozenset[ReleaseState]] = {
     "candidate": frozenset({"canary", "live", "rejected", "superseded", "rolled_back"}),
@@ -41,16 +46,39 @@ class Chain:
         self._store, self._log, self._clock = store, log, clock
         self._name, self._holder, self._ttl_s = f"release:{cluster}", holder, ttl_s
         self._epoch: int | None = None
-        self._renew_at_s = float("-inf")
+        self._ask_at_s = float("-inf")
 
     def lead(self) -> bool:
-        """Whether this controller may decide now: takes the lease when it is free, renews it in good time."""
+        """Whether this controller may decide now: takes the lease when it is free, renews it in good time. One that
+        stands by asks as often."""
         now_s = self._clock.monotonic()
-        if self._epoch is None or now_s >= self._renew_at_s:
+        if now_s >= self._ask_at_s:
             with self._store.begin() as connection:
                 self._epoch = leases.acquire(connection, self._name, self._holder, self._clock.now(), self._ttl_s)
-            self._renew_at_s = now_s + self._ttl_s / 3
+            self._ask_at_s = now_s + self._ttl_s / _ASKS
         return self._epoch is not None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """The lease is renewed in a thread of its own, for what may take longer than a lease lives. Else two who need
+        that long to begin take it from each other for ever, and neither decides anything."""
+        over = threading.Event()
+
+        def renew() -> None:
+            while not over.wait(self._ttl_s / _ASKS):
+                try:
+                    with self._store.begin() as connection:
+                        self._fence(connection, self._clock.now())
+                except (Fenced, StoreUnavailable) as error:  # what is written next says so as well
+                    logger.warning("the lease %s was not renewed: %s", self._name, error)
+
+        thread = threading.Thread(target=renew, name=f"{self._name}-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def write(
         self, sequence: int, releases: Sequence[Release] = (), also: Callable[[Connection], object] | None = None

@@ -18,6 +18,7 @@ any point, and the next one goes on. A version is said to be live when engines s
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 from sqlalchemy import Connection
 
@@ -78,7 +79,8 @@ class ReleaseController:
             told = self._chain.announce()
             view = look(self._store, CLUSTER, self._clock.now(), self._serving.heartbeat_timeout_s)
             if view is not None:
-                self._canary.listen(view, timeout_s if not told else 0.0)
+                with nullcontext() if self._canary.listens else self._chain.kept():  # who begins to may need long
+                    self._canary.listen(view, timeout_s if not told else 0.0)
                 self._decide(view)
                 told += self._chain.announce()
             return told

@@ -84,6 +84,10 @@ class Observations:
         self._early: OrderedDict[InferenceId, Reward] = OrderedDict()
         self.alarms: dict[str, Alarm] = {}  # open, and not acknowledged
 
+    @property
+    def is_open(self) -> bool:
+        return self._consumer is not None
+
     def read(self) -> int:
         """Take what is new; 0 when nothing is, or while another controller still reads."""
         if self._consumer is None and not self._join():

@@ -4,7 +4,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 
 import pytest
@@ -12,6 +13,8 @@ from mortal import Fuse
 from release_world import LEASE_S, Process, ReleaseWorld
 
 from core.clock import SystemClock
+from core.events import Topic
+from core.ports import Consumer, RebalanceListener
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -71,22 +74,9 @@ def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
         world.start_engine(name)
         world.start_host(name)
     drowsy = [_Drowsy(seed) for seed in (1, 2)]
-    processes = [world.start_controller(f"controller-{fuse.seed}", fuse) for fuse in drowsy]
-    over = threading.Event()
-    failed: list[BaseException] = []
-
-    def live(step: Callable[[float], int]) -> None:
-        try:
-            while not over.is_set():
-                step(0.005)
-        except BaseException as error:  # noqa: BLE001  # told to the test
-            failed.append(error)
-
-    steps = [process.controller.step for process in processes] + [host.step for host in world.hosts.values()]
-    threads = [threading.Thread(target=live, args=(step,)) for step in steps]
-    for thread in threads:
-        thread.start()
-    try:
+    for fuse in drowsy:
+        world.start_controller(f"controller-{fuse.seed}", fuse)
+    with _all_at_once(world) as failed:
         for at in range(12):
             version = world.publish(world.live or 1)
             if at % 3 == 2:
@@ -98,13 +88,56 @@ def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
         _wait(lambda: world.states()[final] == "live" or failed)
         told = len(world.history())
         _wait(lambda: len({(r.version, r.state, r.at) for r in world.said()}) >= told or failed)
+    assert not failed
+    assert sum(fuse.slept for fuse in drowsy) > 2
+    assert world.check_one_lives(in_order=False) == final
+
+
+def test_who_needs_long_to_begin_keeps_its_lease(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a member of a broker's group does on a busy machine: two such took the lease from each other for ever."""
+    world = make_world(clock=SystemClock(), lease_s=1.0, heartbeat_timeout_s=60.0)
+    join, began = world.log.consumer, []
+
+    def join_slowly(group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
+        began.append(group)
+        time.sleep(2.5)
+        return join(group, topics, listener)
+
+    monkeypatch.setattr(world.log, "consumer", join_slowly)
+    for name in world.names:
+        world.start_engine(name)
+        world.start_host(name)
+    for number in (1, 2):
+        world.start_controller(f"controller-{number}")
+    with _all_at_once(world) as failed:
+        version = world.publish(1)
+        _wait(lambda: world.states()[version] == "live" or failed)
+    assert not failed
+    assert began == ["releases"]
+
+
+@contextmanager
+def _all_at_once(world: ReleaseWorld) -> Iterator[list[BaseException]]:
+    """Controllers and hosts, each in a thread. What ended one of them."""
+    over, failed = threading.Event(), []
+
+    def live(step: Callable[[float], int]) -> None:
+        try:
+            while not over.is_set():
+                step(0.005)
+        except BaseException as error:  # noqa: BLE001  # told to the test
+            failed.append(error)
+
+    steps = [process.controller.step for process in world.processes] + [host.step for host in world.hosts.values()]
+    threads = [threading.Thread(target=live, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    try:
+        yield failed
     finally:
         over.set()
         for thread in threads:
             thread.join(10)
-    assert not failed
-    assert sum(fuse.slept for fuse in drowsy) > 2
-    assert world.check_one_lives(in_order=False) == final
 
 
 class _Drowsy(Fuse):
