@@ -8,7 +8,15 @@ from fault_table import FaultTable
 from fault_users import Users
 from fault_world import World, fault_world
 
-logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it tells of every attempt to reach a broker that is away
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet_kafka() -> Iterator[None]:
+    """It tells of every attempt to reach a broker that is away. Here alone: others listen to it."""
+    speaker = logging.getLogger("kafka")
+    level = speaker.level
+    speaker.setLevel(logging.CRITICAL)
+    yield
+    speaker.setLevel(level)
 
 
 @pytest.fixture(scope="session")
