@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from service_tree import Service, wait_for
 from services import require_services
 from sglang_service import sglang_service
 
 from deploy.services.stack import Stack
 from onward.history import await_log
+from onward.layout import Layout
 from onward.wiring import Foundation, open_foundation
 
-BACK_TIMEOUT_S = 240
+BACK_TIMEOUT_S = 400  # longer than an engine may take to start
 PROCESSES = {"api": 2, "ingest": 2, "score": 2, "release": 2}
 _METRICS_PORTS = 16
+_TAIL = 4000
 SETTINGS: dict[str, Any] = {
     "serving.sglang.replicas": 2,
     "serving.min_swap_interval_s": 0.5,
@@ -34,7 +37,6 @@ SETTINGS: dict[str, Any] = {
     "learner.batch_turns": 32,
     "learner.min_turns": 8,
     "release.canary": "off",
-    "release.lease_s": 2.0,
 } | {f"processes.{stage}": count for stage, count in PROCESSES.items()}
 
 
@@ -92,7 +94,10 @@ class World:
         """SIGKILL; returns when it is back."""
         before, began_s = self.process(name).pid, time.monotonic()
         self.process(name).kill()
-        wait_for(lambda: self.is_ready(name, before), BACK_TIMEOUT_S, f"{name}'s return")
+        try:
+            wait_for(lambda: self.is_ready(name, before), BACK_TIMEOUT_S, f"{name}'s return")
+        except pytest.fail.Exception as failed:
+            pytest.fail(f"{failed}; {self.last_words(name)}")
         if name in self.names("api"):
             self.killed.append((self.urls[self.names("api").index(name)], began_s, time.monotonic()))
 
@@ -117,6 +122,17 @@ class World:
         wait_for(is_well, BACK_TIMEOUT_S, "a whole tree")
 
     # ------------------------------------------------------------------------------------------ what they say
+
+    def last_words(self, name: str) -> str:
+        """Of a process, its engine and the whole tree: what a stranger needs who only sees that a test failed."""
+        try:
+            process = self.process(name)
+            state = f"{process} with {process.children()}"
+        except LookupError:
+            state = "there is no such process"
+        engine = Layout(self.service.directory).host(name) / "sglang.log"
+        logs = {"engine": engine.read_text()[-_TAIL:] if engine.exists() else "", "tree": self.service.log_text()}
+        return "\n".join([state, *(f"{which}: {text[-_TAIL:]}" for which, text in logs.items())])
 
     def readiness(self, url: str) -> dict[str, str]:
         """What `/readyz` finds wrong."""
