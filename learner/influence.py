@@ -4,7 +4,7 @@ turns does not speak for more than a share of them.
 It divides the turn's recorded scale, so that a correction, which is divided by the same, takes back what was applied.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from core.settings import LearnerSettings
@@ -19,9 +19,9 @@ def influences(batch: Sequence[ScoredTurn], settings: LearnerSettings) -> list[f
         weights = [1 / times[_content(scored)] for scored in batch]
     if settings.max_user_share is None:
         return weights
-    mass: Counter[str] = Counter()
+    mass: defaultdict[str, float] = defaultdict(float)
     for scored, weight in zip(batch, weights, strict=True):
-        mass[_user(scored)] += weight  # type: ignore[assignment]
+        mass[_user(scored)] += weight
     most = settings.max_user_share * sum(weights)
     return [weight * min(1.0, most / mass[_user(scored)]) for scored, weight in zip(batch, weights, strict=True)]
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from api_harness import Service
+from made_events import opening
 
-from core.alarms import Opening
 from core.ids import Namespace
 from core.settings import ApiKey
 from core.store import alarms
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
+TIMES = ("opened_at", "window_start", "window_end")
 KEYS = (
     ApiKey(key="key-of-ada", namespace="ada", scopes=("chat", "feedback")),
     ApiKey(key="key-of-bob", namespace="bob", scopes=("chat", "feedback", "admin")),
@@ -25,22 +26,9 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def put(service: Service, *names: str, **fields: Any) -> None:
-    for name in names:
-        usual: dict[str, Any] = {
-            "alarm_id": name,
-            "monitor": "questions",
-            "meaning": "Questions instead of risky edits.",
-            "severity": "critical",
-            "namespace": Namespace("default"),
-            "workload": name,
-            "figures": {"recent": 0.5, "reference": 0.1},
-            "holds": ("release",),
-            "opened_at": NOW,
-            "window_start": NOW,
-            "window_end": NOW,
-        }
-        with service.store.begin() as connection:
-            alarms.open_alarm(connection, Opening(**(usual | fields)))
+    with service.store.begin() as connection:
+        for name in names:
+            alarms.open_alarm(connection, opening(name, **dict.fromkeys(TIMES, NOW) | fields))
 
 
 def names(answer: Any) -> list[str]:
@@ -64,7 +52,7 @@ def test_an_alarm_is_shown_whole(service: Service) -> None:
         "state": "opened",
         "namespace": "default",
         "workload": "a",
-        "figures": {"recent": 0.5, "reference": 0.1},
+        "figures": {"recent": 0.5, "reference": 0.125},
         "holds": ["release"],
         "opened_at": at,
         "acknowledged_at": None,

@@ -10,10 +10,10 @@ import pytest
 from api_harness import Service, serve
 from browser import running_browser
 from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, reward, turn
+from made_events import opening
 from playwright.sync_api import Browser, Page, expect
 
-from core.alarms import Opening
-from core.ids import Namespace, Version
+from core.ids import Version
 from core.store import alarms, rewards, turns
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -75,15 +75,12 @@ def put_turn(service: Service, number: int) -> None:
 
 
 def put_alarm(service: Service, alarm_id: str) -> None:
-    found = Opening(
-        alarm_id=alarm_id,
+    found = opening(
+        alarm_id,
         monitor=f"no_edits_{alarm_id}",
         meaning=f"The model asks where it should edit {SCRIPT}",
-        severity="critical",
-        namespace=Namespace("default"),
         workload="chat",
         figures={"share_now": 0.125, "share_before": 0.5},
-        holds=("release",),
         opened_at=START + timedelta(minutes=5),
         window_start=START,
         window_end=START + timedelta(minutes=4),

@@ -1,10 +1,11 @@
-"""A turn, an outcome, a reward, complete, and otherwise as a test wants them."""
+"""A turn, an outcome, a reward, an alarm, complete, and otherwise as a test wants them."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from core.alarms import RELEASE, Opening
 from core.events import Completion, LogprobSpace, Outcome, Reward, Sampling, VersionSpan
 from core.ids import (
     InferenceId,
@@ -83,3 +84,21 @@ def reward(inference_id: str, **changes: Any) -> Reward:
         decided_at=NOW,
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def opening(alarm_id: str, **changes: Any) -> Opening:
+    """Of a workload of its own: of one, a monitor has one alarm open."""
+    found = Opening(
+        alarm_id=alarm_id,
+        monitor="questions",
+        meaning="Questions instead of risky edits.",
+        severity="critical",
+        namespace=Namespace("default"),
+        workload=alarm_id,
+        figures={"recent": 0.5, "reference": 0.125},
+        holds=(RELEASE,),
+        opened_at=NOW,
+        window_start=NOW,
+        window_end=NOW,
+    )
+    return msgspec.structs.replace(found, **changes)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import made_events
 import msgspec
 import pytest
 from stores import KINDS, database
@@ -28,21 +29,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         store.close()
 
 
-def opening(name: str, **fields: Any) -> Opening:
-    usual: dict[str, Any] = {
-        "alarm_id": name,
-        "monitor": "questions",
-        "meaning": "Questions instead of risky edits.",
-        "severity": "critical",
-        "namespace": Namespace("default"),
-        "workload": "write",
-        "figures": {"recent": 0.5, "reference": 0.125},
-        "holds": ("release",),
-        "opened_at": NOW,
-        "window_start": NOW - timedelta(minutes=5),
-        "window_end": NOW,
-    }
-    return Opening(**(usual | fields))
+def opening(alarm_id: str, **fields: Any) -> Opening:
+    return made_events.opening(alarm_id, **{"workload": "write", "window_start": NOW - timedelta(minutes=5)} | fields)
 
 
 def put(store: Store, *openings: Opening) -> list[bool]:

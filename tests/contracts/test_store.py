@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import made_events
 import pytest
 from stores import KINDS, Database, database
 
@@ -35,22 +36,8 @@ def store(home: Database) -> Iterator[Store]:
 
 
 def reward(inference_id: str, revision: int = 0, namespace: Namespace = DEFAULT) -> Reward:
-    return Reward(
-        inference_id=InferenceId(inference_id),
-        session_id=SessionId("s"),
-        namespace=namespace,
-        workload="write",
-        revision=revision,
-        value=0.5,
-        components={"accepted": 0.5},
-        outcome_ids=(),
-        first_outcome_at=None,
-        last_outcome_at=None,
-        why="accepted",
-        spec="spec",
-        final=False,
-        decided_at=NOW,
-    )
+    components = {"accepted": 0.5}
+    return made_events.reward(inference_id, namespace=namespace, revision=revision, components=components)
 
 
 def policy(version: Version, parent: Version | None = None) -> PolicyVersion:

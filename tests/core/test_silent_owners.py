@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -93,13 +94,21 @@ def test_who_wants_the_place_of_one_that_fell_silent_ends_it(
         store.close()
 
 
+def until_older(settings: PostgresSettings, reader: "psycopg.Connection[Any]", age_s: float) -> None:
+    """Waits for the age of its transaction."""
+    age = "SELECT EXTRACT(epoch FROM clock_timestamp() - xact_start) FROM pg_stat_activity WHERE pid = %s"
+    with psycopg.connect(settings.url, autocommit=True) as watcher:
+        while watcher.execute(age, (reader.info.backend_pid,)).fetchone()[0] < age_s:  # type: ignore[index]
+            time.sleep(0.05)
+
+
 def test_one_who_reads_is_left_alone(settings: PostgresSettings) -> None:
     """As whoever scores again or exports, for as long as it takes."""
     store = open_postgres(settings.model_copy(update={"statement_timeout_s": _STATEMENT_S}))
     try:
         with psycopg.connect(settings.url) as reader:
             reader.execute("SELECT * FROM offsets")
-            time.sleep(2 * _STATEMENT_S)  # how old its transaction must be
+            until_older(settings, reader, 2 * _STATEMENT_S)
             with store.begin() as connection:
                 take_over(connection, "g", [_SOURCE])
             assert reader.execute("SELECT 1").fetchone() == (1,)

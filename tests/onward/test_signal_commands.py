@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from api_harness import Service, serve, wait_for
+from made_events import opening, reward
 
-from core.alarms import Opening
 from core.errors import OnwardError
-from core.events import PolicyVersion, Reward
-from core.ids import InferenceId, Namespace, SessionId
+from core.events import PolicyVersion
 from core.store import alarms as stored
 from core.store import policies, rewards
 from onward import alarms, client
@@ -43,42 +42,21 @@ def seen(capsys: pytest.CaptureFixture[str]) -> Seen:
 
 
 def put_alarm(service: Service, name: str, **fields: Any) -> None:
-    usual: dict[str, Any] = {
-        "alarm_id": name,
-        "monitor": "questions",
-        "meaning": "Questions instead of risky edits.",
-        "severity": "critical",
-        "namespace": Namespace("default"),
-        "workload": name,
-        "figures": {"recent": 0.5, "reference": 0.125},
-        "holds": ("release",),
-        "opened_at": NOW,
-        "window_start": NOW,
-        "window_end": NOW,
-    }
     with service.store.begin() as connection:
-        stored.open_alarm(connection, Opening(**(usual | fields)))
+        stored.open_alarm(connection, opening(name, **{"opened_at": NOW} | fields))
 
 
 def put_reward(service: Service, inference_id: str, revision: int = 0, **fields: Any) -> None:
     usual: dict[str, Any] = {
-        "inference_id": InferenceId(inference_id),
-        "session_id": SessionId("s"),
-        "namespace": Namespace("default"),
-        "workload": "write",
         "revision": revision,
         "value": 0.75,
         "components": {"accepted": 1.0, "tests_passed": -0.25},
-        "outcome_ids": (),
-        "first_outcome_at": None,
-        "last_outcome_at": None,
         "why": "accepted decides",
-        "spec": "spec",
         "final": True,
         "decided_at": NOW + timedelta(days=3650),
     }
     with service.store.begin() as connection:
-        rewards.put_rewards(connection, [(0, Reward(**(usual | fields)))])
+        rewards.put_rewards(connection, [(0, reward(inference_id, **usual | fields))])
 
 
 # ---------------------------------------------------------------------------------------------- alarms

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from made_events import opening
 from planted import plant_arms
 from release_world import ReleaseWorld
 
-from core.alarms import Opening
 from core.events import Topic
-from core.ids import Namespace
 from core.store import alarms
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -19,21 +18,9 @@ ON = {"canary": "on", "maturity_s": 10.0, "min_users": 5, "horizon_turns": 200, 
 def raise_alarm(world: ReleaseWorld, name: str = "a", *, told: bool = True, **fields: Any) -> None:
     """As the stage that watches does: in the store, then in the log."""
     now = world.clock.now()
-    usual: dict[str, Any] = {
-        "alarm_id": name,
-        "monitor": "questions",
-        "meaning": "Questions instead of risky edits.",
-        "severity": "critical",
-        "namespace": Namespace("default"),
-        "workload": name,
-        "figures": {"recent": 0.5},
-        "holds": ("release",),
-        "opened_at": now,
-        "window_start": now,
-        "window_end": now,
-    }
+    usual: dict[str, Any] = {"figures": {"recent": 0.5}, "opened_at": now, "window_start": now, "window_end": now}
     with world.store.begin() as connection:
-        alarms.open_alarm(connection, Opening(**(usual | fields)))
+        alarms.open_alarm(connection, opening(name, **usual | fields))
     if told:
         tell(world, name)
 
