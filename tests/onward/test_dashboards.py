@@ -1,0 +1,77 @@
+"""What Prometheus warns of and Grafana draws, read: all of it is in the catalogue of metrics, label by label. What
+Prometheus makes of it is tried where it runs, in tests/compose."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import telemetry
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+SERIES = re.compile(r"\b(onward_\w+?)(?:_total|_bucket|_count|_sum)?\b(?:\{([^}]*)\})?(?=[\s\[)<>=*/+-]|$)")
+GROUPING = re.compile(r"\bby \(([^)]*)\)")
+ADDED = {"le", "instance", "job", "stage"}  # by histograms and by Prometheus
+
+
+def catalogue() -> dict[str, set[str]]:
+    """Labels by name, without a counter's `_total`."""
+    return {metric.name: set(labels(metric.name)) for metric in telemetry.REGISTRY.collect()}
+
+
+def labels(name: str) -> tuple[str, ...]:
+    collectors = {id(each): each for each in telemetry.REGISTRY._names_to_collectors.values()}
+    return next(tuple(each._labelnames) for each in collectors.values() if each._name == name)
+
+
+def alert_expressions() -> list[str]:
+    text = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    folded = re.sub(r"expr: >\n((?: {10}.*\n)+)", lambda found: f"expr: {' '.join(found[1].split())}\n", text)
+    return re.findall(r"^ +expr: (.+)$", folded, re.MULTILINE)
+
+
+def dashboard() -> dict[str, Any]:
+    return dict(json.loads((DEPLOY / "grafana" / "onward.json").read_text()))
+
+
+def drawn_expressions() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+
+
+@pytest.mark.parametrize("expression", [*alert_expressions(), *drawn_expressions()])
+def test_what_is_asked_for_is_in_the_catalogue(expression: str) -> None:
+    known = catalogue()
+    named = SERIES.findall(expression)
+    if not named:
+        assert expression.startswith("up{")
+        return
+    there: set[str] = set(ADDED)
+    for name, matchers in named:
+        assert name in known, f"{name} is not in the catalogue"
+        assert set(re.findall(r"(\w+)=", matchers)) <= known[name] | ADDED, name
+        there |= known[name]
+    for group in GROUPING.findall(expression):
+        assert {label.strip() for label in group.split(",")} <= there
+
+
+def test_every_alert_is_tried_and_documented() -> None:
+    alerts = set(re.findall(r"alert: (\w+)", (DEPLOY / "prometheus" / "alerts.yml").read_text()))
+    tried = set(re.findall(r'alertname="(\w+)"', (DEPLOY / "prometheus" / "alerts_test.yml").read_text()))
+    told = set(
+        re.findall(r"^\| `(Onward\w+)` \|", (DEPLOY.parent / "docs" / "operations.md").read_text(), re.MULTILINE)
+    )
+    assert alerts == tried == told
+
+
+def test_panels_have_a_place_each() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
