@@ -36,7 +36,7 @@ from bench.full_store import (
 from bench.services import migrated_database, settle, store_on
 from bench.table import Row, report
 from core.ids import InferenceId, OutcomeId, SessionId
-from core.store import SqlStore, open_sqlite, rewards, turns
+from core.store import SqlStore, curves, open_sqlite, policies, rewards, turns
 from scoring import ledger
 
 SMALLEST = 1000
@@ -101,6 +101,11 @@ QUERIES: dict[str, Query] = {
     "a transcript in a session": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", COMMON], w.session()),
     "a page of 100 rewards": lambda c, w: rewards.list_rewards(c, NAMESPACE, random.randrange(w.turns - 100), 100),
     "the last reward": lambda c, w: rewards.last_sequence(c, NAMESPACE),
+    "the console's newest 100 rewards": lambda c, w: rewards.latest_rewards(c, NAMESPACE, w.turns + 1, 100),
+    "a page before them": lambda c, w: rewards.latest_rewards(c, NAMESPACE, random.randrange(200, w.turns), 100),
+    "curves of 3,000 turns": lambda c, _: curves.recent_worth(c, NAMESPACE, 3000),
+    "behaviour in 300 turns": lambda c, _: curves.recent_conduct(c, NAMESPACE, 300),
+    "the release timeline": lambda c, _: policies.list_releases(c, policies.last_sequence(c) - 100, 100),
     "a scorer's outbox": lambda c, w: rewards.unpublished(c, [1, 3], 512),
     f"{BATCH} outcomes' sessions": score,
     "waits that are over": wait,
