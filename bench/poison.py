@@ -1,0 +1,151 @@
+"""What lying users cost: true quality after learning from a crowd a tenth of which lies, with the defence and without.
+
+    python -m bench.poison [--seeds 8] [--first-seed 0] [--updates 60]
+
+In one process: the shipped model answers `write` tasks, 32 to an update, everybody judges what they got, and the
+learner's own update follows. Liars agree with each other: they take what is bad and turn down what is good. `quiet`
+ones speak as much as others, `loud` ones ten times as much. The defence is `learner.max_user_share`. Cost is the final
+true quality of the run without liars above theirs, paired by seed. Runs are kept one by one, so that the table can be
+made in pieces.
+"""
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from rich.progress import track
+
+from bench.office import MODEL, Answered, Office, worth
+from bench.table import RESULTS, Row, report
+from core.ids import UserHash
+from core.settings import LearnerSettings
+from learner.scored import ScoredTurn
+from learner.state import make_state
+from learner.update import update
+
+RUNS = RESULTS / "poison_runs.json"
+USERS = 40
+LIARS = 4
+TURNS = 32
+FINAL = 15  # updates whose answers are the final quality
+SHARE = 0.05  # of an update that one user may be: twice an even share
+LOUD = 10.0
+GOAL = 0.05
+T_95 = {7: 2.365, 8: 2.306, 9: 2.262, 11: 2.201, 15: 2.131}  # Student's t, two-sided, by degrees of freedom
+COSTLY = ("quiet, open", "quiet, defended", "loud, open", "loud, defended")
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """`loudness`: of a liar, against 1 of the others; 0: nobody lies."""
+
+    loudness: float
+    is_defended: bool
+
+    def weights(self) -> list[float]:
+        return [self.loudness] * LIARS + [1.0] * (USERS - LIARS) if self.loudness else [1.0] * USERS
+
+    def is_liar(self, user: int) -> bool:
+        return bool(self.loudness) and user < LIARS
+
+
+CROWDS = {
+    "honest": Crowd(0.0, False),
+    "quiet, open": Crowd(1.0, False),
+    "quiet, defended": Crowd(1.0, True),
+    "loud, open": Crowd(LOUD, False),
+    "loud, defended": Crowd(LOUD, True),
+}
+
+
+def taught(crowd: Crowd, seed: int, updates: int) -> list[float]:
+    """The share of answers that were good, update by update."""
+    settings = LearnerSettings(seed=seed, batch_turns=TURNS, max_user_share=SHARE if crowd.is_defended else None)
+    state, office, rng = make_state(MODEL, settings), Office(seed), random.Random(seed)
+    curve = []
+    for _ in range(updates):
+        answered = office.work(state.policy.model, TURNS)
+        curve.append(sum(each.quality.good for each in answered) / TURNS)
+        update(state, judged(answered, crowd, office.rng, rng), settings)
+    return curve
+
+
+def judged(answered: Sequence[Answered], crowd: Crowd, content: random.Random, rng: random.Random) -> list[ScoredTurn]:
+    users = rng.choices(range(USERS), crowd.weights(), k=len(answered))
+    batch = []
+    for number, (each, user) in enumerate(zip(answered, users, strict=True)):
+        said = lie(each) if crowd.is_liar(user) else worth(each.quality)
+        scored = each.turn(number, said, content)
+        batch.append(ScoredTurn(msgspec.structs.replace(scored.turn, user_id=UserHash(f"user-{user}")), scored.reward))
+    return batch
+
+
+def lie(answered: Answered) -> float:
+    return -0.5 if answered.quality.good else 1.0
+
+
+# ---------------------------------------------------------------------------------------------- the table
+
+
+def known() -> dict[str, list[float]]:
+    return dict(json.loads(RUNS.read_text())) if RUNS.exists() else {}
+
+
+def final(curve: Sequence[float]) -> float:
+    return statistics.fmean(curve[-FINAL:])
+
+
+def rows(runs: dict[str, list[float]], updates: int) -> Iterator[Row]:
+    seeds = sorted({int(name.rpartition(" ")[2]) for name, curve in runs.items() if len(curve) == updates})
+    whole = [seed for seed in seeds if all(_name(crowd, seed) in runs for crowd in CROWDS)]
+    first = statistics.fmean(final(runs[_name("honest", seed)][:FINAL]) for seed in whole)
+    yield Row(f"true quality of the first {FINAL} updates, {len(whole)} seeds", first, "share")
+    for crowd in CROWDS:
+        value = statistics.fmean(final(runs[_name(crowd, seed)]) for seed in whole)
+        yield Row(f"{crowd}: true quality of the last {FINAL} of {updates} updates", value, "share")
+    for crowd in COSTLY:
+        costs = [final(runs[_name("honest", seed)]) - final(runs[_name(crowd, seed)]) for seed in whole]
+        mean, half = interval(costs)
+        metric = f"{crowd}: cost, ± {half:.3f} (95 %)"
+        if "defended" in crowd:
+            yield Row.at_most(metric, mean, "share", "honest", mean, GOAL)
+        else:
+            yield Row(metric, mean, "share", "honest", mean)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """(mean, half of its 95 % interval) by Student's t."""
+    if len(values) < 2:
+        return statistics.fmean(values), float("inf")
+    t = T_95.get(len(values) - 1, 2.5)
+    return statistics.fmean(values), t * statistics.stdev(values) / len(values) ** 0.5
+
+
+def _name(crowd: str, seed: int) -> str:
+    return f"{crowd}, seed {seed}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--updates", type=int, default=60)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = known()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    wanted = [(crowd, seed) for seed in seeds for crowd in CROWDS]
+    wanted = [(crowd, seed) for crowd, seed in wanted if len(runs.get(_name(crowd, seed), ())) != options.updates]
+    for crowd, seed in track(wanted, f"{len(wanted)} runs of {options.updates} updates"):
+        runs = known() | {_name(crowd, seed): taught(CROWDS[crowd], seed, options.updates)}
+        RUNS.write_text(json.dumps(runs, indent=1) + "\n")
+    report("poison", list(rows(runs, options.updates)))
+
+
+if __name__ == "__main__":
+    main()
