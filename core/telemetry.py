@@ -81,6 +81,11 @@ WATCH_LAG = _gauge("monitor_lag_records", "Records that monitors have yet to rea
 LOOK_SECONDS = _gauge("monitor_look_seconds", "How long the monitors' last look took")
 ALARMS = _counter("alarms", "Alarms opened, by monitor and severity", "monitor", "severity")
 ALARMS_OPEN = _gauge("alarms_open", "Alarms not closed, by monitor, severity and state", "monitor", "severity", "state")
+JUDGE_TURNS = _counter("judge_turns", "Turns that the judge met, by what became of them", "result")
+JUDGE_REQUESTS = _counter("judge_requests", "Requests to the judge's endpoint, by how they ended", "result")
+JUDGE_SECONDS = _histogram("judge_seconds", "From a turn's first request to its judgement in the log", _LOOP_BUCKETS_S)
+JUDGE_UNDER_WAY = _gauge("judge_turns_under_way", "Turns that the judge has taken up and not finished")
+JUDGE_LAG = _gauge("judge_lag_records", "Records that the judge has yet to be done with")
 # learner
 UPDATES = _counter("learner_updates", "Optimizer steps")
 LEARNED_TURNS = _counter("learned_turns", "Turn revisions that trained weights", "kind")

@@ -8,14 +8,10 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
+from onward.judge_commands import judge
+from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, Set, overrides_of
 
 app = App(name="onward", help="Serve an open-weight model to a product and keep it learning from what users do.")
-
-Directory = Annotated[Path, Parameter(help="The service's directory: settings, log, store, weights.")]
-DEFAULT_DIRECTORY = Path("data")
-Set = Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")]
-ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
-"""By which the process that started this one looks for it; it then ends with that."""
 
 
 def main() -> None:
@@ -34,7 +30,7 @@ def run(
     every stage is a process of its own, as many as `[processes]` says, on existing Kafka, Postgres and Redis."""
     from onward.runtime import run_service
 
-    run_service(directory, _overrides(set_ or []) | _listen(host, port))
+    run_service(directory, overrides_of(set_) | _listen(host, port))
 
 
 @app.command
@@ -49,7 +45,7 @@ def api(
     """Answer requests and log them, until stopped: one replica of the API, of as many as there shall be."""
     from onward.runtime import run_api
 
-    run_api(directory, _overrides(set_ or []) | _listen(host, port), child)
+    run_api(directory, overrides_of(set_) | _listen(host, port), child)
 
 
 @app.command
@@ -57,7 +53,7 @@ def ingest(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None,
     """Copy turns and outcomes from the log to the store, until stopped; several share the partitions."""
     from onward.stages import run_ingest
 
-    run_ingest(directory, _overrides(set_ or []), child)
+    run_ingest(directory, overrides_of(set_), child)
 
 
 @app.command
@@ -65,7 +61,7 @@ def score(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, 
     """Turn outcomes into rewards, until stopped; several share the partitions."""
     from onward.stages import run_score
 
-    run_score(directory, _overrides(set_ or []), child)
+    run_score(directory, overrides_of(set_), child)
 
 
 @app.command
@@ -73,7 +69,7 @@ def learn(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, 
     """Update the weights from rewards, until stopped; in mode `distributed` a second one stands by."""
     from onward.stages import run_learner
 
-    run_learner(directory, _overrides(set_ or []), child)
+    run_learner(directory, overrides_of(set_), child)
 
 
 @app.command
@@ -81,7 +77,7 @@ def release(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None
     """Decide on releases, until stopped; a second one stands by. For services with `release.controller` false."""
     from onward.stages import run_release
 
-    run_release(directory, _overrides(set_ or []), child)
+    run_release(directory, overrides_of(set_), child)
 
 
 @app.command
@@ -90,7 +86,10 @@ def watch(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, 
     `run` does it, too."""
     from onward.stages import run_watch
 
-    run_watch(directory, _overrides(set_ or []), child)
+    run_watch(directory, overrides_of(set_), child)
+
+
+app.command(judge)
 
 
 @app.command
@@ -106,11 +105,11 @@ def archive(
     if once:
         from onward.history import keep_once
 
-        print(json.dumps(keep_once(directory, _overrides(set_ or []))))
+        print(json.dumps(keep_once(directory, overrides_of(set_))))
     else:
         from onward.stages import run_archive
 
-        run_archive(directory, _overrides(set_ or []), child)
+        run_archive(directory, overrides_of(set_), child)
 
 
 @app.command
@@ -125,7 +124,7 @@ def serve(
     """Host one SGLang server: keep it at what is released, until stopped. `run` starts as many as its settings say."""
     from onward.stages import run_host
 
-    run_host(directory, name, url, _overrides(set_ or []), child)
+    run_host(directory, name, url, overrides_of(set_), child)
 
 
 @app.command
@@ -133,7 +132,7 @@ def migrate(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> No
     """Make the topics and tables of mode `distributed`, or bring them up to this build. Again: nothing happens."""
     from onward.wiring import migrate, read_directory
 
-    migrate(read_directory(directory, _overrides(set_ or []))[1])
+    migrate(read_directory(directory, overrides_of(set_))[1])
 
 
 @app.command
@@ -141,7 +140,7 @@ def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> Non
     """Check settings, files and every service they name, and say what to do; exit code 1 when something is wrong."""
     from onward.doctor import examine
 
-    sys.exit(examine(directory, _overrides(set_ or [])))
+    sys.exit(examine(directory, overrides_of(set_)))
 
 
 @app.command
@@ -157,7 +156,7 @@ def anchor(directory: Directory, *, set_: Set = None) -> None:
     """Publish the given model as the first version; `run` and `learn` do it."""
     from onward.stages import run_anchor
 
-    run_anchor(directory, _overrides(set_ or []))
+    run_anchor(directory, overrides_of(set_))
 
 
 @app.command
@@ -206,7 +205,7 @@ def list_dead_letters(
     """The latest first, with why they were set aside."""
     from onward.dead_letters import show_all
 
-    show_all(directory, _overrides(set_ or []), limit)
+    show_all(directory, overrides_of(set_), limit)
 
 
 @dead_letters.command(name="show")
@@ -220,7 +219,7 @@ def show_dead_letter(
     """One of them (TOPIC:PARTITION:OFFSET): its reason and its first bytes."""
     from onward.dead_letters import show_one
 
-    show_one(directory, _overrides(set_ or []), record, save)
+    show_one(directory, overrides_of(set_), record, save)
 
 
 @dead_letters.command(name="redrive")
@@ -228,7 +227,7 @@ def redrive_dead_letter(record: str, directory: Directory = DEFAULT_DIRECTORY, *
     """Put one of them (TOPIC:PARTITION:OFFSET) back at the end of its topic, once this build can read it."""
     from onward.dead_letters import redrive
 
-    redrive(directory, _overrides(set_ or []), record)
+    redrive(directory, overrides_of(set_), record)
 
 
 alarms = App(name="alarms", help="What monitors found: see it, and say that it is known.")
@@ -320,7 +319,7 @@ def export(
     """Write turns, outcomes and rewards, from log and archive alike, to files; prints how many there are of each."""
     from onward.export import export
 
-    print(json.dumps(export(directory, out, from_, to, namespace, format_, _overrides(set_ or []))))
+    print(json.dumps(export(directory, out, from_, to, namespace, format_, overrides_of(set_))))
 
 
 @app.command
@@ -376,20 +375,9 @@ def demo(
     from onward.demo import hacking, run_demo
 
     crowd = hacking(exploit, liars=liars, lie=lie, spammers=spammers, spam=spam, users=users)
-    overrides = {"ONWARD_SERVING__ENGINE": engine, **_overrides(set_ or [])}
+    overrides = {"ONWARD_SERVING__ENGINE": engine, **overrides_of(set_)}
     run = run_demo(output, seconds=seconds, seed=seed, shift=shift, rate=rate, overrides=overrides, hacking=crowd)
     sys.exit(run)
-
-
-def _overrides(assignments: list[str]) -> dict[str, str]:
-    """`api.port=9000` as the environment would say it: ONWARD_API__PORT=9000."""
-    overrides = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--set {assignment}: want SECTION.NAME=VALUE")
-        overrides["ONWARD_" + name.upper().replace(".", "__")] = value
-    return overrides
 
 
 def _listen(host: str | None, port: int | None) -> dict[str, str]:

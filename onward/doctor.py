@@ -58,6 +58,8 @@ def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
     yield Check("blobs", lambda: _place("blobs", settings.blobs, layout), "allow us to read, write and delete there")
     if settings.archive.has_work:
         yield Check("archive", lambda: _archive(settings, layout), "allow us to read, write and delete there")
+    if settings.judge.enabled:
+        yield Check("judge", lambda: _judge(settings), "start its endpoint, or mend [judge]; without it all else works")
     if settings.serving.engine == "sglang":
         yield from _engine_checks(settings)
     if is_distributed(settings):
@@ -107,6 +109,13 @@ def _archive(settings: Settings, layout: Layout) -> str:
     if not settings.archive.enabled:
         return f"nothing is archived; {kept}"
     return f"{_place('archive.url', settings.archive.url or settings.blobs, layout)}; {kept}"
+
+
+def _judge(settings: Settings) -> str:
+    from scoring.judge.endpoint import try_endpoint
+
+    vote = try_endpoint(settings.judge)
+    return f"{settings.judge.base_url}: {settings.judge.model} gives {vote.score:g} to a trivial answer"
 
 
 def _place(setting: str, url: str | None, layout: Layout) -> str:

@@ -22,6 +22,7 @@ from onward.wiring import (
     announcing,
     build_archive,
     build_host,
+    build_judge,
     build_learner,
     build_monitors,
     build_releases,
@@ -67,6 +68,11 @@ def run_release(directory: Path, overrides: Mapping[str, str], child: str | None
 def run_watch(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
     """The monitors, until SIGTERM."""
     _run(directory, overrides, "watch", lambda foundation: build_monitors(foundation, foundation.log), child)
+
+
+def run_judge(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
+    """The judge, until SIGTERM. Raises ConfigError where it is not enabled."""
+    _run(directory, overrides, "judge", lambda foundation: build_judge(foundation, foundation.log), child)
 
 
 def run_archive(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:

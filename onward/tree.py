@@ -89,6 +89,8 @@ def _children(layout: Layout, settings: Settings) -> list[Child]:
         children.append(_child(layout, "learner", "learn"))
     if settings.monitors.enabled:
         children.append(_child(layout, "monitors", "watch"))
+    if settings.judge.enabled:
+        children.append(_child(layout, "judge", "judge"))
     if settings.archive.has_work:
         children.append(_child(layout, "archive", "archive"))
     return children + host_children(layout, settings)

@@ -24,6 +24,7 @@ from core.settings.api import (
 )
 from core.settings.archive import ArchiveSettings
 from core.settings.ingest import IngestSettings
+from core.settings.judge import JudgeSettings
 from core.settings.kafka import KafkaSettings
 from core.settings.learner import LearnerSettings
 from core.settings.metrics import MetricsSettings
@@ -45,6 +46,7 @@ __all__ = [
     "ApiSettings",
     "ArchiveSettings",
     "IngestSettings",
+    "JudgeSettings",
     "KafkaSettings",
     "LearnerSettings",
     "MetricsSettings",
@@ -77,6 +79,8 @@ class Settings(Section):
     scoring: ScoringSettings = ScoringSettings()
     monitors: MonitorSettings = MonitorSettings()
     """What the model and its users are watched for."""
+    judge: JudgeSettings = JudgeSettings()
+    """Who else says how good answers are."""
     learner: LearnerSettings = LearnerSettings()
     serving: ServingSettings = ServingSettings()
     release: ReleaseSettings = ReleaseSettings()

@@ -37,8 +37,9 @@ def build_keeper(foundation: Foundation) -> "Keeper":
         everybody.append(archived)
     if settings.archive.retention_days is not None:
         learner = [learned(settings.learner.keep_checkpoints)] if settings.learner.enabled else []
+        judge = [read_by("judge")] if settings.judge.enabled else []
         floors = {
-            Topic.TURNS: [read_by("writer"), read_by("scorer"), *everybody],
+            Topic.TURNS: [read_by("writer"), read_by("scorer"), *judge, *everybody],
             Topic.REWARDS: [*learner, *everybody],
         }
         retention = Retention(log, store, foundation.clock, settings.archive.retention_days * _DAY_S, floors)

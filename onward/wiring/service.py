@@ -53,6 +53,8 @@ def build_service(foundation: Foundation) -> Service:
     }
     if settings.monitors.enabled:
         stages["monitors"] = build_monitors(foundation, log)
+    if settings.judge.enabled:
+        stages["judge"] = build_judge(foundation, log)
     if settings.release.controller:
         stages["releases"] = releases = build_releases(foundation, log, serving.targets_changed)
         serving.when_status_changes(releases.wake)
@@ -121,6 +123,23 @@ def build_monitors(foundation: Foundation, log: EventLog) -> Stage:
     if not foundation.is_shared:
         return make()
     return Leased("monitors", holder(), store, clock, settings.release.lease_s, make)
+
+
+def build_judge(foundation: Foundation, log: EventLog) -> Stage:
+    """Leased as the monitors are. Raises ConfigError naming the setting at fault."""
+    from onward.leased import Leased
+    from scoring.judge import Judge
+
+    settings, store, clock = foundation.settings, foundation.store, foundation.clock
+    if not settings.judge.enabled:
+        raise ConfigError("judge.enabled is false: there is nothing to do")
+
+    def make() -> Judge:
+        return Judge(log, store, foundation.spec, settings.judge, clock)
+
+    if not foundation.is_shared:
+        return make()
+    return Leased("judge", holder(), store, clock, settings.release.lease_s, make)
 
 
 def build_live_state(foundation: Foundation) -> LiveState:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import LEAST, Finding, Window, falls, rises
+from scoring.truth import verdict
 
 _ACCEPTED = ("accepted", "edited", "partially_accepted")
 _REFUSED = ("rejected", "follow_up", "reverted")
@@ -27,7 +28,8 @@ def reported_against_verified(window: Window) -> Finding | None:
 
 
 def judge_against_outcome(window: Window) -> Finding | None:
-    """What the judge gives above what people gave, for the same thing: the judge is being pleased."""
+    """What the judge gives above what people gave, for the same thing, or above what became of it (1 good, 0 bad): the
+    judge is being pleased."""
     return rises(window, _judge_excess, 0.1)
 
 
@@ -62,8 +64,13 @@ def _believed_in_vain(turn: Watched) -> float | None:
 
 
 def _judge_excess(turn: Watched) -> float | None:
+    """Against the same name where people say it, too; else what is judged, from 0 to 1, against the verdict."""
     shared = turn.judged.keys() & turn.told.keys()
-    return sum(turn.judged[name] - turn.told[name] for name in shared) / len(shared) if shared else None
+    if shared:
+        return sum(turn.judged[name] - turn.told[name] for name in shared) / len(shared)
+    good = verdict(turn.told)
+    judged = [value for value in turn.judged.values() if 0 <= value <= 1]
+    return None if good is None or not judged else _mean(judged) - good
 
 
 def _gap(turns: Sequence[Watched]) -> tuple[float, float] | None:

@@ -1,0 +1,55 @@
+"""The judge: a language model that is asked how good answers are."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from core.settings.section import Section
+
+
+class JudgeSettings(Section):
+    enabled: bool = False
+    """Whether turns are judged."""
+    base_url: str | None = Field(default=None, pattern=r"^https?://[^\s/]+")
+    """The endpoint, as OpenAI's clients take it: `https://HOST/v1`."""
+    model: str | None = Field(default=None, min_length=1)
+    """The name under which it has the model that judges."""
+    api_key: str | None = Field(default=None, repr=False, pattern=r"^[!-~]+$")
+    """Its bearer token; better in the environment than in the file."""
+    prompt: Path | None = None
+    """A file that says what a good answer is; None: the shipped text."""
+    outcome: str = Field(default="judgement", min_length=1)
+    """The outcome that it says, one that the reward spec has: a number from 0 to 1."""
+    votes: int = Field(default=3, ge=1, le=31)
+    """How often it is asked of a turn, each time with another seed. More than half must answer; the median counts."""
+    temperature: float = Field(default=0.7, ge=0, le=2)
+    """Of its sampling; at 0 all votes are the same."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of a vote, sent as `max_tokens`; None: as many as the endpoint gives."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    """How long a request may take."""
+    give_up_s: float = Field(default=120.0, gt=0)
+    """How long a turn may take with all its votes and their further tries, before it is given up."""
+    requests_under_way: int = Field(default=8, ge=1, le=1024)
+    """Most requests at once."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """Of the turns that are judged, by a hash of their ids: the same ones every time."""
+    purposes: tuple[Literal["turn", "suggestion", "side", "summary"], ...] = Field(default=("turn",), min_length=1)
+    """Of the turns that are judged."""
+    workloads: tuple[str, ...] = ()
+    """Whose turns are judged; none named: all."""
+    turns_per_minute: int = Field(default=60, ge=1)
+    """Most turns taken up in any minute; what comes beyond it is passed over, and counted."""
+    max_age_s: float = Field(default=3600.0, gt=0)
+    """Age beyond which a turn is passed over: it was there before the judge was, or the judge is too far behind."""
+    max_characters: int = Field(default=60_000, ge=1)
+    """Longest conversation with its answer; longer ones are passed over, never shortened."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.enabled and (self.base_url is None or self.model is None):
+            raise ValueError("base_url and model say who judges, where enabled is true")
+        if self.give_up_s < self.timeout_s:
+            raise ValueError("give_up_s is less than timeout_s: no request could take its time")
+        return self

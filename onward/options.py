@@ -1,0 +1,25 @@
+"""What commands have in common: their arguments, and how settings are given with them."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from core.errors import ConfigError
+
+Directory = Annotated[Path, Parameter(help="The service's directory: settings, log, store, weights.")]
+DEFAULT_DIRECTORY = Path("data")
+Set = Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")]
+ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
+"""By which the process that started this one looks for it; it then ends with that."""
+
+
+def overrides_of(assignments: list[str] | None) -> dict[str, str]:
+    """`api.port=9000` as the environment would say it: ONWARD_API__PORT=9000. Raises ConfigError."""
+    overrides = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {assignment}: want SECTION.NAME=VALUE")
+        overrides["ONWARD_" + name.upper().replace(".", "__")] = value
+    return overrides

@@ -1,0 +1,143 @@
+"""How far a judge agrees with what became of the same turns. Pure functions of pairs."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from core.events import Outcome
+from scoring.amendments import standing
+from scoring.truth import NAMES, verdict, word_of
+
+LEAST: Final = 50
+"""Pairs below which figures say nothing."""
+BINS: Final = 10
+THRESHOLD: Final = 0.5
+ALL: Final = "all"
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Of one turn: what the judge gave it, 0 to 1, and whether it turned out good."""
+
+    judged: float
+    good: bool
+
+
+class Bin(msgspec.Struct, frozen=True):
+    """Judgements from `start` up to `end`, the last bin's included."""
+
+    start: float
+    end: float
+    pairs: int
+    judged: float | None  # mean; None of no pairs
+    good: float | None  # share
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    accuracy: float
+    kappa: float | None  # None where chance alone agrees always
+    brier: float
+    brier_of_base_rate: float
+    good: float  # share that turned out good
+    judged: float  # mean judgement
+    calibration: tuple[Bin, ...]
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one version of the judge with outcomes of one name, or with all of them. `figures` is None below LEAST."""
+
+    version: str
+    against: str
+    pairs: int
+    figures: Figures | None
+
+
+def agreements(turns: Iterable[Sequence[Outcome]], name: str) -> list[Agreement]:
+    """`turns`: of each judged turn all that was said of it; `name`: of the judge's outcomes. By version, first with all
+    outcomes together, then with those of each name."""
+    pairs: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for outcomes in turns:
+        for version, against, pair in _pairs(outcomes, name):
+            pairs[version, against].append(pair)
+    order = (ALL, *NAMES)
+    keys = sorted(pairs, key=lambda key: (key[0], order.index(key[1])))
+    return [
+        Agreement(
+            version=version,
+            against=against,
+            pairs=len(pairs[version, against]),
+            figures=figures(pairs[version, against]) if len(pairs[version, against]) >= LEAST else None,
+        )
+        for version, against in keys
+    ]
+
+
+def _pairs(outcomes: Sequence[Outcome], name: str) -> Iterator[tuple[str, str, Pair]]:
+    stand = [entry.outcome for entry in standing(outcomes)]
+    told = {
+        outcome.name: float(outcome.value)
+        for outcome in stand
+        if outcome.source != "judge" and isinstance(outcome.value, bool | int | float)
+    }
+    words = {each: word_of(each, value) for each, value in told.items()}
+    words[ALL] = verdict(told)
+    for outcome in stand:
+        if outcome.source == "judge" and outcome.name == name and isinstance(outcome.value, int | float):
+            for against, good in words.items():
+                if good is not None:
+                    yield outcome.source_version or "unknown", against, Pair(float(outcome.value), good)
+
+
+def figures(pairs: Sequence[Pair]) -> Figures:
+    """Of at least one."""
+    good = math.fsum(pair.good for pair in pairs) / len(pairs)
+    return Figures(
+        accuracy=accuracy(pairs),
+        kappa=kappa(pairs),
+        brier=brier(pairs),
+        brier_of_base_rate=good * (1 - good),
+        good=good,
+        judged=math.fsum(pair.judged for pair in pairs) / len(pairs),
+        calibration=calibration(pairs),
+    )
+
+
+def accuracy(pairs: Sequence[Pair]) -> float:
+    """Share of the pairs in which a judgement of at least a half met a good turn, or a lower one a bad turn."""
+    return sum((pair.judged >= THRESHOLD) == pair.good for pair in pairs) / len(pairs)
+
+
+def kappa(pairs: Sequence[Pair]) -> float | None:
+    """Agreement beyond chance, (p_o - p_e) / (1 - p_e), at the same threshold: 1 is all of it, 0 what two would have
+    who know nothing of each other (J. Cohen, A coefficient of agreement for nominal scales, Educational and
+    Psychological Measurement 20, 1960). None where both always say the same one word: p_e is 1."""
+    said = sum(pair.judged >= THRESHOLD for pair in pairs) / len(pairs)
+    good = sum(pair.good for pair in pairs) / len(pairs)
+    by_chance = said * good + (1 - said) * (1 - good)
+    return None if by_chance == 1 else (accuracy(pairs) - by_chance) / (1 - by_chance)
+
+
+def brier(pairs: Sequence[Pair]) -> float:
+    """Mean squared distance of a judgement from what happened, 1 or 0: 0 is perfect; to say the share of good turns of
+    every turn gives that share times its complement (G. W. Brier, Verification of forecasts expressed in terms of
+    probability, Monthly Weather Review 78, 1950, in the form for two cases)."""
+    return math.fsum((pair.judged - pair.good) ** 2 for pair in pairs) / len(pairs)
+
+
+def calibration(pairs: Sequence[Pair], bins: int = BINS) -> tuple[Bin, ...]:
+    """A reliability table: of the turns judged about so, the share that turned out so (M. H. DeGroot and S. E.
+    Fienberg, The comparison and evaluation of forecasters, The Statistician 32, 1983). Bins of one width; judgements on
+    a bound count above it."""
+    found: list[list[Pair]] = [[] for _ in range(bins)]
+    for pair in pairs:
+        found[min(int(pair.judged * bins), bins - 1)].append(pair)
+    return tuple(_bin(number / bins, (number + 1) / bins, inside) for number, inside in enumerate(found))
+
+
+def _bin(start: float, end: float, inside: Sequence[Pair]) -> Bin:
+    if not inside:
+        return Bin(start, end, 0, None, None)
+    judged = math.fsum(pair.judged for pair in inside) / len(inside)
+    return Bin(start, end, len(inside), judged, sum(pair.good for pair in inside) / len(inside))

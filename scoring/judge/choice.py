@@ -1,0 +1,54 @@
+"""Which turns are judged."""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, Literal
+
+from core.events import Completion
+from core.ids import InferenceId
+from core.settings import JudgeSettings
+
+PassedOver = Literal["not_chosen", "no_consent", "unfinished", "too_old", "too_long", "budget"]
+_MINUTE_S: Final = 60.0
+_SALT: Final = b"onward judge"  # nobody else's sample
+
+
+def why_not(turn: Completion, settings: JudgeSettings, now: datetime) -> PassedOver | None:
+    """None: it is to be judged, if it is not too long and the budget allows it."""
+    if turn.purpose not in settings.purposes or (settings.workloads and turn.workload not in settings.workloads):
+        return "not_chosen"
+    if place_of(turn.inference_id) >= settings.share:
+        return "not_chosen"
+    if not turn.learn:
+        return "no_consent"
+    if turn.finish_reason in ("abort", "error"):
+        return "unfinished"
+    if (now - turn.received_at).total_seconds() > settings.max_age_s:
+        return "too_old"
+    return None
+
+
+def place_of(inference_id: InferenceId) -> float:
+    """In [0, 1), evenly, and always the same."""
+    digest = hashlib.blake2b(inference_id.encode(), digest_size=8, key=_SALT).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2**53
+
+
+class Budget:
+    """So many in any minute."""
+
+    def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute, self._monotonic = per_minute, monotonic
+        self._taken: deque[float] = deque()
+
+    def take(self) -> bool:
+        now_s = self._monotonic()
+        while self._taken and self._taken[0] <= now_s - _MINUTE_S:
+            self._taken.popleft()
+        if len(self._taken) >= self._per_minute:
+            return False
+        self._taken.append(now_s)
+        return True

@@ -1,0 +1,204 @@
+"""The stage that judges: turns from the log, votes from an endpoint, outcomes back into the log.
+
+It stands beside the others and in nobody's way: requests wait on a thread of their own, no more turns are taken up than
+can be under way, and the log keeps the rest. How far it has come is in the store, and covers only turns that were
+judged, given up or passed over, so that a restart judges what is left. A turn that is judged twice, because a crash
+came before its offset was noted, is one outcome (`votes.judgement`).
+"""
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from datetime import timedelta
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from core import telemetry
+from core.errors import ConfigError, Unavailable
+from core.events import Completion, Outcome, Topic
+from core.ports import Clock, EventLog, Record, Store, TopicPartition
+from core.reward_spec import RewardSpec
+from core.settings import JudgeSettings
+from core.store.offsets import get_offsets, put_offset
+from scoring.judge.background import Background
+from scoring.judge.choice import Budget, why_not
+from scoring.judge.endpoint import Endpoint, NoVote
+from scoring.judge.progress import Progress
+from scoring.judge.prompt import ask_about, length_of, read_prompt
+from scoring.judge.votes import Vote, is_enough, judgement, version_of
+
+GROUP: Final = "judge"
+_POLL_RECORDS: Final = 256
+_NOTE_S: Final = 2.0  # how often it is noted how far it has come
+_COMPLAIN_S: Final = 60.0  # how often the log says what the endpoint does not do
+logger = logging.getLogger(__name__)
+Votes = list[Vote | NoVote]
+
+
+class _Case(msgspec.Struct, frozen=True):
+    """A turn under way."""
+
+    turn: Completion
+    source: TopicPartition
+    offset: int
+    began_s: float
+
+
+class Judge:
+    """A stage: `step` until told to `close`. Not thread-safe. Raises ConfigError where the reward spec cannot take what
+    it says, or its prompt cannot be read."""
+
+    def __init__(self, log: EventLog, store: Store, spec: RewardSpec, settings: JudgeSettings, clock: Clock) -> None:
+        self._log, self._store, self._settings, self._clock = log, store, settings, clock
+        _check_outcome(spec, settings.outcome)
+        self._instructions = read_prompt(settings.prompt)
+        self.version = version_of(settings, self._instructions)
+        self._endpoint = Endpoint(settings)
+        self._background = Background("judge-requests")
+        self._most = ceil(settings.requests_under_way / settings.votes)
+        self._budget = Budget(settings.turns_per_minute)
+        self._reader = log.reader([Topic.TURNS])
+        self._progress: Progress | None = None  # not begun
+        self._noted: Mapping[TopicPartition, int] = {}
+        self._waiting: deque[Record] = deque()  # read, and not taken up
+        self._under_way: dict[Future[Votes], _Case] = {}
+        self._unsaid: list[tuple[_Case, Outcome]] = []  # judged, and not in the log
+        self._next_note_s = self._next_complaint_s = 0.0
+        self._given_up: Counter[str] = Counter()  # since the last complaint
+
+    def step(self, timeout_s: float) -> int:
+        """Do what is there to do; how many records were read. Waits while log or store are away. Raises NewerSchema."""
+        try:
+            progress = self._progress or self._begin()
+            self._hear(progress)
+            self._say(progress)
+            count = self._read(timeout_s)
+            while self._waiting and len(self._under_way) < self._most:
+                self._take(self._waiting.popleft(), progress)
+            if time.monotonic() >= self._next_note_s:
+                self._note(progress)
+        except Unavailable as error:
+            logger.warning("the judge waits: %s", error)
+            time.sleep(timeout_s)
+            return 0
+        telemetry.JUDGE_UNDER_WAY.set(len(self._under_way))
+        return count
+
+    def close(self) -> None:
+        """What is under way is let go: the next one judges it."""
+        self._background.close(self._endpoint.aclose)
+        self._reader.close()
+        if self._progress is not None:
+            try:
+                self._note(self._progress)
+            except Unavailable as error:  # then the next one judges more of it again
+                logger.warning("the judge ends without a word of how far it came: %s", error)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def _begin(self) -> Progress:
+        """Where the last one stopped; of a partition that nobody judged, at what is not too old."""
+        oldest = self._clock.now() - timedelta(seconds=self._settings.max_age_s)
+        with self._store.read() as connection:
+            known = get_offsets(connection, GROUP)
+        starts = {}
+        for source in (TopicPartition(Topic.TURNS, number) for number in range(self._log.partitions(Topic.TURNS))):
+            start = known[source] if source in known else self._log.offset_at(source, oldest)
+            starts[source] = min(max(start, self._log.earliest(source)), self._log.end(source))
+            self._reader.seek(source, starts[source])
+        self._noted = known
+        self._progress = Progress(starts)
+        return self._progress
+
+    def _read(self, timeout_s: float) -> int:
+        """More only once what was read is taken up."""
+        if self._waiting or len(self._under_way) >= self._most:
+            wait(self._under_way, timeout_s, FIRST_COMPLETED)
+            return 0
+        records = self._reader.poll(_POLL_RECORDS, timeout_s)
+        self._waiting += records
+        return len(records)
+
+    def _take(self, record: Record, progress: Progress) -> None:
+        turn = record.event
+        progress.begin(record.source, record.offset)
+        if not isinstance(turn, Completion):
+            progress.end(record.source, record.offset)
+            return
+        passed_over, messages = why_not(turn, self._settings, self._clock.now()), []
+        if passed_over is None:
+            messages = ask_about(turn, self._instructions)
+            if length_of(messages) > self._settings.max_characters:
+                passed_over = "too_long"
+            elif not self._budget.take():
+                passed_over = "budget"
+        if passed_over is not None:
+            telemetry.JUDGE_TURNS.labels(result=passed_over).inc()
+            progress.end(record.source, record.offset)
+            return
+        future = self._background.start(self._endpoint.votes(messages))
+        self._under_way[future] = _Case(turn, record.source, record.offset, time.monotonic())
+
+    # ------------------------------------------------------------------------------------------ judging
+
+    def _hear(self, progress: Progress) -> None:
+        """What became of those under way."""
+        for future in [future for future in self._under_way if future.done()]:
+            case, answers = self._under_way.pop(future), future.result()
+            votes = [answer for answer in answers if isinstance(answer, Vote)]
+            if is_enough(len(votes), len(answers)):
+                name, now = self._settings.outcome, self._clock.now()
+                self._unsaid.append((case, judgement(case.turn, votes, name, self.version, now)))
+            else:
+                self._give_up(case, next(answer for answer in answers if isinstance(answer, NoVote)))
+                progress.end(case.source, case.offset)
+
+    def _say(self, progress: Progress) -> None:
+        if not self._unsaid:
+            return
+        self._log.append_blocking(Topic.TURNS, [outcome for _, outcome in self._unsaid])
+        for case, _ in self._unsaid:
+            telemetry.JUDGE_TURNS.labels(result="judged").inc()
+            telemetry.JUDGE_SECONDS.observe(time.monotonic() - case.began_s)
+            progress.end(case.source, case.offset)
+        self._unsaid.clear()
+
+    def _give_up(self, case: _Case, error: NoVote) -> None:
+        telemetry.JUDGE_TURNS.labels(result=error.reason).inc()
+        self._given_up[error.reason] += 1
+        if time.monotonic() >= self._next_complaint_s:
+            self._next_complaint_s = time.monotonic() + _COMPLAIN_S
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(self._given_up.items()))
+            logger.warning("turns given up by the judge: %s; the last, %s: %s", counts, case.turn.inference_id, error)
+            self._given_up.clear()
+
+    def _note(self, progress: Progress) -> None:
+        self._next_note_s = time.monotonic() + _NOTE_S
+        reached = progress.reached()
+        telemetry.JUDGE_LAG.set(sum(self._log.end(source) - offset for source, offset in reached.items()))
+        if reached == self._noted:
+            return
+        with self._store.begin() as connection:
+            for source, offset in sorted(reached.items()):
+                put_offset(connection, GROUP, source, offset)
+        self._noted = reached
+
+
+def _check_outcome(spec: RewardSpec, name: str) -> None:
+    """Raises ConfigError where it could not be said."""
+    known = spec.outcomes.get(name)
+    if known is None:
+        raise ConfigError(
+            f'judge.outcome: the reward spec has no {name!r}: add [outcomes.{name}] with type = "number", '
+            "minimum = 0, maximum = 1, and the weight that it shall have"
+        )
+    fits = known.minimum is None or known.minimum <= 0
+    fits = fits and (known.maximum is None or known.maximum >= 1)
+    if known.type != "number" or known.level == "session" or not fits:
+        raise ConfigError(
+            f"judge.outcome: {name!r} is a number from 0 to 1 of an inference, and not so in the reward spec"
+        )
