@@ -41,7 +41,7 @@ class JudgeSettings(Section):
     """Whose turns are judged; none named: all."""
     turns_per_minute: int = Field(default=60, ge=1)
     """Most turns taken up in any minute; what comes beyond it is passed over, and counted."""
-    max_age_s: float = Field(default=3600.0, gt=0)
+    max_age_s: float = Field(default=3600.0, gt=0, le=10 * 365 * 86400.0)
     """Age beyond which a turn is passed over: it was there before the judge was, or the judge is too far behind."""
     max_characters: int = Field(default=60_000, ge=1)
     """Longest conversation with its answer; longer ones are passed over, never shortened."""
