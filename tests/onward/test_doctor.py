@@ -43,6 +43,15 @@ def test_what_is_wrong_is_named(tmp_path: Path, setting: str, what: str, why: st
     assert why in line
 
 
+def test_a_judge_that_is_away_is_named(tmp_path: Path) -> None:
+    judge = ("judge.enabled=true", "judge.base_url=http://127.0.0.1:1/v1", "judge.model=m")
+    code, told = doctor(tmp_path / "service", *judge)
+    assert code == 1, told
+    (line,) = [line for line in told.splitlines() if "wrong " in line]
+    assert "judge.base_url" in line
+    assert "unavailable" in line
+
+
 def test_services_that_are_away_are_named(tmp_path: Path) -> None:
     nowhere = "127.0.0.1:1"
     code, told = doctor(
