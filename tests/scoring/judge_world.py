@@ -64,7 +64,7 @@ class Endpoint:
                 endpoint.headers.append({name.lower(): value for name, value in self.headers.items()})
                 reply = endpoint.answer(body) if self.path == "/v1/chat/completions" else (404, "no such path", {})
                 if reply is None:
-                    endpoint.ended.wait(60)
+                    endpoint.ended.wait(600)
                     self.close_connection = True
                     return
                 status, text, headers = reply
@@ -109,8 +109,8 @@ def settings_of(endpoint: Endpoint, **fields: Any) -> JudgeSettings:
         "enabled": True,
         "base_url": endpoint.url,
         "model": "judge-1",
-        "timeout_s": 5,
-        "give_up_s": 10,
+        "timeout_s": 30,
+        "give_up_s": 60,
         "turns_per_minute": 10_000,
     }
     return JudgeSettings.model_validate(usual | fields)
@@ -136,7 +136,7 @@ class Judging:
 
     def run(self, judge: Judge, until: Callable[[], Any] | None = None) -> None:
         """Until then; else until it has done all there is."""
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while not (until() if until is not None else self.is_done(judge)):
             assert time.monotonic() < deadline_s, "waited in vain"
             judge.step(0.01)

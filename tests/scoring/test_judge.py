@@ -182,27 +182,31 @@ def test_what_may_pass_is_tried_again_not_before_the_endpoint_wants_it(
     [(None, "timeout"), ((429, "no", {}), "rate_limited"), ((500, "no", {}), "unavailable")],
 )
 def test_what_does_not_pass_in_time_is_given_up_by_its_reason(
-    world: Any, events: Any, endpoint: Endpoint, judging: Judging, reply: Reply | None, reason: str
-) -> None:
+    world: Any, events: Any, endpoint: Endpoint, judging: Judging, monkeypatch: pytest.MonkeyPatch,
+    reply: Reply | None, reason: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(asking, "_FIRST_PAUSE_S", 1000.0)  # a second try would come too late
     endpoint.answer = lambda _: reply
+    times = {"timeout_s": 0.1, "give_up_s": 0.2} if reply is None else {"timeout_s": 20, "give_up_s": 20}
     turns_of(world, events, 3)
-    before, began_s = met(reason), time.monotonic()
-    judge = judging.start(timeout_s=0.1, give_up_s=0.2)
+    before = met(reason)
+    judge = judging.start(**times)
     judging.run(judge)
     assert met(reason) == before + 3
     assert judging.said() == []
-    assert time.monotonic() - began_s < 5
     judging.close(judge)
     asked = len(endpoint.asked)
-    again = judging.start(timeout_s=0.1, give_up_s=0.2)
-    judging.run(again)
+    judging.run(judging.start(**times))
     assert len(endpoint.asked) == asked, "what was given up is done"
 
 
-def test_an_endpoint_that_is_not_there_is_given_up(world: Any, events: Any, judging: Judging) -> None:
+def test_an_endpoint_that_is_not_there_is_given_up(
+    world: Any, events: Any, judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_FIRST_PAUSE_S", 1000.0)
     turns_of(world, events, 1)
     before = met("unavailable")
-    judging.run(judging.start(base_url="http://127.0.0.1:1/v1", give_up_s=0.3, timeout_s=0.1))
+    judging.run(judging.start(base_url="http://127.0.0.1:1/v1"))
     assert met("unavailable") == before + 1
 
 
@@ -230,7 +234,7 @@ def test_a_judge_that_hangs_delays_neither_the_scorer_nor_the_end(
 ) -> None:
     endpoint.answer = lambda _: None
     turns = turns_of(world, events, 20)
-    judge = judging.start(timeout_s=60, give_up_s=60)
+    judge = judging.start(timeout_s=600, give_up_s=600)
     judging.run(judge, lambda: endpoint.asked)
     world.append(*[events.outcome(turn, "accepted", True, 2) for turn in turns])
     scorer = world.scorer(lab.SPEC)
@@ -242,7 +246,7 @@ def test_a_judge_that_hangs_delays_neither_the_scorer_nor_the_end(
         judge.step(0)
     began_s = time.monotonic()
     judging.close(judge)
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < 30
 
 
 def test_no_more_is_under_way_than_may_be(world: Any, events: Any, endpoint: Endpoint, judging: Judging) -> None:

@@ -48,7 +48,7 @@ def command(directory: Path, settings: dict[str, object]) -> list[str]:
 
 
 def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     while not condition():
         assert process is None or process.poll() is None, "it ended by itself"
         assert time.monotonic() < deadline_s, "waited in vain"
@@ -72,13 +72,13 @@ def test_processes_that_are_killed_and_stopped_judge_each_turn_once(
         wait_for(Layout(world.directory).ready("judge").exists, process)
         began_s = time.monotonic()
         process.terminate()
-        assert process.wait(60) == 0
-        assert time.monotonic() - began_s < 5
+        assert process.wait(100) == 0
+        assert time.monotonic() - began_s < 30  # give_up_s is 120
     endpoint.answer = lambda _: votes(0.25)
     with subprocess.Popen(line, cwd=ROOT) as process:
         wait_for(lambda: len({outcome.outcome_id for outcome in judging.said()}) == 6, process)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(100) == 0
     assert {outcome.inference_id for outcome in judging.said()} == {turn.inference_id for turn in turns}
 
 
@@ -164,15 +164,16 @@ def test_within_a_service_it_reaches_the_reward_and_hangs_nobody(tmp_path: Path,
         spec.replace(weightless, "[outcomes.judgement]\nweight = 0.5\ndecides = true # a")
     )
     endpoint.answer = lambda _: votes(0.75, "it does what was asked")
-    service = Service(directory, {"learner.enabled": "false", **settings_of(endpoint)}).start()
+    service = Service(directory, {"learner.enabled": "false", **settings_of(endpoint)})
     try:
+        service.start()
         body = {"model": "onward-tiny", "messages": [{"role": "user", "content": "[web] write total(xs)"}]}
         service.post("/v1/chat/completions", body)
         wait_for(lambda: service.get("/v1/rewards")["data"])
         (reward,) = service.get("/v1/rewards")["data"]
         assert (reward["value"], reward["components"]) == (0.375, {"judgement": 0.375})
         assert "judgement +0.38" in reward["why"]
-        assert 'onward_judge_turns_total{result="judged"} 1.0' in service.text("/metrics")
+        wait_for(lambda: 'onward_judge_turns_total{result="judged"} 1.0' in service.text("/metrics"))
         endpoint.answer = lambda _: None
         asked = len(endpoint.asked)
         service.post("/v1/chat/completions", body)
@@ -182,4 +183,4 @@ def test_within_a_service_it_reaches_the_reward_and_hangs_nobody(tmp_path: Path,
         began_s = time.monotonic()
     finally:
         service.stop()
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 50  # give_up_s is 120
