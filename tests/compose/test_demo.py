@@ -10,7 +10,7 @@ from compose_stack import ROOT, Stack
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 SECONDS = 240
-RATE = 5  # sessions a second, on average: what two cores carry besides two engines and the learner
+RATE = 3  # sessions a second, on average: what two cores carry besides two engines and the learner
 RISE = 0.15
 LIMIT_S = 8 * 60
 
