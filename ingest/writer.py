@@ -17,9 +17,10 @@ from core.ports import Clock, EventLog, Record, Store, TopicPartition
 from core.settings import IngestSettings
 from core.store.dead_letters import as_announced, put_dead_letters
 from core.store.membership import Membership
+from core.store.offsets import WRITER
 from core.store.turns import put_outcomes, put_turns
 
-GROUP = "writer"
+GROUP = WRITER
 _RETRY_S = 0.5
 _LAG_S = 1.0  # how often it is measured while there is something to do
 logger = logging.getLogger(__name__)

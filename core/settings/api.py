@@ -77,7 +77,7 @@ class ApiSettings(Section):
     max_body_bytes: int = Field(default=4 << 20, gt=0)
     """Larger request bodies are refused with 413."""
     feedback_lookup_s: float = Field(default=2.0, ge=0)
-    """How long feedback looks for an inference that is not known yet."""
+    """How long feedback waits for the writer to store an inference that is not known yet."""
     user_feedback_per_minute: float | None = Field(default=None, gt=0)
     """Most feedback of one user, refilled evenly, beside the limits of its key; what exceeds it is refused with 429.
     None: as much as comes."""

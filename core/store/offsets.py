@@ -18,6 +18,7 @@ transactions on a partition exclude those of all others: what it read in one is 
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from sqlalchemy import Connection, bindparam, select, tuple_, update
 
@@ -26,6 +27,9 @@ from core.errors import Fenced
 from core.ports import TopicPartition
 from core.store.silent import end_silent_owners
 from core.store.statements import insert_new, upsert
+
+WRITER: Final = "writer"
+"""The group that puts what the log has of turns into the store: its offsets say how far the store reaches."""
 
 _table = tables.offsets
 _of_group = _table.c.consumer_group == bindparam("group")

@@ -293,7 +293,7 @@ def serve_replicas(
     policies = [ScriptedPolicy() for _ in range(count)]
     parts = [
         ApiServices(
-            settings=ApiSettings(**{"feedback_lookup_s": 0.3, **settings}),
+            settings=ApiSettings(**settings),
             log=log,
             store=store,
             live_state=live_state,

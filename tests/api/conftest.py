@@ -37,5 +37,5 @@ def make_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
 @pytest.fixture(scope="module")
 def quick_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One for all examples of a property; unknown ids are not waited for."""
-    with serve(tmp_path_factory.mktemp("api") / "service", feedback_lookup_s=0) as service:
+    with serve(tmp_path_factory.mktemp("api") / "service") as service:
         yield service

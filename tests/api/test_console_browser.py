@@ -31,7 +31,7 @@ OpenPage = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serve(tmp_path_factory.mktemp("console") / "service", feedback_lookup_s=0, keys=KEYS) as service:
+    with serve(tmp_path_factory.mktemp("console") / "service", keys=KEYS) as service:
         fill(service.store, START)
         service.policy.live_version = LIVE
         yield service

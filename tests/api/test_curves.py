@@ -17,7 +17,7 @@ MakeService = Callable[..., Service]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serve(tmp_path_factory.mktemp("curves") / "service", feedback_lookup_s=0) as service:
+    with serve(tmp_path_factory.mktemp("curves") / "service") as service:
         fill(service.store, START)
         yield service
 
@@ -46,7 +46,7 @@ def test_a_token_that_another_version_sampled_says_so(world: Service) -> None:
 def test_nobody_else_reads_a_turn(make_service: MakeService) -> None:
     keys = [{"key": f"key-of-{name}", "namespace": name, "scopes": ("feedback",)} for name in ("ada", "bob")]
     keys.append({"key": "key-of-caller", "namespace": "ada", "scopes": ("chat",)})
-    service = make_service(keys=keys, feedback_lookup_s=0)
+    service = make_service(keys=keys)
     fill(service.store, START, "ada")
     path = f"/v1/turns/{inference_id(0)}"
     asked = {name: service.get(path, authorization=f"Bearer key-of-{name}") for name in ("ada", "bob", "caller")}

@@ -177,6 +177,23 @@ def test_an_inference_that_the_store_gets_later_is_waited_for(make_service: Any)
     timer.join()
 
 
+def test_feedback_is_taken_on_trust_while_the_writer_is_late(make_service: Any) -> None:
+    """A turn of a moment ago, which live state has forgotten: to say that there is none would lose the outcome."""
+    service = make_service(feedback_lookup_s=0.1)
+    service.writing.clear()
+    inference_id = inference(service)
+    service.live_state.__init__()
+    answer = say(service, feedback_id="f1", inference_id=inference_id)
+    assert (answer.status_code, answer.json()["status"]) == (202, "pending")
+    refused = service.get(f"/v1/turns/{inference_id}")
+    assert refused.status_code == 503
+    assert "not in the store yet" in refused.json()["error"]["message"]
+    service.writing.set()
+    wait_for(lambda: service.get("/v1/feedback/f1").status_code == 200)
+    assert service.get(f"/v1/turns/{inference_id}").status_code == 200
+    assert say(service, inference_id=UNKNOWN).status_code == 404, "the store has all, and not this"
+
+
 def test_targets_must_exist(service: Service) -> None:
     tools = [{"type": "function", "function": {"name": "run"}}]
     service.policy.scripts.append(Script((*call_ids("run", {}), END)))

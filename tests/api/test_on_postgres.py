@@ -14,7 +14,7 @@ NUL = "a%00b"
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     with database("postgres", tmp_path) as home:
         monkeypatch.setattr("api_harness.open_sqlite", lambda _: home.open())
-        with serve(tmp_path / "service", feedback_lookup_s=0) as service:
+        with serve(tmp_path / "service") as service:
             yield service
 
 
