@@ -9,7 +9,7 @@ from fault_users import Users
 from fault_world import World, fault_world
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _quiet_kafka() -> Iterator[None]:
     """It tells of every attempt to reach a broker that is away. Here alone: others listen to it."""
     speaker = logging.getLogger("kafka")
@@ -19,7 +19,7 @@ def _quiet_kafka() -> Iterator[None]:
     speaker.setLevel(level)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def whole_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with fault_world(tmp_path_factory.mktemp("faults")) as made:
         yield made
@@ -38,7 +38,7 @@ def users(world: World) -> Iterator[Users]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def table() -> Iterator[FaultTable]:
     made = FaultTable()
     yield made
