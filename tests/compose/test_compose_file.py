@@ -83,6 +83,15 @@ def test_settings_are_settings(services: Services) -> None:
         assert settings.serving.sglang.replicas == 0, name
 
 
+def test_who_the_judge_is_stands_in_one_file(services: Services) -> None:
+    """Retention waits for it where it is enabled: those who must know read the same file, which need not be there."""
+    readers = {name for name, service in services.items() if "judge.env" in json.dumps(service.get("env_file"))}
+    assert readers == {"judge", "archive", "doctor"}
+    assert services["judge"]["profiles"] == ["judge"]
+    assert services["judge"]["read_only"]
+    assert "/judge.env" in (ROOT / ".gitignore").read_text().splitlines()
+
+
 def test_learner_and_engines_compute_in_one_dtype(services: Services) -> None:
     for name in ("api", "serve-1", "serve-2"):
         settings = load_settings(None, services[name]["environment"]).serving.sglang
@@ -107,7 +116,7 @@ def test_engines_on_a_cpu_are_started_as_the_host_starts_them() -> None:
 def test_all_stages_are_scraped() -> None:
     text = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
     names = {name.strip() for found in re.findall(r"names: \[([^\]]+)\]", text) for name in found.split(",")}
-    assert names == set(STAGES)
+    assert names == {*STAGES, "judge"}
 
 
 def test_images_hold_all_of_the_program() -> None:
