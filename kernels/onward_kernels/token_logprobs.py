@@ -1,8 +1,13 @@
-"""Log-probability of given tokens, and entropy, from hidden states: chunked, so that [N, V] logits never stand whole.
+"""Log-probability of given tokens, and entropy, from hidden states and the output matrix.
 
-This is the definition that faster kernels are held to. With z = h W^T / T:
+With z = hidden weight^T / temperature, and minus infinity where the sampling mask does not allow an id:
+
     logprob = z[target] - logsumexp(z)          d logprob / dz = onehot(target) - p
     entropy = logsumexp(z) - sum p z            d entropy / dz = -p (log p + entropy)
+
+A vocabulary of up to `WIDTH` ids without masks is one log_softmax for `chunk` tokens at a time, here. Beyond, or with
+masks, logits exist in tiles of tokens and ids alone: `torch_passes`, which define
+the result, or on a GPU `triton_passes`.
 
 Legend: N tokens, D hidden size, V vocabulary, C tokens of a chunk.
 """
@@ -12,22 +17,55 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onward_kernels.head import Head
+from onward_kernels.sampling_mask import SamplingMask
+from onward_kernels.tiled import Passes, TiledLogprobs
+from onward_kernels.torch_passes import TorchPasses
+
 DEFAULT_CHUNK = 4096
+WIDTH = 4096
+CACHED = 512  # tokens of a tile, at most: one of 8 MiB stays in a processor's last cache
 
 
 def token_logprobs_and_entropy(
-    hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, temperature_N: Tensor, chunk: int = DEFAULT_CHUNK
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    targets_N: Tensor,
+    temperature_N: Tensor,
+    chunk: int = DEFAULT_CHUNK,
+    *,
+    mask: SamplingMask | None = None,
+    width: int = WIDTH,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs_N, entropy_N) in nats, float32 or wider, of softmax(hidden weight^T / temperature).
+    """(logprobs_N, entropy_N) in nats, float32 or wider, of softmax(hidden weight^T / temperature) over the ids that
+    `mask` allows.
 
     Differentiable in `hidden_ND` and `weight_VD`. Temperatures are positive. Peak memory is of the order of
-    `chunk` x V; where all tokens fit into one chunk its probabilities are kept for the backward pass, otherwise each
-    chunk is computed again there.
+    `chunk` x V up to `width` ids: where all tokens fit into one chunk its probabilities are kept for the backward
+    pass, otherwise each chunk is computed again there. Beyond `width` it is of the order of a tile, at most
+    `chunk` x `width`, and of the gradients.
+
+    Raises ValueError naming the token whose target its mask does not allow or, beyond `width`, whose target or
+    temperature is out of range.
     """
     assert hidden_ND.ndim == 2
     assert targets_N.shape == temperature_N.shape == hidden_ND.shape[:1]
-    logprobs_N, entropy_N = _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature_N, chunk)
+    if mask is None and len(weight_VD) <= width and not hidden_ND.is_cuda:
+        logprobs_N, entropy_N = _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature_N, chunk)
+        return logprobs_N, entropy_N
+    head = Head(hidden_ND, weight_VD, targets_N, temperature_N, mask)
+    head.check()
+    passes = _passes(head, chunk, width)
+    logprobs_N, entropy_N = TiledLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature_N, mask, passes)
     return logprobs_N, entropy_N
+
+
+def _passes(head: Head, chunk: int, width: int) -> Passes:
+    if head.hidden_ND.is_cuda and head.wide == torch.float32:
+        from onward_kernels.triton_passes import TritonPasses  # needs Triton, which a machine without a GPU may lack
+
+        return TritonPasses()
+    return TorchPasses(min(chunk, CACHED), width)
 
 
 def _log_softmax(hidden_CD: Tensor, weight_VD: Tensor, temperature_C: Tensor) -> Tensor:

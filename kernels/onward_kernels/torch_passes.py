@@ -1,0 +1,103 @@
+"""The passes over the vocabulary in plain torch, tile by tile: the definition that `triton_passes` is held to.
+
+Each tile is computed in the forward pass, dropped, and computed again in the backward pass: one more of three matrix
+products, for which no [tokens, vocabulary] matrix is ever written to memory. A tile that stays in the processor's cache
+makes good for most of it. Half precision is widened before it is multiplied.
+
+Legend: N tokens, D hidden size, V vocabulary, C tokens and W ids of a tile.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from onward_kernels.head import FLOOR, NOTHING, Head, Moments, Slopes
+
+
+@dataclass(frozen=True)
+class TorchPasses:
+    chunk: int
+    """Tokens of a tile."""
+    width: int
+    """Ids of a tile."""
+
+    def moments(self, head: Head) -> Moments:
+        scaled_ND = _scaled(head)
+        total_N, product_N, target_N = scaled_ND.new_zeros(3, len(scaled_ND))
+        found = Moments(torch.full_like(total_N, FLOOR), total_N, product_N, target_N)
+        for ids in _slices(len(head.weight_VD), self.width):
+            weight_WD = head.weight_VD[ids].to(head.wide)
+            for tokens in _slices(len(scaled_ND), self.chunk):
+                _add(found, _logits(head, scaled_ND, weight_WD, tokens, ids), head.targets_N, tokens, ids)
+        return found
+
+    def gradients(
+        self, head: Head, highest_N: Tensor, slopes: Slopes, wanted: tuple[bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        scaled_ND, hidden_ND = _scaled(head), head.hidden_ND.to(head.wide)
+        grad_hidden_ND = torch.zeros_like(scaled_ND) if wanted[0] else None
+        grad_weight_VD = torch.empty_like(head.weight_VD) if wanted[1] else None
+        for ids in _slices(len(head.weight_VD), self.width):
+            weight_WD = head.weight_VD[ids].to(head.wide)
+            grad_weight_WD = torch.zeros_like(weight_WD)
+            for tokens in _slices(len(scaled_ND), self.chunk):
+                z_CW = _logits(head, scaled_ND, weight_WD, tokens, ids)
+                grad_CW = _grad_logits(z_CW, highest_N[tokens], Slopes(*(each_N[tokens] for each_N in slopes)))
+                _add_targets(grad_CW, head.targets_N[tokens], slopes.target_N[tokens], ids)
+                if grad_hidden_ND is not None:
+                    grad_hidden_ND[tokens].addmm_(grad_CW, weight_WD)
+                if grad_weight_VD is not None:
+                    grad_weight_WD.addmm_(grad_CW.T, hidden_ND[tokens])
+            if grad_weight_VD is not None:
+                grad_weight_VD[ids] = grad_weight_WD
+        return None if grad_hidden_ND is None else grad_hidden_ND.to(head.hidden_ND.dtype), grad_weight_VD
+
+
+def _scaled(head: Head) -> Tensor:
+    """Temperature divides N x D numbers instead of N x V."""
+    return head.hidden_ND.to(head.wide) / head.temperature_N.to(head.wide)[:, None]
+
+
+def _slices(length: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
+def _logits(head: Head, scaled_ND: Tensor, weight_WD: Tensor, tokens: slice, ids: slice) -> Tensor:
+    z_CW = scaled_ND[tokens] @ weight_WD.T
+    return z_CW if head.mask is None else z_CW.masked_fill_(~head.mask.allowed(tokens, ids), FLOOR)
+
+
+def _add(found: Moments, z_CW: Tensor, targets_N: Tensor, tokens: slice, ids: slice) -> None:
+    """One tile, which is written over, into its tokens' moments."""
+    highest_C, total_C, product_C, target_C = (each_N[tokens] for each_N in found)
+    here_K = _inside(targets_N[tokens], ids)
+    target_C[here_K] = z_CW[here_K, targets_N[tokens][here_K] - ids.start]
+    raised_C = torch.maximum(highest_C, z_CW.amax(1))
+    y_CW = z_CW.sub_(raised_C[:, None])
+    e_CW = y_CW.exp()
+    step_C = highest_C - raised_C
+    product_C.add_(step_C * total_C).mul_(step_C.exp())
+    total_C.mul_(step_C.exp()).add_(e_CW.sum(1))
+    product_C.add_(e_CW.mul_(y_CW).sum(1))
+    highest_C.copy_(raised_C)
+
+
+def _grad_logits(z_CW: Tensor, highest_C: Tensor, slopes_C: Slopes) -> Tensor:
+    """Without what the target has more. The tile is written over."""
+    y_CW = z_CW.sub_(highest_C[:, None])
+    if not slopes_C.slope_N.any():
+        return y_CW.exp_().mul_(slopes_C.level_N[:, None])
+    e_CW = y_CW.exp()
+    return y_CW.clamp_(min=NOTHING).mul_(slopes_C.slope_N[:, None]).add_(slopes_C.level_N[:, None]).mul_(e_CW)
+
+
+def _add_targets(grad_CW: Tensor, targets_C: Tensor, grad_C: Tensor, ids: slice) -> None:
+    here_K = _inside(targets_C, ids)
+    grad_CW[here_K, targets_C[here_K] - ids.start] += grad_C[here_K]
+
+
+def _inside(targets_C: Tensor, ids: slice) -> Tensor:
+    """Rows whose target is among these ids."""
+    return ((targets_C >= ids.start) & (targets_C < ids.stop)).nonzero()[:, 0]
