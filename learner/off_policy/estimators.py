@@ -1,0 +1,119 @@
+"""The estimators, each with its interval: of the candidate's mean reward, or of that less the logged policy's.
+
+snips
+    sum w r / sum w (Hesterberg 1995; Swaminathan & Joachims 2015, "The Self-Normalized Estimator for Counterfactual
+    Learning"): unlike plain importance sampling it does not change its mind when all rewards are shifted.
+clipped
+    Weights are cut at c = sqrt(N) (Ionides 2008, "Truncated Importance Sampling"). Weights are 1 on average, so how
+    much is cut off is known, 1 - mean(min(w, c)), also of answers that nobody gave. It may have earned anything
+    between the least and the greatest reward, and the interval has room for both (the outer intervals of Bottou et al.
+    2013, JMLR 14, "Counterfactual Reasoning and Learning Systems"); the value takes it to be as the rest.
+dr
+    mean v + sum w (r - q) / sum w: predictions v of what the candidate earns, mended by how far the rewards are from
+    the predictions q (Dudík, Langford & Li 2011, arXiv 1103.4601; weights that sum to 1: Thomas & Brunskill 2016,
+    arXiv 1604.00923). Poor predictions cost width and nothing else.
+
+Written here because no library that has them is kept: obp, vw-estimators and scope-rl had their last releases in 2023.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from learner.off_policy.jackknife import Estimate, Floats, Statistic, Sums, estimate
+from learner.off_policy.overlap import MIN_EFFECTIVE, LoggedTurns, Overlap, overlap
+
+
+@dataclass(frozen=True)
+class OffPolicy:
+    """`values`: the candidate's mean reward by estimator; `gains`: the same less what was earned on these turns. Both
+    are empty when `overlap.refused` says why."""
+
+    overlap: Overlap
+    values: Mapping[str, Estimate] = field(default_factory=dict)
+    gains: Mapping[str, Estimate] = field(default_factory=dict)
+
+
+def off_policy(
+    turns: LoggedTurns,
+    *,
+    confidence: float = 0.95,
+    reward_range: tuple[float, float] | None = None,
+    min_effective: float = MIN_EFFECTIVE,
+) -> OffPolicy:
+    """`reward_range`: the least and the greatest reward there can be; None: those that were seen."""
+    found = overlap(turns, min_effective)
+    if found.refused is not None:
+        return OffPolicy(found)
+    least, greatest = reward_range or (float(turns.reward_N.min()), float(turns.reward_N.max()))
+    bounds = {
+        "snips": (_snips, _snips, _snips),
+        "clipped": (_clipped, _clipped_with(least), _clipped_with(greatest)),
+        "dr": (_doubly_robust, _doubly_robust, _doubly_robust),
+    }
+    if turns.value_N is None:
+        del bounds["dr"]
+    sums, freedom = _sums(turns), found.effective_clusters - 1
+
+    def enclosed(statistics: tuple[Statistic, ...], less: Statistic) -> Estimate:
+        value, low, high = (estimate(sums, _difference(of, less), freedom, confidence) for of in statistics)
+        return Estimate(value.value, low.low, high.high)
+
+    return OffPolicy(
+        found,
+        values={name: enclosed(statistics, _nothing) for name, statistics in bounds.items()},
+        gains={name: enclosed(statistics, _earned) for name, statistics in bounds.items()},
+    )
+
+
+def _sums(turns: LoggedTurns) -> Sums:
+    weight_N, reward_N = np.exp(turns.log_ratio_N), turns.reward_N
+    clipped_N = np.minimum(weight_N, math.sqrt(len(weight_N)))
+    value_N = np.zeros_like(reward_N) if turns.value_N is None else turns.value_N
+    predicted_N = value_N if turns.predicted_N is None else turns.predicted_N
+    return turns.sums(
+        turns=np.ones_like(reward_N),
+        reward=reward_N,
+        weight=weight_N,
+        weighted=weight_N * reward_N,
+        clipped=clipped_N,
+        clipped_weighted=clipped_N * reward_N,
+        value=value_N,
+        mended=weight_N * (reward_N - predicted_N),
+    )
+
+
+def _difference(one: Statistic, other: Statistic) -> Statistic:
+    return lambda sums: one(sums) - other(sums)
+
+
+def _nothing(sums: Sums) -> Floats:
+    return np.zeros_like(sums["turns"])
+
+
+def _earned(sums: Sums) -> Floats:
+    return sums["reward"] / sums["turns"]
+
+
+def _snips(sums: Sums) -> Floats:
+    return sums["weighted"] / sums["weight"]
+
+
+def _doubly_robust(sums: Sums) -> Floats:
+    return sums["value"] / sums["turns"] + sums["mended"] / sums["weight"]
+
+
+def _clipped(sums: Sums) -> Floats:
+    return sums["clipped_weighted"] / sums["clipped"]
+
+
+def _clipped_with(rest: float) -> Statistic:
+    """What is cut off earned `rest`."""
+
+    def statistic(sums: Sums) -> Floats:
+        whole = np.maximum(sums["turns"], sums["clipped"])
+        return (sums["clipped_weighted"] + rest * (whole - sums["clipped"])) / whole
+
+    return statistic

@@ -1,0 +1,128 @@
+"""Logged turns with what a candidate makes of them, and whether they can tell anything about it.
+
+A turn weighs w = pi(answer) / mu(answer), the candidate's probability over that of the policy that spoke. Turns tell
+of a candidate only where both say the same things: when few turns carry most of the weight, or when the weights are not
+1 on average as they must be, an interval would look fine and be wrong. It is refused then.
+
+Legend: N turns, G clusters (users, or sessions of nobody), whose turns resemble each other.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from learner.off_policy.jackknife import Estimate, Floats, Sums, estimate, summed
+
+MIN_EFFECTIVE = 30.0
+"""Fewest clusters' worth of evidence for which an interval is stated; none of them has a fifth of the weight then."""
+MEAN_CONFIDENCE = 0.999
+"""With it the mean weight must be shown to differ from 1 before that is held against the turns."""
+_LARGEST = 500.0  # of log-ratios: exp of more than 709 is no float64
+
+
+@dataclass(frozen=True)
+class LoggedTurns:
+    """`log_ratio_N`: summed over the turn's sampled tokens, candidate less behaviour; -inf where the candidate would
+    never have said it. `value_N`: the reward predicted for the turn under the candidate; `predicted_N`: for the answer
+    that was given (absent: the same, for one who knows the prompt alone). Predictions must come from other turns."""
+
+    log_ratio_N: Floats
+    reward_N: Floats
+    cluster_N: NDArray[np.int64]
+    value_N: Floats | None = None
+    predicted_N: Floats | None = None
+
+    @classmethod
+    def of(
+        cls,
+        log_ratios: ArrayLike,
+        rewards: ArrayLike,
+        clusters: Sequence[str] | NDArray[np.int64],
+        values: ArrayLike | None = None,
+        predicted: ArrayLike | None = None,
+    ) -> "LoggedTurns":
+        """Raises ValueError naming what differs in length."""
+        columns = {"log_ratios": log_ratios, "rewards": rewards, "values": values, "predicted": predicted}
+        arrays = {name: np.asarray(c, dtype=np.float64) for name, c in columns.items() if c is not None}
+        clusters_N = np.unique(np.asarray(clusters), return_inverse=True)[1].astype(np.int64)
+        for name, array in arrays.items():
+            if array.shape != clusters_N.shape:
+                raise ValueError(f"{name}: {array.shape} for {clusters_N.shape} turns")
+        if predicted is not None and values is None:
+            raise ValueError("predicted: without values")
+        return cls(arrays["log_ratios"], arrays["rewards"], clusters_N, arrays.get("values"), arrays.get("predicted"))
+
+    def sums(self, **columns_N: Floats) -> Sums:
+        return summed(self.cluster_N, columns_N)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """`effective`: of turns, (sum w)² / sum w² (Kish 1965); `effective_clusters`: the same of clusters' total weights.
+    `refused` says why no interval would be honest."""
+
+    turns: int
+    clusters: int
+    effective: float
+    effective_clusters: float
+    largest_share: float  # of all weight, on one cluster
+    mean_weight: Estimate | None
+    refused: str | None
+
+
+def kish(weights: Floats) -> float:
+    """How many equally weighted ones these are worth; 0 for none."""
+    highest = weights.max(initial=0.0)
+    if highest == 0:
+        return 0.0
+    relative = weights / highest  # squares of very small ones would be 0
+    return float(relative.sum() ** 2 / (relative**2).sum())
+
+
+def overlap(turns: LoggedTurns, min_effective: float = MIN_EFFECTIVE) -> Overlap:
+    unusable = _unusable(turns)
+    clusters = int(turns.cluster_N.max()) + 1 if len(turns.cluster_N) else 0
+    if unusable is not None:
+        return Overlap(len(turns.cluster_N), clusters, 0.0, 0.0, 1.0, None, unusable)
+    highest = float(turns.log_ratio_N.max())
+    relative_N = np.exp(turns.log_ratio_N - highest)  # no overflow; shares and Kish do not care for the scale
+    relative_G = turns.sums(weight=relative_N)["weight"]
+    share, worth = float(relative_G.max() / relative_G.sum()), kish(relative_G)
+    mean_weight = None
+    if highest > _LARGEST:
+        refused: str | None = f"not enough overlap: one answer is exp({highest:.0f}) times as likely"
+    elif worth < min_effective:
+        refused = f"not enough overlap: {len(turns.cluster_N)} turns are worth {worth:.1f} users, not {min_effective:g}"
+    else:
+        mean_weight = _mean_weight(turns, worth)
+        apart = not mean_weight.low <= 1 <= mean_weight.high
+        refused = f"not enough overlap: the mean weight is {mean_weight.value:.3g}, not 1" if apart else None
+    return Overlap(len(turns.cluster_N), clusters, kish(relative_N), worth, share, mean_weight, refused)
+
+
+def _mean_weight(turns: LoggedTurns, worth: float) -> Estimate:
+    sums = turns.sums(turns=np.ones_like(turns.reward_N), weight=np.exp(turns.log_ratio_N))
+    return estimate(sums, lambda s: s["weight"] / s["turns"], worth - 1, MEAN_CONFIDENCE)
+
+
+def _unusable(turns: LoggedTurns) -> str | None:
+    """Why not even a weight can be told. Turns are never left out here: which ones are missing may be no chance."""
+    if not len(turns.reward_N):
+        return "no turns"
+    ratios_N = turns.log_ratio_N
+    predictions = [p for p in (turns.value_N, turns.predicted_N) if p is not None]
+    for what, wrong_N in (
+        ("log-ratio", np.isnan(ratios_N) | (ratios_N == math.inf)),
+        ("reward", ~np.isfinite(turns.reward_N)),
+        *(("prediction", ~np.isfinite(prediction)) for prediction in predictions),
+    ):
+        if wrong_N.any():
+            return f"{wrong_N.sum()} of {len(wrong_N)} turns have no finite {what}, the first at {wrong_N.argmax()}"
+    if ratios_N.max() == -math.inf:
+        return "not enough overlap: the candidate would have said none of it"
+    if np.ptp(turns.reward_N) == 0:
+        return f"all {len(turns.reward_N)} rewards are {turns.reward_N[0]:g}: they tell no answer from another"
+    return None
