@@ -331,12 +331,26 @@ def replay(
     seed: int | None = None,
     from_: From = None,
     to: To = None,
+    set_: Set = None,
 ) -> None:
-    """Score and train again from a directory's log and archive, from the anchor, into OUT; prints the digest of the
-    result."""
+    """Score and train again from a directory's log and archive, from the anchor, into OUT: a candidate, report.json and
+    report.png of what was learned; prints the digests. `--set learner.advantage=ema` tries another learner."""
     from onward.replay import replay_log
 
-    print(json.dumps(replay_log(directory, out, spec, seed, from_, to), indent=2))
+    print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides_of(set_)), indent=2))
+
+
+@app.command
+def compare(
+    first: Path,
+    second: Path,
+    *,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
+) -> None:
+    """Put two replays side by side: what was set otherwise, and what came of it."""
+    from onward.compare import compare_replays
+
+    compare_replays(first, second, as_json=json_)
 
 
 @app.command

@@ -5,15 +5,13 @@ Time is the log's; every version is released as soon as it is made. The same rec
 settings and seed give the same rewards and the same weights, down to the digest.
 """
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.progress import Progress
 
 from core.clock import ManualClock
@@ -28,21 +26,29 @@ from ingest.history import History
 from learner.probe import probe_of_model
 from learner.stage import Learner
 from onward.history import open_history, period, require_directory
+from onward.replay_report import draw, report_of, summary, write
 from onward.wiring import Foundation, open_foundation, open_offline
 from scoring.rescore import rescore
 from serving.releases import CLUSTER, ensure_anchor
 
 
 def replay_log(
-    directory: Path, out: Path, spec: Path | None, seed: int | None, begin: str | None = None, end: str | None = None
+    directory: Path,
+    out: Path,
+    spec: Path | None,
+    seed: int | None,
+    begin: str | None = None,
+    end: str | None = None,
+    overrides: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What was logged from `begin` to before `end`. `spec` and `seed` default to the directory's own. Raises
+    """What was logged from `begin` to before `end`. `spec`, `seed` and what `overrides` leaves open default to the
+    directory's own. What was learned, update by update, goes into report.json and report.png of `out`. Raises
     ConfigError when `out` is in use already, or naming the option at fault."""
     require_directory(directory)
     times = period(begin, end)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: not empty")
-    with closing(open_foundation(directory)) as source:
+    with closing(open_foundation(directory, overrides or {})) as source:
         settings = source.settings.learner
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
@@ -52,7 +58,11 @@ def replay_log(
         with closing(open_offline(out)) as target:
             records = _with_turns(history, target)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
-            return _learn(source, target, rewards, settings)
+            _learn(source, target, rewards, settings)
+            report = report_of(target, rewards, reward_spec, settings, (first, last))
+    write(report, out)
+    draw(report, out / "report.png")
+    return summary(report)
 
 
 def _span(history: History, source: Foundation) -> tuple[datetime, datetime]:
@@ -81,7 +91,7 @@ def _event_time(record: Record) -> datetime | None:
     return None
 
 
-def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> dict[str, Any]:
+def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> None:
     clock = ManualClock(rewards[0].decided_at if rewards else source.clock.now())
     ensure_anchor(
         target.store,
@@ -108,7 +118,6 @@ def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settin
                 progress.advance(task, len(part))
     finally:
         learner.close()
-    return _summary(target, rewards)
 
 
 def _release_newest(target: Foundation, newest: Version | None, clock: ManualClock) -> None:
@@ -120,18 +129,3 @@ def _release_newest(target: Foundation, newest: Version | None, clock: ManualClo
         with target.store.begin() as connection:
             policies.put_release(connection, release)
         target.log.append_blocking(Topic.RELEASES, [release])
-
-
-def _summary(target: Foundation, rewards: list[Reward]) -> dict[str, Any]:
-    with target.store.read() as connection:
-        policy, _ = policies.list_policies(connection, 1)[0]
-    digest = hashlib.blake2b(digest_size=16)
-    for reward in rewards:
-        digest.update(msgspec.msgpack.encode(reward))
-    return {
-        "rewards": len(rewards),
-        "rewards_digest": digest.hexdigest(),
-        "version": policy.version,
-        "weights_digest": policy.digest,
-        "weights": str(target.layout.blobs / policy.weights),
-    }

@@ -15,6 +15,7 @@ from kept_world import ALL, START, append, archive, past
 
 from core.errors import ConfigError
 from core.events import Event
+from onward.compare import compare_replays
 from onward.export import export
 from onward.history import keep_once
 from onward.replay import replay_log
@@ -95,6 +96,29 @@ def test_rewards_and_weights_are_the_same_wherever_the_records_are(
         assert {k: v for k, v in result.items() if k != "weights"} == {
             k: v for k, v in expected.items() if k != "weights"
         }
+
+
+def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
+    directories: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a researcher does with a week of sessions."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    replay_log(directories["log"], own, None, None)
+    replay_log(directories["log"], other, None, None, overrides={"ONWARD_LEARNER__ADVANTAGE": "ema"})
+    report = json.loads((own / "report.json").read_text())
+    assert [update["version"] for update in report["updates"]] == list(range(2, report["version"] + 1))
+    assert sum(stratum["turns"] for stratum in report["strata"].values()) == COUNT
+    assert (own / "report.png").stat().st_size > 1000
+    capsys.readouterr()
+
+    compared = compare_replays(own, other)
+    shown = capsys.readouterr().out
+    assert compared["settings"] == {"advantage": ("value", "ema")}
+    assert compared["same"] == {"from": True, "to": True, "spec": True, "rewards_digest": True, "weights_digest": False}
+    assert compared["figures"]["rewards"] == (COUNT, COUNT)
+    assert "learner.advantage" in shown
+    with pytest.raises(ConfigError, match=r"nothing/report\.json: no such file"):
+        compare_replays(own, tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""What came of a replay: figures of the candidate and of every update on the way to it, to be read, drawn and compared.
+Nothing in them depends on the machine or the hour."""
+
+import hashlib
+import json
+import logging
+import statistics
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.errors import ConfigError
+from core.events import PolicyVersion, Reward
+from core.reward_spec import RewardSpec
+from core.settings import LearnerSettings
+from core.store import policies
+from learner.provenance import ancestry
+from onward.wiring import Foundation
+
+logger = logging.getLogger(__name__)
+FILE = "report.json"
+_SUMMARY = ("rewards", "rewards_digest", "version", "weights_digest", "weights")
+_DRAWN = {
+    "reward": "mean reward of the batch",
+    "kl": "KL to the anchor (k3)",
+    "entropy": "entropy, nats",
+    "kept_share": "share of turns kept",
+}
+
+
+def report_of(
+    target: Foundation,
+    rewards: Sequence[Reward],
+    spec: RewardSpec,
+    settings: LearnerSettings,
+    span: tuple[datetime, datetime],
+) -> dict[str, Any]:
+    """`weights` is a path from the replay's own directory on."""
+    made = _lineage(target)
+    return {
+        "from": span[0].isoformat(),
+        "to": span[1].isoformat(),
+        "spec": spec.digest,
+        "learner": settings.model_dump(mode="json"),
+        "rewards": len(rewards),
+        "rewards_digest": _digest(rewards),
+        "version": made[-1].version,
+        "weights_digest": made[-1].digest,
+        "weights": str(target.layout.blobs / made[-1].weights),
+        "strata": strata(rewards),
+        "updates": [{"version": each.version, "turns": each.turns, **each.metrics} for each in made if each.updates],
+    }
+
+
+def summary(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: report[name] for name in _SUMMARY}
+
+
+def write(report: dict[str, Any], out: Path) -> None:
+    (out / FILE).write_text(json.dumps(report, indent=1) + "\n")
+
+
+def read(out: Path) -> dict[str, Any]:
+    """Raises ConfigError where no replay was."""
+    path = out / FILE
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file; `onward replay DIR --out {out}` makes it")
+    return dict(json.loads(path.read_text()))
+
+
+def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
+    """The last revisions of all turns, by namespace and workload."""
+    last = {reward.inference_id: reward for reward in rewards}
+    values: dict[str, list[float]] = {}
+    for reward in last.values():
+        values.setdefault(f"{reward.namespace}|{reward.workload}", []).append(reward.value)
+    return {name: {"turns": len(each), "reward": statistics.fmean(each)} for name, each in sorted(values.items())}
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Needs the extra `demo`; without it there is the report alone, and the log says so."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        logger.warning("%s is not drawn: matplotlib is not installed (the extra `demo`)", path)
+        return
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    updates = report["updates"]
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharex=True)
+    for axis, (name, title) in zip(axes.flat, _DRAWN.items(), strict=True):
+        known = [(each["version"], each[name]) for each in updates if name in each]
+        axis.plot([version for version, _ in known], [value for _, value in known])
+        axis.set_title(title, fontsize=10)
+    figure.supxlabel("version")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _lineage(target: Foundation) -> list[PolicyVersion]:
+    """From the anchor to the newest version."""
+    with target.store.read() as connection:
+        newest, _ = policies.list_policies(connection, 1)[0]
+    with target.store.read() as connection:
+        found = [policies.get_policy(connection, version) for version in ancestry(target.store, newest.version)]
+    return [policy for policy in found if policy is not None]
+
+
+def _digest(rewards: Iterable[Reward]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for reward in rewards:
+        digest.update(msgspec.msgpack.encode(reward))
+    return digest.hexdigest()
