@@ -41,7 +41,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     The turn's gradient had the advantage `credit` (mean over its tokens): (reward - baseline) / scale, or for a
     correction (reward - applied reward) / the recorded scale. `dropped` names why it trained the baseline alone. What
-    was too `late` for an importance weight and trained all the same (`learner.kto`) has no advantage: its credit is 0.
+    trained without importance weights (`learner.kto`), since it came too late for them or by config, is `late`: it has
+    no advantage, and its credit is 0.
     """
 
     inference_id: InferenceId

@@ -24,6 +24,7 @@ class Staleness:
     """Of the turns of one micro-batch; entries of other turns are zero."""
 
     divergence_M: Tensor
+    shift_M: Tensor  # mean absolute difference of the log-probabilities
     keep_M: Tensor
     ess: float
 
@@ -34,13 +35,15 @@ def judge(
     counts_M = torch.zeros(num_turns).index_add_(0, turns_N.cpu(), torch.ones(len(turns_N)))
     present_M = counts_M > 0
     divergence_M = _mean(k3(behaviour_N, logprobs_N).cpu(), turns_N, counts_M)
-    weights_M = _mean((logprobs_N - behaviour_N).cpu(), turns_N, counts_M).exp()
+    ratio_N = (logprobs_N - behaviour_N).cpu()
+    weights_M = _mean(ratio_N, turns_N, counts_M).exp()
     keep_M = present_M & (divergence_M <= max_divergence)
     for turn in torch.argsort(divergence_M, descending=True).tolist():
         if effective_share(weights_M[keep_M]) >= min_ess:
             break
         keep_M[turn] = False
-    return Staleness(divergence_M, keep_M, effective_share(weights_M[present_M]))
+    shift_M = _mean(ratio_N.abs(), turns_N, counts_M)
+    return Staleness(divergence_M, shift_M, keep_M, effective_share(weights_M[present_M]))
 
 
 def _mean(values_N: Tensor, turns_N: Tensor, counts_M: Tensor) -> Tensor:

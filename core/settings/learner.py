@@ -1,8 +1,8 @@
 """The learner."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat, model_validator
 
 from core.settings.section import Section
 
@@ -35,10 +35,14 @@ class LearnerSettings(Section):
     """AdamW's."""
     gradient_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient."""
-    advantage: Literal["value", "ema"] = "value"
-    """Baseline: a value head on the hidden states, or a moving average per stratum (namespace, workload, channel)."""
+    advantage: Literal["value", "ema", "beta", "batch", "centre", "leave_one_out", "raw"] = "value"
+    """What a reward is compared with: a value head on the hidden states; per stratum (namespace, workload, channel) a
+    moving average or a decayed Beta tracker; the batch's mean, whitened (`batch`) or not (`centre`); the other answers
+    to the same request, where there are any, else the stratum's moving average; nothing (`raw`: for comparisons)."""
     ema_decay: float = Field(default=0.95, ge=0, lt=1)
-    """Decay of the moving average."""
+    """Decay of the moving average, a turn."""
+    reward_range: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
+    """What `beta` maps onto failure and success, as the reward spec's `clip`; what lies outside counts as an end."""
     value_learning_rate: float = Field(default=2e-3, gt=0)
     """AdamW's, for the value head."""
     ratio_cap: float = Field(default=2.0, ge=1)
@@ -58,6 +62,8 @@ class LearnerSettings(Section):
     late: Literal["baseline", "kto"] = "baseline"
     """What becomes of turns that are too old or too divergent for importance weights: they teach the baselines alone,
     or the policy by KTO too, which needs none."""
+    kto_outcomes: tuple[str, ...] = ()
+    """Outcomes, by name, that train by KTO at any age (a thumb, say): rewards that are made of these alone."""
     kto_beta: float = Field(default=0.1, gt=0)
     """KTO's beta: how far it lets the policy go from the anchor."""
     late_max_age_s: float = Field(default=14 * 86400.0, gt=0)
@@ -72,3 +78,10 @@ class LearnerSettings(Section):
     """Most versions ahead of the live one; then turns accumulate."""
     keep_checkpoints: int = Field(default=8, ge=2)
     """Checkpoints kept besides the live version's."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        low, high = self.reward_range
+        if low >= high:
+            raise ValueError("reward_range: the lower end does not lie below the upper one")
+        return self

@@ -2,7 +2,11 @@
 
 from core.settings import LearnerSettings
 from learner.advantages.base import Advantages
+from learner.advantages.batch import BatchBaseline
+from learner.advantages.beta import BetaBaseline
 from learner.advantages.ema import EmaBaseline
+from learner.advantages.leave_one_out import LeaveOneOut
+from learner.advantages.raw import RawReward
 from learner.advantages.value import ValueHead
 
 __all__ = ["Advantages", "make_advantages"]
@@ -14,3 +18,11 @@ def make_advantages(settings: LearnerSettings, hidden_size: int) -> Advantages:
             return ValueHead(hidden_size, settings.value_learning_rate, settings.seed, settings.device)
         case "ema":
             return EmaBaseline(settings.ema_decay)
+        case "beta":
+            return BetaBaseline(*settings.reward_range)
+        case "batch" | "centre":
+            return BatchBaseline(whiten=settings.advantage == "batch")
+        case "leave_one_out":
+            return LeaveOneOut(settings.ema_decay)
+        case "raw":
+            return RawReward()

@@ -6,6 +6,7 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from learner.scored import ScoredTurn
@@ -29,8 +30,9 @@ class Advantages(Protocol):
         """(baseline_N, loss of the baseline's own fit, a scalar to be added and differentiated)."""
         ...
 
-    def end(self) -> None:
-        """Learn from the batch."""
+    def end(self, shifts_M: Tensor) -> None:
+        """Learn from the batch. `shifts_M`: how far the policy has gone since each turn was sampled, as the mean
+        absolute difference of its tokens' log-probabilities."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -38,7 +40,35 @@ class Advantages(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
+class TurnBaseline:
+    """A baseline that is one number a turn and has nothing to fit. Without state, unless a subclass has some."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self._batch: Sequence[ScoredTurn] = ()
+        self._baselines_M = torch.zeros(0)
+
+    def tokens(self, hidden_ND: Tensor, turns_N: Tensor) -> tuple[Tensor, Tensor]:
+        return self._baselines_M[turns_N], hidden_ND.new_zeros(())
+
+    def end(self, shifts_M: Tensor) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
 def batch_scale(rewards_M: Tensor) -> float:
     """The standard deviation of the batch's rewards, not below MIN_SCALE."""
     spread = float(rewards_M.std()) if len(rewards_M) > 1 else MIN_SCALE
     return max(spread, MIN_SCALE)
+
+
+def whitened(rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, float]:
+    """(baselines_M, scale) with which rewards less `raw_M` have mean 0 and standard deviation 1 over the batch
+    (REINFORCE++, arXiv:2501.03262)."""
+    differences_M = rewards_M.cpu() - raw_M
+    return (raw_M + differences_M.mean()).to(rewards_M.device), batch_scale(differences_M)

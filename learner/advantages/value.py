@@ -35,7 +35,7 @@ class ValueHead:
         fit = nn.functional.mse_loss(values_N, self._rewards_M[turns_N])
         return values_N.detach(), fit
 
-    def end(self) -> None:
+    def end(self, shifts_M: Tensor) -> None:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 

@@ -3,16 +3,23 @@
 import io
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from logged_world import make_reward, make_turn
 from torch import Tensor
 
-from core.settings import LearnerSettings
+from core.errors import ConfigError
+from core.settings import LearnerSettings, load_settings
 from learner.advantages import Advantages, make_advantages
 from learner.advantages.base import MIN_SCALE
-from learner.advantages.ema import EmaBaseline, stratum
+from learner.advantages.batch import BatchBaseline
+from learner.advantages.beta import BetaBaseline
+from learner.advantages.ema import EmaBaseline
+from learner.advantages.leave_one_out import LeaveOneOut
+from learner.advantages.raw import RawReward
+from learner.advantages.strata import stratum
 from learner.advantages.value import ValueHead
 from learner.scored import ScoredTurn
 
@@ -32,7 +39,7 @@ def run(advantages: Advantages, batch: list[ScoredTurn], hidden_ND: Tensor | Non
     baseline_N, fit = advantages.tokens(hidden_ND, torch.arange(len(batch)))
     if fit.requires_grad:
         fit.backward()
-    advantages.end()
+    advantages.end(torch.zeros(len(batch)))
     return (rewards_M - baseline_N) / advantages.scale
 
 
@@ -46,7 +53,7 @@ def test_the_moving_average_is_read_before_it_is_updated() -> None:
     batch = turns([3.0, 3.0])
     baseline.begin(batch, torch.tensor([3.0, 3.0]))
     before = baseline.state_dict()
-    baseline.end()
+    baseline.end(torch.zeros(2))
     assert before["averages"] == {stratum(batch[0]): pytest.approx(1.0)}
     assert baseline.state_dict()["averages"] == {stratum(batch[0]): pytest.approx(1 * 0.81 + 3 * 0.19)}
 
@@ -73,7 +80,18 @@ def test_advantages_of_the_moving_average_are_white() -> None:
     assert float(advantage_N.std()) == pytest.approx(1.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("make", [lambda: EmaBaseline(0.9), value_head])
+MAKERS: list[Callable[[], Advantages]] = [
+    lambda: EmaBaseline(0.9),
+    lambda: BetaBaseline(-1.0, 1.0),
+    lambda: BatchBaseline(whiten=True),
+    lambda: BatchBaseline(whiten=False),
+    lambda: LeaveOneOut(0.9),
+    RawReward,
+    value_head,
+]
+
+
+@pytest.mark.parametrize("make", [MAKERS[0], MAKERS[1], MAKERS[2], value_head])
 def test_rewards_that_are_all_alike_do_not_blow_up(make: Callable[[], Advantages]) -> None:
     advantages = make()
     run(advantages, turns([1.0, 1.0, 1.0]))
@@ -103,7 +121,7 @@ def test_the_value_head_does_not_reach_into_the_policy() -> None:
     assert not baseline_N.requires_grad
 
 
-@pytest.mark.parametrize("make", [lambda: EmaBaseline(0.9), value_head])
+@pytest.mark.parametrize("make", MAKERS)
 def test_state_goes_into_a_checkpoint_and_back(make: Callable[[], Advantages]) -> None:
     advantages, other = make(), make()
     hidden_ND = torch.randn(3, HIDDEN, generator=torch.Generator().manual_seed(0))
@@ -126,6 +144,23 @@ def test_making_a_value_head_leaves_the_random_state_alone() -> None:
     assert torch.rand(1) == expected
 
 
-def test_the_setting_chooses() -> None:
-    assert isinstance(make_advantages(LearnerSettings(advantage="ema"), HIDDEN), EmaBaseline)
-    assert isinstance(make_advantages(LearnerSettings(advantage="value"), HIDDEN), ValueHead)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("value", ValueHead),
+        ("ema", EmaBaseline),
+        ("beta", BetaBaseline),
+        ("batch", BatchBaseline),
+        ("centre", BatchBaseline),
+        ("leave_one_out", LeaveOneOut),
+        ("raw", RawReward),
+    ],
+)
+def test_the_setting_chooses(name: str, kind: type) -> None:
+    assert isinstance(make_advantages(LearnerSettings(advantage=name), HIDDEN), kind)  # type: ignore[arg-type]
+
+
+def test_a_range_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "onward.toml").write_text("[learner]\nreward_range = [1.0, -1.0]\n")
+    with pytest.raises(ConfigError, match="reward_range"):
+        load_settings(tmp_path / "onward.toml", {})

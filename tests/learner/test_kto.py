@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
@@ -75,4 +76,19 @@ def test_a_late_revision_trains_once(make_world: MakeWorld) -> None:
     lineage = manifests(world)
     assert [{record.late for record in one.turns} for one in lineage] == [{False}, {True}, {True}]
     assert prove_exactly_once(lineage) == 24
+    learner.close()
+
+
+def test_thumbs_train_by_kto_by_config(make_world: MakeWorld) -> None:
+    """However fresh; what else spoke of a turn has its advantage as ever."""
+    world = make_world("a")
+    learner = world.learner(kto_outcomes=("thumb",))
+    past = logged_past(8)
+    told = [(turn, msgspec.structs.replace(reward, components={"thumb": reward.value})) for turn, reward in past[:3]]
+    mixed = past[3][0], msgspec.structs.replace(past[3][1], components={"thumb": 0.5, "accepted": 0.5})
+    world.tell(*told, mixed, *past[4:])
+    settle(learner)
+    (only,) = manifests(world)
+    assert [(record.late, record.dropped) for record in only.turns] == [(True, None)] * 3 + [(False, None)] * 5
+    assert all((record.credit == 0) == record.late for record in only.turns)
     learner.close()

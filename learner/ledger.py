@@ -1,0 +1,103 @@
+"""What becomes of each turn of a batch: which loss it has, with which advantage, or why it has none.
+
+Legend: N sampled tokens of a micro-batch, M turns of the batch.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.settings import LearnerSettings
+from learner.influence import influences
+from learner.scored import ScoredTurn, TurnRecord
+from learner.staleness import Staleness, too_old
+from learner.tensors import MicroBatch
+
+
+class Ledger:
+    """A turn trains by its importance weights (`enter`), or by KTO (`late`), or the baseline alone."""
+
+    def __init__(self, batch: Sequence[ScoredTurn], scale: float, settings: LearnerSettings) -> None:
+        self.batch = batch
+        self.shifts_M = torch.zeros(len(batch))
+        self._old_M = torch.tensor([_is_too_old(scored, settings) for scored in batch])
+        self._kto_M = torch.tensor([_is_for_kto(scored, settings) for scored in batch]) & ~self._old_M
+        self._late_M = [settings.late == "kto" and not _is_beyond(scored, settings) for scored in batch]
+        self.has_kto = settings.late == "kto" or bool(self._kto_M.any())
+        shares = influences(batch, settings)
+        self.limited = sum(share < 1 for share in shares)
+        self._scales_M = torch.tensor(
+            [s.applied.scale if s.applied else scale / share for s, share in zip(batch, shares, strict=True)]
+        )
+        self._applied_M = torch.tensor([s.applied.reward if s.applied else 0.0 for s in batch])
+        self._correction_M = torch.tensor([s.is_correction for s in batch])
+        self._rewards_M = torch.tensor([s.reward.value for s in batch])
+        self._records: dict[int, TurnRecord] = {}
+
+    def enter(self, part: MicroBatch, baseline_N: Tensor, staleness: Staleness) -> tuple[Tensor, Tensor]:
+        """(advantage_N, keep_N) of a micro-batch, entering its turns."""
+        turns_N = part.turns_N.cpu()
+        subtracted_N = torch.where(self._correction_M[turns_N], self._applied_M[turns_N], baseline_N.cpu())
+        advantage_N = (self._rewards_M[turns_N] - subtracted_N) / self._scales_M[turns_N]
+        keep_M = staleness.keep_M & ~self._old_M & ~self._kto_M
+        self.shifts_M += staleness.shift_M
+        for turn in sorted(set(turns_N.tolist())):
+            mine_N = turns_N == turn
+            self._records[turn] = self._record(
+                turn,
+                float(subtracted_N[mine_N].mean()),
+                float(advantage_N[mine_N].mean()),
+                float(staleness.divergence_M[turn]),
+                self._reason(turn, bool(staleness.keep_M[turn])),
+            )
+        device = baseline_N.device
+        return advantage_N.to(device), keep_M[turns_N].to(device)
+
+    def late(self, part: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(late_M, gain_M): which turns of the micro-batch train by KTO, and what each gained over what was applied."""
+        turns = set(part.turns_N.tolist())
+        late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
+        return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)
+
+    def _reason(self, turn: int, fresh: bool) -> str | None:
+        if bool(self._old_M[turn]):
+            return "too_old"
+        return None if fresh else "too_divergent"
+
+    def _record(self, turn: int, baseline: float, credit: float, divergence: float, dropped: str | None) -> TurnRecord:
+        scored = self.batch[turn]
+        late = bool(self._kto_M[turn]) or (self._late_M[turn] and dropped is not None)
+        return TurnRecord(
+            inference_id=scored.inference_id,
+            revision=scored.reward.revision,
+            reward=scored.reward.value,
+            applied_revision=None if scored.applied is None else scored.applied.revision,
+            baseline=baseline,
+            scale=float(self._scales_M[turn]),
+            credit=0.0 if late else credit,
+            divergence=divergence,
+            dropped=None if late else dropped,
+            late=late,
+        )
+
+    @property
+    def any_kept(self) -> bool:
+        return any(record.dropped is None for record in self._records.values())
+
+    def records(self) -> tuple[TurnRecord, ...]:
+        return tuple(self._records[turn] for turn in range(len(self.batch)))
+
+
+def _is_too_old(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+    return too_old(scored.turn, scored.reward, settings.max_outcome_age_s, settings.default_max_age_s)
+
+
+def _is_beyond(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+    return too_old(scored.turn, scored.reward, {}, settings.late_max_age_s)
+
+
+def _is_for_kto(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+    """Whether all that the reward is made of is for KTO by config."""
+    made_of = scored.reward.components.keys()
+    return bool(made_of) and made_of <= set(settings.kto_outcomes)
