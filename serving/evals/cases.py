@@ -1,0 +1,126 @@
+"""A suite: a directory of TOML files, each of any number of cases.
+
+[[case]]
+name = "sum of a list"
+prompt = "Write a Python function that sums a list."   # or messages = [{ role = "user", content = "…" }, …]
+checker = { kind = "contains", all = ["def ", "sum("] }
+weight = 2.0                # 1 if absent
+group = "python"            # what is looked at by itself, so that nothing is forgotten unseen
+solution = "def total(xs): return sum(xs)"             # kept out of training, with what resembles it
+"""
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from blake3 import blake3
+from pydantic import Field, ValidationError, model_validator
+
+from core.errors import ConfigError, OnwardError
+from serving.evals.checkers import Checker, Entry
+
+
+class CannotRun(OnwardError):
+    """A case got no answer, or its answer could not be checked; says why."""
+
+
+class Message(Entry):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Case(Entry):
+    name: str = Field(min_length=1)
+    prompt: str | None = None
+    messages: tuple[Message, ...] = ()
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    seed: int | None = None
+    max_tokens: int = Field(default=512, ge=1)
+    checker: Checker
+    weight: float = Field(default=1.0, gt=0, lt=math.inf)
+    group: str = Field(default="all", min_length=1)
+    solution: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _asks_once(self) -> "Case":
+        if (self.prompt is None) == (not self.messages):
+            raise ValueError("prompt, messages: want one of them")
+        return self
+
+    def request(self) -> list[dict[str, str]]:
+        """As OpenAI's chat completions have it."""
+        if self.prompt is not None:
+            return [{"role": "user", "content": self.prompt}]
+        return [message.model_dump() for message in self.messages]
+
+
+class _File(Entry):
+    case: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
+class Suite:
+    cases: tuple[Case, ...]
+    directories: Mapping[str, Path]  # of the file that has the case, by its name
+    digest: str  # of the files' names and contents
+
+    def solutions(self) -> dict[str, str]:
+        return {case.name: case.solution for case in self.cases if case.solution is not None}
+
+
+def load_suite(directory: Path) -> Suite:
+    """Raises ConfigError naming the file, the case and the field."""
+    paths = sorted(directory.rglob("*.toml"))
+    if not paths:
+        raise ConfigError(f"{directory}: no case files (*.toml)")
+    digest, found = blake3(), []
+    for path in paths:
+        content = _read(path)
+        digest.update(f"{path.relative_to(directory)}\0{len(content)}\0".encode() + content)
+        found += [(case, path) for case in _cases(path, content)]
+    counts = Counter(case.name for case, _ in found)
+    for case, path in found:
+        if counts[case.name] > 1:
+            raise ConfigError(f"{path}: case {case.name!r}: name: {counts[case.name]} cases have it")
+    return Suite(tuple(case for case, _ in found), {case.name: path.parent for case, path in found}, digest.hexdigest())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _cases(path: Path, content: bytes) -> tuple[Case, ...]:
+    try:
+        table = tomllib.loads(content.decode())
+        cases = _File.model_validate(table).case
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: no UTF-8 ({error.reason})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except ValidationError as error:
+        mistakes = [f"{_place(table, mistake['loc'])}{_said(mistake['msg'])}" for mistake in error.errors()]
+        raise ConfigError(f"{path}: " + "; ".join(mistakes)) from error
+    if not cases:
+        raise ConfigError(f"{path}: case: there is none")
+    return cases
+
+
+def _place(table: Mapping[str, Any], loc: tuple[str | int, ...]) -> str:
+    """As in `case 'sum of a list': checker.exact.text: `; a case without a name has its number, from 1."""
+    if len(loc) < 2:
+        return f"{'.'.join(map(str, loc))}: "
+    case = table["case"][loc[1]]
+    name = case.get("name") if isinstance(case, dict) else None
+    field = ".".join(map(str, loc[2:]))
+    return f"case {int(loc[1]) + 1 if name is None else repr(name)}: " + (f"{field}: " if field else "")
+
+
+def _said(message: str) -> str:
+    return message.removeprefix("Value error, ")
