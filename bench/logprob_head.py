@@ -5,8 +5,8 @@
 
 The naive contender is what one would write: logits, log_softmax, autograd. Forward and backward, gradients by hidden
 states and by the output matrix of both outputs, at the hidden size of Qwen3-0.6B. Every run is a process of its own on
-one thread, whose high-water mark is the kernel's (Linux: /proc/self/status); what it held before it began (torch, hidden
-states, the output matrix) is not counted, the gradients are. Before anything is measured, both must agree.
+one thread, whose high-water mark is the kernel's (Linux: /proc/self/status); what it held before it began (torch, the
+hidden states, the output matrix) is not counted, the gradients are. Before anything is measured, both must agree.
 
 Legend: N tokens, D hidden size, V vocabulary.
 """

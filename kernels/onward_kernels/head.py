@@ -37,7 +37,10 @@ class Head:
         """Raises ValueError naming the first token that cannot be scored."""
         vocabulary = len(self.weight_VD)
         for what, wrong_N in (
-            (f"target is outside the vocabulary of {vocabulary}", (self.targets_N < 0) | (self.targets_N >= vocabulary)),
+            (
+                f"target is outside the vocabulary of {vocabulary}",
+                (self.targets_N < 0) | (self.targets_N >= vocabulary),
+            ),
             ("temperature is not positive", ~(self.temperature_N > 0)),
         ):
             if wrong_N.any():

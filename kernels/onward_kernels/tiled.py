@@ -41,9 +41,7 @@ class TiledLogprobs(torch.autograd.Function):
         log_total_N = found.total_N.log()
         entropy_N = log_total_N - found.product_N / found.total_N
         ctx.mask, ctx.passes = mask, passes
-        ctx.save_for_backward(
-            hidden_ND, weight_VD, targets_N, temperature_N, found.highest_N, found.total_N, entropy_N
-        )
+        ctx.save_for_backward(hidden_ND, weight_VD, targets_N, temperature_N, found.highest_N, found.total_N, entropy_N)
         return found.target_N - found.highest_N - log_total_N, entropy_N
 
     @staticmethod

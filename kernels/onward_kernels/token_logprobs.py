@@ -50,7 +50,7 @@ def token_logprobs_and_entropy(
     """
     assert hidden_ND.ndim == 2
     assert targets_N.shape == temperature_N.shape == hidden_ND.shape[:1]
-    if mask is None and len(weight_VD) <= width and not hidden_ND.is_cuda:
+    if mask is None and len(weight_VD) <= width:
         logprobs_N, entropy_N = _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature_N, chunk)
         return logprobs_N, entropy_N
     head = Head(hidden_ND, weight_VD, targets_N, temperature_N, mask)

@@ -3,37 +3,13 @@
 Legend: N tokens, D hidden size, V vocabulary.
 """
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from onward_kernels import token_logprobs_and_entropy
+from plain_head import gradients, make_inputs, naive
 from torch import Tensor
-
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-def make_inputs(n: int, d: int, v: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Inputs:
-    generator = torch.Generator().manual_seed(seed)
-    hidden_ND = torch.randn(n, d, generator=generator, dtype=dtype).requires_grad_()
-    weight_VD = torch.randn(v, d, generator=generator, dtype=dtype).requires_grad_()
-    targets_N = torch.randint(0, v, (n,), generator=generator)
-    temperature_N = torch.rand(n, generator=generator).to(dtype) + 0.3
-    return hidden_ND, weight_VD, targets_N, temperature_N
-
-
-def naive(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:
-    logp_NV = torch.log_softmax((hidden_ND @ weight_VD.T) / temperature_N[:, None], dim=-1)
-    return logp_NV.gather(1, targets_N[:, None])[:, 0], -(logp_NV.exp() * logp_NV).sum(-1)
-
-
-def gradients(
-    function: Callable[..., tuple[Tensor, Tensor]], inputs: Inputs, logprob_N: Tensor, entropy_N: Tensor
-) -> tuple[Tensor, ...]:
-    logprobs_N, entropies_N = function(*inputs)
-    return torch.autograd.grad((logprobs_N * logprob_N + entropies_N * entropy_N).sum(), inputs[:2])
 
 
 @given(
