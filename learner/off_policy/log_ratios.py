@@ -1,0 +1,39 @@
+"""What a candidate makes of logged turns: how likely it was to say what was said."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from learner.off_policy.overlap import LoggedTurns
+from learner.policy_model import PolicyModel
+from learner.scored import ScoredTurn
+from learner.sequences import merge
+from learner.tensors import micro_batches
+
+
+def logged_turns(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens: int, device: str) -> LoggedTurns:
+    """Turns with the latest revision of their reward, each once; those that the candidate was trained on would flatter
+    it. A user's turns, or a session's of nobody, are one cluster. Raises ValueError naming an untrainable turn, whose
+    log-probabilities are not of the distribution that it was sampled from."""
+    for scored in batch:
+        if not scored.turn.trainable:
+            raise ValueError(f"{scored.inference_id}: untrainable ({', '.join(scored.turn.untrainable_reasons)})")
+    return LoggedTurns.of(
+        _log_ratios(candidate, batch, max_tokens, device),
+        [scored.reward.value for scored in batch],
+        [f"{scored.turn.namespace}\0{scored.turn.user_id or scored.turn.session_id}" for scored in batch],
+    )
+
+
+def _log_ratios(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens: int, device: str) -> np.ndarray:
+    """Of each turn: summed over its sampled tokens, under its own temperature."""
+    sums = torch.zeros(len(batch), dtype=torch.float64)
+    was_training = candidate.model.training
+    candidate.model.eval()
+    with torch.no_grad():
+        for part in micro_batches(merge(batch), batch, max_tokens, device):
+            logprobs_N, _ = candidate.score(candidate.hidden_states(part), part)
+            sums.index_add_(0, part.turns_N.cpu(), (logprobs_N - part.behaviour_N).double().cpu())
+    candidate.model.train(was_training)
+    return sums.numpy()
