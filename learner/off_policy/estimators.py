@@ -4,10 +4,10 @@ snips
     sum w r / sum w (Hesterberg 1995; Swaminathan & Joachims 2015, "The Self-Normalized Estimator for Counterfactual
     Learning"): unlike plain importance sampling it does not change its mind when all rewards are shifted.
 clipped
-    Weights are cut at c = sqrt(N) (Ionides 2008, "Truncated Importance Sampling"). Weights are 1 on average, so how
-    much is cut off is known, 1 - mean(min(w, c)), also of answers that nobody gave. It may have earned anything
-    between the least and the greatest reward, and the interval has room for both (the outer intervals of Bottou et al.
-    2013, JMLR 14, "Counterfactual Reasoning and Learning Systems"); the value takes it to be as the rest.
+    Weights are cut at c = sqrt(N) (Ionides 2008, "Truncated Importance Sampling"), so that no turn decides alone. What
+    is cut off may have earned anything between the least and the greatest reward, and the interval has room for both
+    (the outer intervals of Bottou et al. 2013, JMLR 14, "Counterfactual Reasoning and Learning Systems"); the value
+    takes it to be as the rest. Where nothing is cut it is snips.
 dr
     mean v + sum w (r - q) / sum w: predictions v of what the candidate earns, mended by how far the rewards are from
     the predictions q (Dudík, Langford & Li 2011, arXiv 1103.4601; weights that sum to 1: Thomas & Brunskill 2016,
@@ -111,9 +111,4 @@ def _clipped(sums: Sums) -> Floats:
 
 def _clipped_with(rest: float) -> Statistic:
     """What is cut off earned `rest`."""
-
-    def statistic(sums: Sums) -> Floats:
-        whole = np.maximum(sums["turns"], sums["clipped"])
-        return (sums["clipped_weighted"] + rest * (whole - sums["clipped"])) / whole
-
-    return statistic
+    return lambda sums: (sums["clipped_weighted"] + rest * (sums["weight"] - sums["clipped"])) / sums["weight"]

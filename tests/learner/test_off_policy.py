@@ -107,7 +107,7 @@ def test_true_predictions_narrow_the_interval() -> None:
 
 
 def test_what_was_cut_off_may_have_earned_anything() -> None:
-    """One answer of 900 that the candidate gives far oftener: the interval reaches as far as the range of rewards."""
+    """One answer of 900 that the candidate gives far oftener: the interval's ends go with the range of rewards."""
     turns = logged(users=300, spread=0.0, with_values=False)
     log_ratio_N = turns.log_ratio_N.copy()
     log_ratio_N[0] = math.log(100)
