@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -27,7 +28,7 @@ from bench.table import Row, interleave, report
 
 VOCABULARIES = {"32k": 32_000, "151k": 151_936}
 HIDDEN = 1024
-TOKENS = 512
+TOKENS = 1024
 ROUNDS = 3
 MEMORY_GOAL, TIME_GOAL = 1 / 3, 1.1
 AGREEMENT = 1e-4
@@ -84,7 +85,7 @@ def compare(label: str, vocabulary: int, tokens: int, rounds: int) -> list[Row]:
         peaks[contender].append(found["bytes"])
         return float(found["seconds"])
 
-    times = interleave({name: lambda name=name: seconds(name) for name in CONTENDERS}, rounds)  # type: ignore[misc]
+    times = interleave({name: partial(seconds, name) for name in CONTENDERS}, rounds)
     peak = {name: median(values) / 2**20 for name, values in peaks.items()}
     shape = f"{tokens} tokens x {label}"
     return [

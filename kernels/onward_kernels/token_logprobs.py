@@ -5,9 +5,10 @@ With z = hidden weight^T / temperature, and minus infinity where the sampling ma
     logprob = z[target] - logsumexp(z)          d logprob / dz = onehot(target) - p
     entropy = logsumexp(z) - sum p z            d entropy / dz = -p (log p + entropy)
 
-A vocabulary of up to `WIDTH` ids without masks is one log_softmax for `chunk` tokens at a time, here. Beyond, or with
-masks, logits exist in tiles of tokens and ids alone: `torch_passes`, which define
-the result, or on a GPU `triton_passes`.
+A vocabulary of up to `WIDTH` ids without masks is one log_softmax for `chunk` tokens at a time, here, of logits as
+precise as hidden states. Beyond, or with masks, logits exist in tiles of tokens and ids alone, float32 or wider:
+`torch_passes`, which define the result, or on a GPU `triton_passes`. `python -m bench.logprob_head` weighs them against
+whole logits.
 
 Legend: N tokens, D hidden size, V vocabulary, C tokens of a chunk.
 """
