@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
+from onward.eval_commands import evals
 from onward.judge_commands import judge
 from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, Set, overrides_of
 
@@ -90,6 +91,7 @@ def watch(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, 
 
 
 app.command(judge)
+app.command(evals)
 
 
 @app.command

@@ -1,0 +1,33 @@
+"""`onward evals`: suites of cases. Imports what a command needs when it runs, as `onward.cli` does."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+evals = App(name="evals", help="Suites of cases with checkers: what a version makes of them, beside another.")
+
+
+@evals.command(name="run")
+def run_evals(
+    suite: Annotated[Path, Parameter(help="A directory of case files (*.toml).")],
+    *,
+    url: Annotated[str, Parameter(help="Of an OpenAI-compatible endpoint, with /v1.")],
+    model: Annotated[str, Parameter(help="As the endpoint calls it.")],
+    live_url: Annotated[str | None, Parameter(help="Of the version to compare with; else as --url.")] = None,
+    live_model: Annotated[str | None, Parameter(help="The same; else as --model.")] = None,
+    margin: Annotated[float, Parameter(help="By which part of all cases it may be worse and pass.")] = 0.05,
+    concurrency: Annotated[int, Parameter(help="Requests under way at once.")] = 8,
+    budget_s: Annotated[float, Parameter(help="Time for the whole suite; cases beyond it could not run.")] = 600.0,
+    allow_commands: Annotated[bool, Parameter(negative="", help="Run checkers that are commands here.")] = False,
+    key: str | None = None,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
+) -> None:
+    """Ask every case once and check the answer; with --live-url or --live-model ask that one, too, and say whether the
+    first may take its place. Exit code 1 when it may not, or when a case could not run."""
+    from onward.evals import run
+
+    live = None if live_url is None and live_model is None else (live_url or url, live_model or model)
+    limits = (budget_s, concurrency, allow_commands)
+    sys.exit(0 if run(suite, (url, model), live, limits, margin, key, as_json=json_) else 1)

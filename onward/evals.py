@@ -1,0 +1,103 @@
+"""What a version makes of a suite; and beside another, whether it may take its place."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from core.errors import ConfigError
+from serving.evals.cases import Suite, load_suite
+from serving.evals.endpoint import Endpoint
+from serving.evals.gate import Bounds, Verdict, evaluate
+from serving.evals.run import CaseResult, Limits, run_suite
+
+Target = tuple[str, str]
+"""An endpoint's URL, and the model's name there."""
+
+
+def run(
+    directory: Path,
+    candidate: Target,
+    live: Target | None,
+    limits: tuple[float, int, bool],
+    margin: float,
+    key: str | None,
+    *,
+    as_json: bool = False,
+) -> bool:
+    """Prints what was found; whether every case ran and, beside another, whether the gate lets it pass. `limits`: as
+    `Limits` has them. Raises ConfigError naming the option, or the file and the case at fault."""
+    for option, holds, wanted in (
+        ("--margin", 0 < margin < 1, "more than 0 and less than 1"),
+        ("--budget-s", limits[0] > 0, "more than 0"),
+        ("--concurrency", limits[1] >= 1, "1 or more"),
+    ):
+        if not holds:
+            raise ConfigError(f"{option}: want {wanted}")
+    suite, console = load_suite(directory), Console()
+    if live is None:
+        results = asyncio.run(_alone(suite, candidate, key, Limits(*limits)))
+        console.print_json(data=_figures(suite, results)) if as_json else _show(console, results)
+        return all(result.score is not None for result in results)
+    verdict = asyncio.run(_beside(suite, candidate, live, key, Limits(*limits), Bounds(margin=margin)))
+    console.print_json(data={"suite": suite.digest, **asdict(verdict)}) if as_json else _tell(console, verdict)
+    return verdict.action == "pass"
+
+
+async def _alone(suite: Suite, target: Target, key: str | None, limits: Limits) -> list[CaseResult]:
+    async with aclosing(Endpoint(*target, key)) as endpoint:
+        return await run_suite(suite, endpoint, limits)
+
+
+async def _beside(
+    suite: Suite, candidate: Target, live: Target, key: str | None, limits: Limits, bounds: Bounds
+) -> Verdict:
+    async with AsyncExitStack() as stack:
+        one, other = [await stack.enter_async_context(aclosing(Endpoint(*t, key))) for t in (candidate, live)]
+        return await evaluate(suite, one, other, limits, bounds)
+
+
+def _figures(suite: Suite, results: Sequence[CaseResult]) -> dict[str, Any]:
+    cases = {
+        result.case.name: {"group": result.case.group, "weight": result.case.weight, "score": result.score}
+        | ({"why": result.why} if result.score is None else {})
+        for result in results
+    }
+    return {"suite": suite.digest, "right": _right(results), "cases": cases}
+
+
+def _right(results: Sequence[CaseResult]) -> float | None:
+    """Share of the cases that ran, as they are weighted."""
+    ran = [(result.case.weight, result.score) for result in results if result.score is not None]
+    return sum(weight * score for weight, score in ran) / sum(weight for weight, _ in ran) if ran else None
+
+
+def _show(console: Console, results: Sequence[CaseResult]) -> None:
+    table = Table("group", "cases", "right", "could not run")
+    for group in sorted({result.case.group for result in results}):
+        _add(table, group, [result for result in results if result.case.group == group])
+    _add(table, "together", results)
+    console.print(table)
+    for result in results:
+        if result.score is None:
+            console.print(f"could not run: {result.case.name}: {result.why}", markup=False, highlight=False)
+        elif result.score < 1:
+            console.print(f"wrong: {result.case.name}", markup=False, highlight=False)
+
+
+def _add(table: Table, name: str, results: Sequence[CaseResult]) -> None:
+    right, missing = _right(results), sum(result.score is None for result in results)
+    table.add_row(name, str(len(results)), "" if right is None else f"{right:.1%}", str(missing))
+
+
+def _tell(console: Console, verdict: Verdict) -> None:
+    lines = [f"{verdict.action}: {verdict.why}"]
+    lines += [f"could not run: {name}: {why}" for name, why in verdict.unscored.items()]
+    lines += [f"lost: {name}" for name in verdict.lost]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
