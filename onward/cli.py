@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
+from onward.dead_letter_commands import dead_letters
 from onward.eval_commands import evals
 from onward.judge_commands import judge
 from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, Set, overrides_of
@@ -92,6 +93,7 @@ def watch(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, 
 
 app.command(judge)
 app.command(evals)
+app.command(dead_letters)
 
 
 @app.command
@@ -194,42 +196,6 @@ for _kind, _meaning in {
     "unpin": "Release again.",
 }.items():
     _order(_kind, _meaning)
-
-
-dead_letters = App(name="dead-letters", help="Records that could not be used: see them, and try them again.")
-app.command(dead_letters)
-
-
-@dead_letters.command(name="list")
-def list_dead_letters(
-    directory: Directory = DEFAULT_DIRECTORY, *, limit: Annotated[int, Parameter(help="Most.")] = 50, set_: Set = None
-) -> None:
-    """The latest first, with why they were set aside."""
-    from onward.dead_letters import show_all
-
-    show_all(directory, overrides_of(set_), limit)
-
-
-@dead_letters.command(name="show")
-def show_dead_letter(
-    record: str,
-    directory: Directory = DEFAULT_DIRECTORY,
-    *,
-    save: Annotated[Path | None, Parameter(help="Where its bytes go.")] = None,
-    set_: Set = None,
-) -> None:
-    """One of them (TOPIC:PARTITION:OFFSET): its reason and its first bytes."""
-    from onward.dead_letters import show_one
-
-    show_one(directory, overrides_of(set_), record, save)
-
-
-@dead_letters.command(name="redrive")
-def redrive_dead_letter(record: str, directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
-    """Put one of them (TOPIC:PARTITION:OFFSET) back at the end of its topic, once this build can read it."""
-    from onward.dead_letters import redrive
-
-    redrive(directory, overrides_of(set_), record)
 
 
 alarms = App(name="alarms", help="What monitors found: see it, and say that it is known.")
