@@ -166,6 +166,34 @@ def test_how_often_it_errs() -> None:
     assert share(verdicts(loss=0.0, regain=0.2, trials=20), "pass") == 1.0
 
 
+SKILLS = {"python": 0.8, "sql": 0.9, "formats": 0.7, "dialogue": 0.6, "tools": 0.5}  # how often live is right
+
+
+@pytest.mark.parametrize(
+    ("changed", "action"),
+    [
+        ({"sql": 0.5}, "refuse"),  # forgets one thing, and is as good in all others
+        ({"sql": 0.6, "python": 0.95, "dialogue": 0.75}, "refuse"),  # forgets it, and is better in others
+        ({skill: right - 0.2 for skill, right in SKILLS.items()}, "refuse"),  # learned to please: less of all is right
+        ({skill: right + 0.1 for skill, right in SKILLS.items()}, "pass"),
+    ],
+)
+def test_in_ten_of_ten_trials_it_tells_what_was_planted(changed: dict[str, float], action: str) -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        candidate, live = [], []
+        for skill, right in SKILLS.items():
+            ease = rng.random(80)  # of each case, for both; a fifth of the answers are luck
+            live += results([float(e) for e in right_answers(rng, ease, right)], skill)
+            candidate += results([float(e) for e in right_answers(rng, ease, changed.get(skill, right))], skill)
+        assert judge(candidate, live, BOUNDS).action == action, seed
+
+
+def right_answers(rng: np.random.Generator, ease: np.ndarray, share: float) -> np.ndarray:
+    lucky = rng.random(len(ease)) < 0.2
+    return np.where(lucky, rng.random(len(ease)), ease) < share
+
+
 @given(gains=st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1), margin=st.floats(0.01, 0.3))
 def test_as_many_cases_as_needed_have_the_power_and_no_fewer(gains: list[float], margin: float) -> None:
     found = difference(pairs(gains), 0.05)
