@@ -1,12 +1,15 @@
 """Rewarded turns on their way to an update: what waits, what was applied, what becomes a batch."""
 
+import math
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from core.events import Completion, Reward
 from core.ids import InferenceId
 from core.settings import LearnerSettings
+from learner.credit import are_sound
 from learner.scored import Applied, ScoredTurn
+from learner.tensors import sampled_places
 
 
 @dataclass
@@ -73,14 +76,18 @@ class Backlog:
         return ScoredTurn(turn, reward, self.applied.get(reward.inference_id))
 
 
-def refusal(turn: Completion) -> str | None:
-    """Why a turn never trains; None when it may."""
+def refusal(turn: Completion, reward: Reward) -> str | None:
+    """Why a turn with this reward never trains; None when it may."""
     if not turn.learn:
         return "no_consent"
     if not turn.trainable:
         return "untrainable"
-    if not turn.token_ids:
+    if not sampled_places(turn):
         return "empty"
     if len(turn.logprobs) != len(turn.token_ids):
         return "incomplete_capture"
+    if not all(map(math.isfinite, (reward.value, *turn.logprobs))):
+        return "not_finite"
+    if not are_sound(reward.credits, turn):
+        return "bad_credits"
     return None

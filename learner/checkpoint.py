@@ -32,14 +32,15 @@ _WEIGHTS, _STATE, _META, _MANIFEST = "model.safetensors", "state.pt", "meta.msgp
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """`lineage` runs from the anchor to this version; `live` and `refused` are what had been heard of releases up to
-    `offsets`. `policy` still lacks digest and weights' path."""
+    """`lineage` runs from the anchor to this version; `live`, `refused` and `released` are what had been heard of
+    releases up to `offsets`. `policy` still lacks digest and weights' path."""
 
     format: int = FORMAT
     policy: PolicyVersion
     lineage: tuple[Version, ...]
     live: Version | None
     refused: tuple[Version, ...]
+    released: tuple[Version, ...] = ()
     offsets: dict[str, int]
     pending: tuple[Reward, ...]
     applied: dict[InferenceId, Applied]

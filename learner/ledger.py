@@ -8,18 +8,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from core.ids import Version
 from core.settings import LearnerSettings
+from learner.credit import TokenCredit, applied, fading
 from learner.influence import influences
 from learner.scored import ScoredTurn, TurnRecord
-from learner.staleness import Staleness, too_old
+from learner.staleness import Staleness, oldest_allowed, too_old
 from learner.tensors import MicroBatch
 
 
 class Ledger:
     """A turn trains by its importance weights (`enter`), or by KTO (`late`), or the baseline alone."""
 
-    def __init__(self, batch: Sequence[ScoredTurn], scale: float, settings: LearnerSettings) -> None:
+    def __init__(
+        self,
+        batch: Sequence[ScoredTurn],
+        scale: float,
+        tokens_per_turn: float,
+        settings: LearnerSettings,
+        released: Sequence[Version] = (),
+    ) -> None:
         self.batch = batch
+        self.tokens_per_turn = tokens_per_turn
+        self.stale_tokens = 0
+        self._oldest = oldest_allowed(released, settings.max_versions_behind)
         self.shifts_M = torch.zeros(len(batch))
         self._old_M = torch.tensor([_is_too_old(scored, settings) for scored in batch])
         self._kto_M = torch.tensor([_is_for_kto(scored, settings) for scored in batch]) & ~self._old_M
@@ -30,17 +42,28 @@ class Ledger:
         self._scales_M = torch.tensor(
             [s.applied.scale if s.applied else scale / share for s, share in zip(batch, shares, strict=True)]
         )
-        self._applied_M = torch.tensor([s.applied.reward if s.applied else 0.0 for s in batch])
+        self._applied_M = torch.tensor([s.applied.worth if s.applied else 0.0 for s in batch])
         self._correction_M = torch.tensor([s.is_correction for s in batch])
-        self._rewards_M = torch.tensor([s.reward.value for s in batch])
+        self._rewards_M = torch.tensor([s.worth for s in batch])
+        self._fading = settings.discount * settings.gae_lambda
         self._records: dict[int, TurnRecord] = {}
 
-    def enter(self, part: MicroBatch, baseline_N: Tensor, staleness: Staleness) -> tuple[Tensor, Tensor]:
+    def enter(
+        self, part: MicroBatch, new: TokenCredit, baseline_N: Tensor, staleness: Staleness
+    ) -> tuple[Tensor, Tensor]:
         """(advantage_N, keep_N) of a micro-batch, entering its turns."""
-        turns_N = part.turns_N.cpu()
-        subtracted_N = torch.where(self._correction_M[turns_N], self._applied_M[turns_N], baseline_N.cpu())
-        advantage_N = (self._rewards_M[turns_N] - subtracted_N) / self._scales_M[turns_N]
+        turns_N, before = part.turns_N.cpu(), applied(part, self.batch)
+        rewards_N, applied_N = new.rewards_N.cpu(), before.rewards_N.cpu()
+        correction_N = self._correction_M[turns_N]
+        subtracted_N = torch.where(correction_N, applied_N, baseline_N.cpu())
+        gained_N = rewards_N - subtracted_N
+        if self._fading != 1:
+            difference_N = self._faded(new) - self._faded(before)
+            gained_N = torch.where(correction_N, difference_N, gained_N)
+        advantage_N = gained_N / self._scales_M[turns_N]
         keep_M = staleness.keep_M & ~self._old_M & ~self._kto_M
+        stale_N = part.versions_N.cpu() < self._oldest
+        self.stale_tokens += int(stale_N.sum())
         self.shifts_M += staleness.shift_M
         for turn in sorted(set(turns_N.tolist())):
             mine_N = turns_N == turn
@@ -49,10 +72,14 @@ class Ledger:
                 float(subtracted_N[mine_N].mean()),
                 float(advantage_N[mine_N].mean()),
                 float(staleness.divergence_M[turn]),
-                self._reason(turn, bool(staleness.keep_M[turn])),
+                self._reason(turn, bool(staleness.keep_M[turn]), bool(stale_N[mine_N].all())),
             )
         device = baseline_N.device
-        return advantage_N.to(device), keep_M[turns_N].to(device)
+        return advantage_N.to(device), (keep_M[turns_N] & ~stale_N).to(device)
+
+    def _faded(self, credit: TokenCredit) -> Tensor:
+        """By how much each token's advantage has the reward in it."""
+        return (credit.rewards_N * fading(credit.episodes_N, self._fading)).cpu()
 
     def late(self, part: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
         """(late_M, gain_M): which turns of the micro-batch train by KTO, and what each gained over what was applied."""
@@ -60,10 +87,12 @@ class Ledger:
         late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
         return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)
 
-    def _reason(self, turn: int, fresh: bool) -> str | None:
+    def _reason(self, turn: int, fresh: bool, stale: bool) -> str | None:
         if bool(self._old_M[turn]):
             return "too_old"
-        return None if fresh else "too_divergent"
+        if not fresh:
+            return "too_divergent"
+        return "too_stale" if stale else None
 
     def _record(self, turn: int, baseline: float, credit: float, divergence: float, dropped: str | None) -> TurnRecord:
         scored = self.batch[turn]
@@ -72,6 +101,7 @@ class Ledger:
             inference_id=scored.inference_id,
             revision=scored.reward.revision,
             reward=scored.reward.value,
+            follow=scored.follow,
             applied_revision=None if scored.applied is None else scored.applied.revision,
             baseline=baseline,
             scale=float(self._scales_M[turn]),

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from core.events import Release
 from core.ids import Version
+from core.settings.learner import MOST_VERSIONS_BEHIND
+
+_REMEMBERED = MOST_VERSIONS_BEHIND + 1
 
 
 @dataclass
@@ -18,12 +21,14 @@ class Lineage:
     versions: list[Version] = field(default_factory=list)
     live: Version | None = None
     refused: set[Version] = field(default_factory=set)
+    released: list[Version] = field(default_factory=list)  # that ever were live, ascending; the newest of them
 
     def follow(self, release: Release) -> None:
         match release.state:
             case "live":
                 self.live = release.version
                 self.refused.discard(release.version)
+                self.released = sorted({*self.released, release.version})[-_REMEMBERED:]
             case "rolled_back" | "rejected":
                 self.refused.add(release.version)
 

@@ -28,14 +28,16 @@ def applied_on(lineage: list[Version], blobs: Blobs) -> dict[InferenceId, Applie
         if not blobs.exists(path):
             continue
         made = manifest.decode(blobs.get(path))
-        moments = {reward.inference_id: reward.decided_at for reward in made.rewards}
+        rewards = {reward.inference_id: reward for reward in made.rewards}
         for record in made.turns:
             if record.dropped is None:
                 applied[record.inference_id] = Applied(
                     revision=record.revision,
                     reward=record.reward,
+                    follow=record.follow,
+                    credits=rewards[record.inference_id].credits,
                     scale=record.scale,
                     version=version,
-                    received_at=moments[record.inference_id],
+                    received_at=rewards[record.inference_id].decided_at,
                 )
     return applied

@@ -5,31 +5,43 @@ from datetime import datetime
 
 import msgspec
 
-from core.events import Completion, Reward
+from core.events import Completion, Credit, Reward
 from core.ids import InferenceId, Version
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """The last revision of a turn that trained on this lineage."""
+    """The last revision of a turn that trained on this lineage. `follow`: what later turns added to the reward."""
 
     revision: int
     reward: float
+    follow: float = 0.0
+    credits: tuple[Credit, ...] = ()
     scale: float  # the advantage was (reward - baseline) / scale
     version: Version
     received_at: datetime  # of the turn: past the longest age limit no correction can come
 
+    @property
+    def worth(self) -> float:
+        return self.reward + self.follow
+
 
 @dataclass(frozen=True)
 class ScoredTurn:
-    """`applied` is set when an earlier revision of the reward trained already: then this is a correction of it."""
+    """`applied` is set when an earlier revision of the reward trained already: then this is a correction of it.
+    `follow`: what turns that continue this one add to its reward (`learner.credit`)."""
 
     turn: Completion
     reward: Reward
     applied: Applied | None = None
+    follow: float = 0.0
 
     @property
     def inference_id(self) -> InferenceId:
         return self.turn.inference_id
+
+    @property
+    def worth(self) -> float:
+        return self.reward.value + self.follow
 
     @property
     def is_correction(self) -> bool:
@@ -39,15 +51,16 @@ class ScoredTurn:
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What an update did with one turn, for the manifest.
 
-    The turn's gradient had the advantage `credit` (mean over its tokens): (reward - baseline) / scale, or for a
-    correction (reward - applied reward) / the recorded scale. `dropped` names why it trained the baseline alone. What
-    trained without importance weights (`learner.kto`), since it came too late for them or by config, is `late`: it has
-    no advantage, and its credit is 0.
+    The turn's gradient had the advantage `credit` (mean over its tokens): (reward + follow - baseline) / scale, or for
+    a correction the difference to what was applied / the recorded scale. `dropped` names why it trained the baseline
+    alone. What trained without importance weights (`learner.kto`), since it came too late for them or by config, is
+    `late`: it has no advantage, and its credit is 0.
     """
 
     inference_id: InferenceId
     revision: int
     reward: float
+    follow: float = 0.0
     applied_revision: int | None
     baseline: float
     scale: float

@@ -67,7 +67,7 @@ class Learner:
         batch = self._due_batch()
         if not batch:
             return len(records)
-        result = update(self._state, batch, self._settings)
+        result = update(self._state, batch, self._settings, self._lineage.released)
         policy = self._publish(self._keep(batch, result))
         self._tidy(policy)
         return len(records) + len(batch)
@@ -119,7 +119,7 @@ class Learner:
 
     def _refuse(self, chosen: Sequence[Reward], found: dict[InferenceId, Completion]) -> bool:
         """Take out what never trains; whether there was any."""
-        refused = {reward.inference_id: refusal(found[reward.inference_id]) for reward in chosen}
+        refused = {reward.inference_id: refusal(found[reward.inference_id], reward) for reward in chosen}
         for reward in chosen:
             if why := refused[reward.inference_id]:
                 self._backlog.remove([reward])
@@ -161,6 +161,8 @@ class Learner:
                 self._backlog.applied[scored.inference_id] = Applied(
                     revision=record.revision,
                     reward=record.reward,
+                    follow=record.follow,
+                    credits=scored.reward.credits,
                     scale=record.scale,
                     version=version,
                     received_at=scored.turn.received_at,
@@ -194,6 +196,7 @@ class Learner:
             lineage=tuple(self._lineage.versions),
             live=self._lineage.live,
             refused=tuple(sorted(self._lineage.refused)),
+            released=tuple(self._lineage.released),
             offsets={str(source): offset for source, offset in self._offsets.items()},
             pending=tuple(self._backlog.pending.values()),
             applied=dict(self._backlog.applied),
@@ -220,6 +223,7 @@ class Learner:
             self._restore(checkpoint)
             self._lineage.live = checkpoint.meta.live
             self._lineage.refused = set(checkpoint.meta.refused)
+            self._lineage.released = list(checkpoint.meta.released)
             self._backlog.pending = {reward.inference_id: reward for reward in checkpoint.meta.pending}
             known = {str(source): source for source in self._offsets}
             self._offsets |= {known[name]: offset for name, offset in checkpoint.meta.offsets.items()}

@@ -1,22 +1,24 @@
-"""Which turns are too stale to train: judged by what staleness does, not by a count of versions.
+"""Which turns are too stale to train: judged by what staleness does before it is counted in versions.
 
 - A turn's divergence: mean k3 between the current policy and the one that sampled it, over its tokens.
 - The effective sample size of a micro-batch's turns under their importance weights, as a share
   (Kish: (sum w)^2 / (n sum w^2), w the exponential of a turn's mean log-ratio); the most divergent turns are left out
   until it is large enough.
 - The age of the outcome, by its kind (`too_old`), which needs no model.
+- On request the number of versions that were released since a token was sampled (`oldest_allowed`).
 
 Legend: N sampled tokens of a micro-batch, M turns of the batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from core.events import Completion, Reward
-from learner.loss import k3
+from core.ids import Version
+from learner.losses.kl import k3
 
 
 @dataclass(frozen=True)
@@ -62,3 +64,10 @@ def too_old(turn: Completion, reward: Reward, limits_s: Mapping[str, float], def
     age_s = ((reward.last_outcome_at or reward.decided_at) - turn.received_at).total_seconds()
     limit_s = max((limits_s.get(name, default_s) for name in reward.components), default=default_s)
     return age_s > limit_s
+
+
+def oldest_allowed(released: Sequence[Version], most_behind: int | None) -> Version:
+    """The oldest version whose tokens have at most so many released ones, of the ascending `released`, after them."""
+    if most_behind is None or len(released) <= most_behind:
+        return Version(0)
+    return released[-1 - most_behind]

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from core.ids import Version
 from core.settings import LearnerSettings
+from learner.credit import credited, with_follow
 from learner.kto import kto_loss
 from learner.ledger import Ledger
-from learner.loss import TokenLosses, token_losses
+from learner.losses import TokenInputs, TokenLosses, token_losses
 from learner.scored import ScoredTurn, TurnRecord
 from learner.sequences import merge
 from learner.staleness import Staleness, judge
@@ -37,13 +39,17 @@ class UpdateResult:
     metrics: dict[str, float]
 
 
-def update(state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSettings) -> UpdateResult:
-    """Change `state` by one step of the optimizer. The same state and batch give the same bits."""
-    rewards_M = torch.tensor([scored.reward.value for scored in batch], device=settings.device)
+def update(
+    state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSettings, released: Sequence[Version] = ()
+) -> UpdateResult:
+    """Change `state` by one step of the optimizer. The same state and batch give the same bits. `released`: versions
+    that were, in ascending order; by them staleness is counted."""
+    batch = with_follow(batch, settings.turn_discount)
+    rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
     state.advantages.begin(batch, rewards_M)
     parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device)
     num_tokens = sum(len(part.targets_N) for part in parts)
-    ledger = Ledger(batch, state.advantages.scale, settings)
+    ledger = Ledger(batch, state.advantages.scale, num_tokens / len(batch), settings, released)
     tally = Tally()
     for part in parts:
         loss, fit = _forward(state, part, ledger, settings, tally)
@@ -63,7 +69,8 @@ def _forward(
     hidden_ND = state.policy.hidden_states(part)
     logprobs_N, entropy_N = state.policy.score(hidden_ND, part)
     anchor_N = _anchor_logprobs(state, part, logprobs_N, ledger, settings)
-    baseline_N, fit = state.advantages.tokens(hidden_ND, part.turns_N)
+    credit = credited(part, ledger.batch)
+    baseline_N, fit = state.advantages.tokens(hidden_ND, credit)
     staleness = judge(
         logprobs_N.detach(),
         part.behaviour_N,
@@ -72,18 +79,9 @@ def _forward(
         max_divergence=settings.max_divergence,
         min_ess=settings.min_ess,
     )
-    advantage_N, keep_N = ledger.enter(part, baseline_N, staleness)
-    losses = token_losses(
-        logprobs_N,
-        entropy_N,
-        part.behaviour_N,
-        anchor_N,
-        advantage_N,
-        keep_N,
-        ratio_cap=settings.ratio_cap,
-        kl_coefficient=settings.kl_coefficient,
-        entropy_coefficient=settings.entropy_coefficient,
-    )
+    advantage_N, keep_N = ledger.enter(part, credit, baseline_N, staleness)
+    given = TokenInputs(logprobs_N, entropy_N, part.behaviour_N, anchor_N, advantage_N, keep_N, part.turns_N)
+    losses = token_losses(given, settings, ledger.tokens_per_turn)
     _count(tally, losses, entropy_N, fit, staleness, len(part.targets_N))
     if ledger.has_kto:
         late_M, gain_M = ledger.late(part, logprobs_N.device)
@@ -127,5 +125,6 @@ def _metrics(tally: Tally, num_tokens: int, num_parts: int, rewards_M: Tensor, l
         "tokens": float(num_tokens),
         "kept_share": len(kept) / len(ledger.batch),
         "limited_turns": float(ledger.limited),
+        "stale_tokens": float(ledger.stale_tokens),
         "divergence": sum(record.divergence for record in ledger.records()) / len(ledger.batch),
     }

@@ -1,10 +1,12 @@
 """The learner."""
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, PositiveFloat, model_validator
 
 from core.settings.section import Section
+
+MOST_VERSIONS_BEHIND: Final = 255
 
 
 class LearnerSettings(Section):
@@ -45,16 +47,51 @@ class LearnerSettings(Section):
     """What `beta` maps onto failure and success, as the reward spec's `clip`; what lies outside counts as an end."""
     value_learning_rate: float = Field(default=2e-3, gt=0)
     """AdamW's, for the value head."""
+    turn_discount: float = Field(default=0.0, ge=0, le=1)
+    """What a turn earns of what the turns that continue it do, of those in the same update; 0: its own reward alone."""
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """What a reward at a turn's end is worth a token earlier (GAE's gamma), with the value head."""
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """How far GAE trusts rewards rather than the value head's word of the next token: 1: rewards alone."""
+    loss: Literal["policy_gradient", "ppo"] = "policy_gradient"
+    """How an advantage moves the policy: by the policy gradient, or by PPO's clipped objective."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """PPO: how far below 1 the ratio to the policy that sampled still counts."""
+    clip_high: float = Field(default=0.2, gt=0)
+    """PPO: how far above 1."""
+    dual_clip: float | None = Field(default=3.0, gt=1)
+    """PPO: ratio from which a token with a negative advantage has no gradient; None: no bound."""
+    correction: Literal["tis", "tis_sequence", "icepop", "geometric", "none"] = "tis"
+    """What is made of the ratio between the policy and the one that sampled a token."""
     ratio_cap: float = Field(default=2.0, ge=1)
     """Truncated importance sampling: the ratio's upper bound."""
+    icepop_band: tuple[PositiveFloat, PositiveFloat] = (0.5, 5.0)
+    """Ratios of tokens that train, with `icepop`."""
+    geometric_band: tuple[PositiveFloat, PositiveFloat] = (0.8, 1.25)
+    """Geometric means of a turn's ratios with which it trains, with `geometric`."""
     kl_coefficient: float = Field(default=0.2, ge=0)
-    """Weight of the k3 estimate of the KL divergence to the anchor, in the loss."""
+    """Weight of the estimated KL divergence to the anchor."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How it is estimated."""
+    kl_placement: Literal["loss", "reward"] = "loss"
+    """Where it stands."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus in the loss."""
+    policy_normaliser: Literal["token", "sequence", "constant"] = "token"
+    """Over what the policy's term of the loss is averaged: all sampled tokens, each turn's own and then the turns, or
+    the turns times a constant."""
+    kl_normaliser: Literal["token", "sequence", "constant"] = "token"
+    """The same for the KL in the loss."""
+    entropy_normaliser: Literal["token", "sequence", "constant"] = "token"
+    """The same for the entropy."""
+    normaliser_tokens: int = Field(default=32, ge=1)
+    """The constant."""
     max_divergence: float = Field(default=0.5, gt=0)
     """A turn whose mean k3 between behaviour and current policy is larger does not train."""
     min_ess: float = Field(default=0.3, ge=0, le=1)
     """Smallest effective sample size of a batch's turns, as a share; the most divergent are left out until it holds."""
+    max_versions_behind: int | None = Field(default=None, ge=0, le=MOST_VERSIONS_BEHIND)
+    """Tokens since whose version more versions than this were released do not train; None: no bound."""
     max_outcome_age_s: dict[str, float] = Field(default={})
     """Age, by name of outcome, past which a reward comes too late for importance weights: see `late`."""
     default_max_age_s: float = Field(default=86400.0, gt=0)
@@ -84,4 +121,29 @@ class LearnerSettings(Section):
         low, high = self.reward_range
         if low >= high:
             raise ValueError("reward_range: the lower end does not lie below the upper one")
+        self._bands_hold_one()
+        for name in ("discount", "gae_lambda"):
+            if getattr(self, name) != 1 and self.advantage != "value":
+                raise ValueError(
+                    f"{name}: advantage = {self.advantage} knows one baseline a turn; value has one a token"
+                )
+        if self.loss == "ppo" and self.correction in ("tis", "tis_sequence"):
+            raise ValueError(f"correction: {self.correction} would count the ratio twice: ppo has it in itself")
+        self._kl_has_a_gradient()
         return self
+
+    def _bands_hold_one(self) -> None:
+        for name, (low, high) in (("icepop_band", self.icepop_band), ("geometric_band", self.geometric_band)):
+            if not low <= 1 <= high:
+                raise ValueError(f"{name}: 1, the ratio of an unchanged policy, lies outside")
+
+    def _kl_has_a_gradient(self) -> None:
+        """See docs/decisions/0014-kl-placement.md."""
+        if self.kl_placement == "loss" and self.kl_estimator == "k1":
+            raise ValueError(
+                "kl_estimator: k1 in the loss has no gradient in expectation; k2 or k3 has, or k1 in the reward"
+            )
+        if self.kl_placement == "reward" and self.kl_estimator != "k1":
+            raise ValueError(f"kl_estimator: {self.kl_estimator} in the reward does not pull to the anchor; k1 does")
+        if self.kl_placement == "reward" and self.kl_normaliser != self.policy_normaliser:
+            raise ValueError("kl_normaliser: in the reward the KL is averaged by policy_normaliser")

@@ -15,7 +15,14 @@ __all__ = ["Advantages", "make_advantages"]
 def make_advantages(settings: LearnerSettings, hidden_size: int) -> Advantages:
     match settings.advantage:
         case "value":
-            return ValueHead(hidden_size, settings.value_learning_rate, settings.seed, settings.device)
+            return ValueHead(
+                hidden_size,
+                settings.value_learning_rate,
+                settings.seed,
+                settings.device,
+                gamma=settings.discount,
+                lam=settings.gae_lambda,
+            )
         case "ema":
             return EmaBaseline(settings.ema_decay)
         case "beta":

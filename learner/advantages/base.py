@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from learner.credit import TokenCredit
 from learner.scored import ScoredTurn
 
 MIN_SCALE = 0.05  # rewards of a batch may all be alike
@@ -26,7 +27,7 @@ class Advantages(Protocol):
         """What advantages of this batch are divided by."""
         ...
 
-    def tokens(self, hidden_ND: Tensor, turns_N: Tensor) -> tuple[Tensor, Tensor]:
+    def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         """(baseline_N, loss of the baseline's own fit, a scalar to be added and differentiated)."""
         ...
 
@@ -48,8 +49,8 @@ class TurnBaseline:
         self._batch: Sequence[ScoredTurn] = ()
         self._baselines_M = torch.zeros(0)
 
-    def tokens(self, hidden_ND: Tensor, turns_N: Tensor) -> tuple[Tensor, Tensor]:
-        return self._baselines_M[turns_N], hidden_ND.new_zeros(())
+    def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
+        return self._baselines_M[credit.turns_N], hidden_ND.new_zeros(())
 
     def end(self, shifts_M: Tensor) -> None:
         pass

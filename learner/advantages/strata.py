@@ -27,6 +27,6 @@ class StratumAverages:
 
     def learn(self, batch: Sequence[ScoredTurn]) -> None:
         for scored in batch:
-            key, reward = stratum(scored), scored.reward.value
+            key, reward = stratum(scored), scored.worth
             before = self.averages.get(key, reward)
             self.averages[key] = self._decay * before + (1 - self._decay) * reward

@@ -1,5 +1,5 @@
 """A value head: the reward to be expected, read from the hidden state that predicts each token (PPO's critic,
-arXiv:1707.06347, on a detached trunk). A = (R - V(h_t)) / std(R).
+arXiv:1707.06347, on a detached trunk). A = (R - V(h_t)) / std(R), or by GAE; it is fitted to A + V.
 
 Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size.
 """
@@ -11,29 +11,35 @@ import torch
 from torch import Tensor, nn
 
 from learner.advantages.base import batch_scale
+from learner.advantages.gae import advantages
+from learner.credit import TokenCredit
 from learner.scored import ScoredTurn
 
 _WIDTH = 64
 
 
 class ValueHead:
-    def __init__(self, hidden_size: int, learning_rate: float, seed: int, device: str) -> None:
+    def __init__(
+        self, hidden_size: int, learning_rate: float, seed: int, device: str, gamma: float = 1.0, lam: float = 1.0
+    ) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self._head = nn.Sequential(nn.Linear(hidden_size, _WIDTH), nn.GELU(), nn.Linear(_WIDTH, 1)).to(device)
         nn.init.zeros_(self._head[2].weight)
         self._optimizer = torch.optim.AdamW(self._head.parameters(), lr=learning_rate, foreach=True)
-        self._rewards_M = torch.zeros(0)
+        self._gamma, self._lam = gamma, lam
         self.scale = 1.0
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
-        self._rewards_M = rewards_M
         self.scale = batch_scale(rewards_M)
 
-    def tokens(self, hidden_ND: Tensor, turns_N: Tensor) -> tuple[Tensor, Tensor]:
+    def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         values_N = self._head(hidden_ND.detach())[:, 0]
-        fit = nn.functional.mse_loss(values_N, self._rewards_M[turns_N])
-        return values_N.detach(), fit
+        if self._gamma == self._lam == 1:
+            return values_N.detach(), nn.functional.mse_loss(values_N, credit.rewards_N)
+        advantages_N = advantages(values_N.detach(), credit, self._gamma, self._lam)
+        fit = nn.functional.mse_loss(values_N, advantages_N + values_N.detach())
+        return credit.rewards_N - advantages_N, fit
 
     def end(self, shifts_M: Tensor) -> None:
         self._optimizer.step()

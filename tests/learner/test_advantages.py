@@ -21,6 +21,7 @@ from learner.advantages.leave_one_out import LeaveOneOut
 from learner.advantages.raw import RawReward
 from learner.advantages.strata import stratum
 from learner.advantages.value import ValueHead
+from learner.credit import TokenCredit
 from learner.scored import ScoredTurn
 
 HIDDEN = 8
@@ -31,12 +32,17 @@ def turns(rewards: list[float], workload: str = "write") -> list[ScoredTurn]:
     return [ScoredTurn(turn, make_reward(turn, value)) for turn, value in zip(made, rewards, strict=True)]
 
 
+def a_token_each(rewards_M: Tensor) -> TokenCredit:
+    turns_N = torch.arange(len(rewards_M))
+    return TokenCredit(turns_N, rewards_M, turns_N)
+
+
 def run(advantages: Advantages, batch: list[ScoredTurn], hidden_ND: Tensor | None = None) -> Tensor:
     """One update of the baseline; a token a turn. Returns the advantages."""
     rewards_M = torch.tensor([scored.reward.value for scored in batch])
     advantages.begin(batch, rewards_M)
     hidden_ND = torch.zeros(len(batch), HIDDEN) if hidden_ND is None else hidden_ND
-    baseline_N, fit = advantages.tokens(hidden_ND, torch.arange(len(batch)))
+    baseline_N, fit = advantages.tokens(hidden_ND, a_token_each(rewards_M))
     if fit.requires_grad:
         fit.backward()
     advantages.end(torch.zeros(len(batch)))
@@ -113,9 +119,9 @@ def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
 
 def test_the_value_head_does_not_reach_into_the_policy() -> None:
     head = value_head()
-    head.begin(batch := turns([1.0, 0.0]), torch.tensor([1.0, 0.0]))
+    head.begin(turns([1.0, 0.0]), torch.tensor([1.0, 0.0]))
     hidden_ND = torch.randn(2, HIDDEN, requires_grad=True)
-    baseline_N, fit = head.tokens(hidden_ND, torch.arange(len(batch)))
+    baseline_N, fit = head.tokens(hidden_ND, a_token_each(torch.tensor([1.0, 0.0])))
     fit.backward()
     assert hidden_ND.grad is None
     assert not baseline_N.requires_grad

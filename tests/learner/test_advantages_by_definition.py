@@ -18,6 +18,7 @@ from learner.advantages.beta import BetaBaseline
 from learner.advantages.ema import EmaBaseline
 from learner.advantages.leave_one_out import LeaveOneOut
 from learner.advantages.raw import RawReward
+from learner.credit import TokenCredit
 from learner.scored import ScoredTurn
 
 Floats = np.ndarray  # of float64
@@ -51,7 +52,8 @@ def learned(advantages: Advantages, stream: list[list[One]]) -> list[Floats]:
         turns = [scored(one) for one in batch]
         rewards_M = torch.tensor([one.reward for one in batch])
         advantages.begin(turns, rewards_M)
-        baseline_N, _ = advantages.tokens(torch.zeros(len(batch), 2), torch.arange(len(batch)))
+        turns_N = torch.arange(len(batch))
+        baseline_N, _ = advantages.tokens(torch.zeros(len(batch), 2), TokenCredit(turns_N, rewards_M, turns_N))
         found.append(((rewards_M - baseline_N) / advantages.scale).double().numpy())
         advantages.end(torch.tensor([one.shift for one in batch], dtype=torch.float64))
     return found

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from logged_world import MODEL, TEMPERATURE, make_reward, make_turn
 from torch import Tensor
 
-from learner.loss import TokenLosses, k3, token_losses
+from core.settings import LearnerSettings
+from learner.losses import TokenInputs, TokenLosses, token_losses
+from learner.losses.kl import k3
 from learner.policy_model import PolicyModel
 from learner.scored import ScoredTurn
 from learner.sequences import merge
 from learner.tensors import micro_batches
-
-OPTIONS = {"ratio_cap": 2.0, "kl_coefficient": 0.0, "entropy_coefficient": 0.0}
 
 
 def losses(
@@ -28,15 +28,16 @@ def losses(
     **options: float,
 ) -> TokenLosses:
     n = len(behaviour)
-    return token_losses(
+    given = TokenInputs(
         logprobs_N,
         torch.tensor(entropy or [0.0] * n),
         torch.tensor(behaviour),
         torch.tensor(anchor or behaviour),
         torch.tensor(advantage),
         torch.tensor(keep or [True] * n),
-        **{**OPTIONS, **options},
+        torch.zeros(n, dtype=torch.long),
     )
+    return token_losses(given, LearnerSettings(**{"kl_coefficient": 0.0, **options}), float(n))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("temperature", [TEMPERATURE, 1.0])

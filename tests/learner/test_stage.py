@@ -1,11 +1,13 @@
 """The loop: rewards become versions, deterministically, once, on one lineage."""
 
+import math
 from collections.abc import Callable
 
 import pytest
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
 from core.errors import ConfigError
+from core.events import Segment
 from core.ids import Version
 from core.ports import WeightsRef
 from core.store import policies
@@ -122,14 +124,21 @@ def test_what_may_not_train_does_not(make_world: MakeWorld) -> None:
     world = make_world("a")
     learner = world.learner()
     world.tell(*logged_past(8))
-    barred = [make_turn(30, learn=False), make_turn(31, trainable=False, untrainable_reasons=("top_p",))]
-    world.tell(*[(turn, make_reward(turn, 1.0)) for turn in barred])
+    whole = make_turn(34)
+    barred = [
+        make_turn(30, learn=False),
+        make_turn(31, trainable=False, untrainable_reasons=("top_p",)),
+        make_turn(32, logprobs=(math.nan, *make_turn(32).logprobs[1:])),
+        make_turn(33, segments=(Segment(start=0, end=12, kind="forced"),)),
+    ]
+    world.tell(*[(turn, make_reward(turn, 1.0)) for turn in barred], (whole, make_reward(whole, math.inf)))
+    barred.append(whole)
     world.tell(*logged_past(16, seed=9))
     settle(learner)
     trained = {record.inference_id for one in manifests(world) for record in one.turns}
     assert not trained & {turn.inference_id for turn in barred}
     drops = {why for one in manifests(world) for why in one.drops}
-    assert drops == {"no_consent", "untrainable"}
+    assert drops == {"no_consent", "untrainable", "not_finite", "empty"}
     learner.close()
 
 

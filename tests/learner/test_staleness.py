@@ -1,14 +1,25 @@
 """What is too stale to train."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from logged_world import make_reward, make_turn
+from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
-from learner.staleness import Staleness, effective_share, judge, too_old
+from core.events import VersionSpan
+from core.ids import Version
+from core.settings import LearnerSettings
+from learner.credit import credited
+from learner.ledger import Ledger
+from learner.scored import ScoredTurn
+from learner.sequences import merge
+from learner.staleness import Staleness, effective_share, judge, oldest_allowed, too_old
+from learner.tensors import micro_batches
+
+MakeWorld = Callable[[str], World]
 
 
 def judged(shifts: list[float], *, max_divergence: float = 0.5, min_ess: float = 0.0, tokens: int = 3) -> Staleness:
@@ -80,3 +91,47 @@ def test_age_is_bounded_by_the_kind_of_outcome() -> None:
     assert too_old(turn, late, {"accepted": 50.0}, 1000.0)
     assert not too_old(turn, late, {"accepted": 5000.0}, 1.0)
     assert not too_old(turn, late, {"edited": 1.0}, 1000.0)  # another kind
+
+
+def versions(*numbers: int) -> list[Version]:
+    return [Version(number) for number in numbers]
+
+
+@given(st.lists(st.integers(1, 30), unique=True).map(sorted), st.integers(0, 30), st.integers(0, 5) | st.none())
+def test_staleness_is_counted_in_released_versions(released: list[int], version: int, most: int | None) -> None:
+    after = sum(other > version for other in released)
+    allowed = version >= oldest_allowed(versions(*released), most)
+    assert allowed == (most is None or after <= most)
+
+
+@pytest.mark.parametrize(("most", "kept"), [(None, 12), (2, 12), (1, 7), (0, 2)])
+def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, kept: int) -> None:
+    spans = [VersionSpan(start=a, end=b, version=Version(v)) for a, b, v in ((0, 5, 2), (5, 10, 3), (10, 12, 7))]
+    turn = make_turn(0, policy_versions=tuple(spans))
+    batch = [ScoredTurn(turn, make_reward(turn, 1.0))]
+    (part,) = micro_batches(merge(batch), batch, 512, "cpu")
+    ledger = Ledger(batch, 1.0, 12.0, LearnerSettings(max_versions_behind=most), versions(1, 2, 3, 7))
+    fresh = judge(part.behaviour_N, part.behaviour_N, part.turns_N, 1, max_divergence=1.0, min_ess=0.0)
+    _, keep_N = ledger.enter(part, credited(part, batch), torch.zeros(12), fresh)
+    assert keep_N.tolist() == [False] * (12 - kept) + [True] * kept
+    assert ledger.stale_tokens == 12 - kept
+    assert ledger.any_kept
+
+
+def test_turns_of_versions_long_gone_do_not_train(make_world: MakeWorld) -> None:
+    """Releases that were heard before a restart count after it."""
+    world = make_world("a")
+    for seed in range(2):
+        learner = world.learner(max_versions_behind=0)
+        world.tell(*logged_past(8, seed))
+        settle(learner)
+        if seed == 0:
+            world.release(2)
+            world.tell(*logged_past(8, 7))
+            settle(learner)
+        learner.close()
+    assert [{record.dropped for record in one.turns} for one in manifests(world)] == [
+        {None},
+        {"too_stale"},
+        {"too_stale"},
+    ]

@@ -1,0 +1,70 @@
+"""The loss per sampled token, its terms put together:
+
+    loss = policy (see `policy`) + beta * KL to the anchor (see `kl`) - eta * entropy
+
+each by its own normaliser. With the KL in the reward, what each token is rewarded with instead is
+-beta * (k1 of itself and of the tokens after it in its turn), not divided by the scale of advantages.
+
+Legend: N sampled tokens of a micro-batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core.settings import LearnerSettings
+from learner.credit import to_go
+from learner.losses.kl import estimate, k1, k3
+from learner.losses.normalisers import normalised
+from learner.losses.policy import policy_loss
+
+
+@dataclass(frozen=True)
+class TokenInputs:
+    """Each [N]. `logprobs_N` and `entropy_N` have a gradient. `turns_N` says whose a token is: a turn's stand
+    together, in order."""
+
+    logprobs_N: Tensor
+    entropy_N: Tensor
+    behaviour_N: Tensor
+    anchor_N: Tensor
+    advantage_N: Tensor
+    keep_N: Tensor
+    turns_N: Tensor
+
+
+@dataclass(frozen=True)
+class TokenLosses:
+    """Each [N]; `loss_N` has a gradient, the rest are figures. `truncated_N`: where a bound of the policy's term took
+    effect."""
+
+    loss_N: Tensor
+    ratio_N: Tensor
+    k3_N: Tensor
+    truncated_N: Tensor
+
+
+def token_losses(given: TokenInputs, settings: LearnerSettings, tokens_per_turn: float) -> TokenLosses:
+    """To be summed and divided by the update's number of tokens, of which there are `tokens_per_turn` in the mean.
+    Tokens where `keep_N` is false contribute nothing."""
+    logprobs_N, turns_N, constant = given.logprobs_N, given.turns_N, settings.normaliser_tokens
+    policy_N, changed_N = policy_loss(logprobs_N, given.behaviour_N, _advantage(given, settings), turns_N, settings)
+    loss_N = normalised(policy_N, settings.policy_normaliser, turns_N, tokens_per_turn, constant)
+    if settings.kl_placement == "loss":
+        kl_N = settings.kl_coefficient * estimate(settings.kl_estimator, logprobs_N, given.anchor_N)
+        loss_N = loss_N + normalised(kl_N, settings.kl_normaliser, turns_N, tokens_per_turn, constant)
+    if settings.entropy_coefficient:
+        entropy_N = settings.entropy_coefficient * given.entropy_N
+        loss_N = loss_N - normalised(entropy_N, settings.entropy_normaliser, turns_N, tokens_per_turn, constant)
+    loss_N = torch.where(given.keep_N, loss_N, 0.0)
+    figures_N = logprobs_N.detach()
+    ratio_N = (figures_N - given.behaviour_N).exp()
+    return TokenLosses(loss_N, ratio_N, k3(figures_N, given.anchor_N), changed_N & given.keep_N)
+
+
+def _advantage(given: TokenInputs, settings: LearnerSettings) -> Tensor:
+    if settings.kl_placement == "loss" or settings.kl_coefficient == 0:
+        return given.advantage_N
+    cost_N = k1(given.logprobs_N.detach(), given.anchor_N)
+    return given.advantage_N - settings.kl_coefficient * to_go(cost_N, given.turns_N, 1.0)

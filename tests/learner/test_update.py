@@ -1,0 +1,99 @@
+"""The update as a whole: by default, it is what is written out here, bit for bit.
+
+Legend: N sampled tokens of a micro-batch, M turns of the batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from logged_world import MODEL, logged_past
+from torch import Tensor, nn
+
+from core.settings import LearnerSettings
+from learner.scored import ScoredTurn
+from learner.sequences import merge
+from learner.state import LearnerState, make_state
+from learner.tensors import MicroBatch, micro_batches
+from learner.update import update
+
+DEFAULT = LearnerSettings(max_divergence=1e9, min_ess=0.0)  # nothing is left out
+
+
+def some_batch(seed: int, count: int = 16) -> list[ScoredTurn]:
+    return [ScoredTurn(turn, reward) for turn, reward in logged_past(count, seed)]
+
+
+class ByHand:
+    """The policy gradient with truncated ratios, a value head, and k3 in the loss, over all tokens."""
+
+    def __init__(self) -> None:
+        self.state = make_state(MODEL, DEFAULT)
+        hidden = self.state.policy.hidden_size
+        self.value = nn.Sequential(nn.Linear(hidden, 64), nn.GELU(), nn.Linear(64, 1))
+        self.value.load_state_dict(self.state.advantages.state_dict()["head"])
+        self.optimizer = torch.optim.AdamW(self.value.parameters(), lr=2e-3, foreach=True)
+
+    def step(self, batch: Sequence[ScoredTurn]) -> None:
+        rewards_M = torch.tensor([scored.reward.value for scored in batch])
+        parts = micro_batches(merge(batch), batch, 1024, "cpu")
+        num_tokens = sum(len(part.targets_N) for part in parts)
+        for part in parts:
+            loss_N, fit = self._losses(part, rewards_M)
+            (loss_N.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)).backward()
+        nn.utils.clip_grad_norm_(self.state.policy.parameters(), 1.0)
+        for optimizer in (self.state.optimizer, self.optimizer):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def _losses(self, part: MicroBatch, rewards_M: Tensor) -> tuple[Tensor, Tensor]:
+        policy, anchor = self.state.policy, self.state.anchor
+        hidden_ND = policy.hidden_states(part)
+        logprobs_N, _ = policy.score(hidden_ND, part)
+        with torch.no_grad():
+            anchor_N, _ = anchor.score(anchor.hidden_states(part), part)
+        values_N = self.value(hidden_ND.detach())[:, 0]
+        advantage_N = (rewards_M[part.turns_N] - values_N.detach()) / torch.tensor(float(rewards_M.std()))
+        ratio_N = (logprobs_N.detach() - part.behaviour_N).exp().clamp(max=2.0)
+        gap_N = anchor_N - logprobs_N
+        loss_N = -ratio_N * advantage_N * logprobs_N + 0.2 * (gap_N.exp() - 1 - gap_N)
+        return loss_N, nn.functional.mse_loss(values_N, rewards_M[part.turns_N])
+
+
+def weights(state: LearnerState) -> list[Tensor]:
+    return [parameter.detach() for parameter in state.policy.parameters()]
+
+
+def test_the_default_update_bit_for_bit() -> None:
+    by_hand, state = ByHand(), make_state(MODEL, DEFAULT)
+    for seed in range(3):
+        by_hand.step(some_batch(seed))
+        result = update(state, some_batch(seed), DEFAULT)
+        assert all(record.dropped is None for record in result.records)
+    assert all(map(torch.equal, weights(state), weights(by_hand.state)))
+    assert not all(map(torch.equal, weights(state), weights(make_state(MODEL, DEFAULT))))
+
+
+def trained(**options: Any) -> list[Tensor]:
+    settings = LearnerSettings(**options)
+    state = make_state(MODEL, settings)
+    for seed in range(2):
+        metrics = update(state, some_batch(seed, 6), settings).metrics
+        assert all(map(torch.isfinite, map(torch.tensor, metrics.values())))
+    return weights(state)
+
+
+def test_every_choice_trains() -> None:
+    """And differs from the default."""
+    usual = trained()
+    for options in (
+        {"advantage": "beta"},
+        {"advantage": "leave_one_out"},
+        {"loss": "ppo", "correction": "none", "clip_low": 0.01, "clip_high": 0.01},
+        {"correction": "geometric", "geometric_band": (0.999, 1.001)},
+        {"kl_estimator": "k1", "kl_placement": "reward"},
+        {"gae_lambda": 0.95, "discount": 0.99},
+    ):
+        found = trained(**options)
+        assert not all(map(torch.equal, found, usual)), options
+        assert all(bool(torch.isfinite(weight).all()) for weight in found), options
