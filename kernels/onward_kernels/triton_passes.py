@@ -93,7 +93,7 @@ def _set(head: Head) -> dict[str, bool | float]:
 
 
 def blocks(multiplied: torch.dtype, masked: bool) -> dict[str, int]:
-    """As large as registers hold without spilling (`cuobjdump --dump-resource-usage`, for Hopper)."""
+    """As large as registers hold: at most 16 bytes spill (`cuobjdump --dump-resource-usage`, for Hopper)."""
     if multiplied == torch.float32:
         return {"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_D": 32, "num_warps": 8}
     return {"BLOCK_N": 64, "BLOCK_V": 64 if masked else 128, "BLOCK_D": 64, "num_warps": 8}
