@@ -299,13 +299,14 @@ def replay(
     seed: int | None = None,
     from_: From = None,
     to: To = None,
+    holdout: Annotated[float, Parameter(help="Share of users to judge the candidate by, not to learn from.")] = 0.0,
     set_: Set = None,
 ) -> None:
     """Score and train again from a directory's log and archive, from the anchor, into OUT: a candidate, report.json and
     report.png of what was learned; prints the digests. `--set learner.advantage=ema` tries another learner."""
     from onward.replay import replay_log
 
-    print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides_of(set_)), indent=2))
+    print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides_of(set_), holdout), indent=2))
 
 
 @app.command

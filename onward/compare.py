@@ -14,11 +14,14 @@ _FIGURES = ("reward", "kl", "entropy", "ratio", "truncated", "kept_share", "dive
 
 
 def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict[str, Any]:
-    """Prints both; returns `same` (what both have), `settings` (what differs) and `figures`, by name as pairs. Raises
-    ConfigError where either is no replay."""
+    """Prints both; returns `same` (what both have), `settings` (what differs), `figures`, by name as pairs, and
+    `refused`: why users held out tell nothing. Raises ConfigError where either is no replay."""
     a, b = read(first), read(second)
     compared = {
-        "same": {name: a[name] == b[name] for name in ("from", "to", "spec", "rewards_digest", "weights_digest")},
+        "same": {
+            name: a[name] == b[name] for name in ("from", "to", "spec", "holdout", "rewards_digest", "weights_digest")
+        },
+        "refused": tuple((report["held_out"] or {}).get("refused") for report in (a, b)),
         "settings": dict(_different(a["learner"], b["learner"])),
         "figures": dict(_figures(a, b)),
     }
@@ -44,6 +47,11 @@ def _figures(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, tuple[
         yield f"{name}, last {_TAIL} updates", (_tail(a, name), _tail(b, name))
     for stratum in sorted(a["strata"].keys() | b["strata"].keys()):
         yield f"reward, {stratum}", (_reward(a, stratum), _reward(b, stratum))
+    for name in ("snips", "clipped", "dr"):
+        for bound in ("low", "value", "high"):
+            pair = (_gain(a, name, bound), _gain(b, name, bound))
+            if pair != (None, None):
+                yield f"gain on users held out, {name}, {bound}", pair
 
 
 def _sum(report: dict[str, Any], name: str) -> float:
@@ -60,6 +68,12 @@ def _reward(report: dict[str, Any], stratum: str) -> float | None:
     return None if found is None else float(found["reward"])
 
 
+def _gain(report: dict[str, Any], estimator: str, bound: str) -> float | None:
+    """Over what was earned on the same turns."""
+    found = (report["held_out"] or {}).get("gains", {}).get(estimator)
+    return None if found is None else float(found[bound])
+
+
 def _show(console: Console, compared: dict[str, Any], names: tuple[str, str]) -> None:
     same = compared["same"]
     period = same["from"] and same["to"]
@@ -68,6 +82,9 @@ def _show(console: Console, compared: dict[str, Any], names: tuple[str, str]) ->
         console.print("[yellow]other reward specs[/]: rewards are not in the same measure")
     if same["weights_digest"]:
         console.print("the same weights, bit for bit")
+    for name, why in zip(names, compared["refused"], strict=True):
+        if why is not None:
+            console.print(f"{name}: users held out tell nothing of it: {why}")
     table = Table("", *names)
     for name, pair in compared["settings"].items():
         table.add_row(f"learner.{name}", *map(str, pair))

@@ -25,6 +25,7 @@ from core.store import policies, turns
 from ingest.history import History
 from learner.probe import probe_of_model
 from learner.stage import Learner
+from onward.held_out import judge, split
 from onward.history import open_history, period, require_directory
 from onward.replay_report import draw, report_of, summary, write
 from onward.wiring import Foundation, open_foundation, open_offline
@@ -40,11 +41,15 @@ def replay_log(
     begin: str | None = None,
     end: str | None = None,
     overrides: Mapping[str, str] | None = None,
+    holdout: float = 0.0,
 ) -> dict[str, Any]:
     """What was logged from `begin` to before `end`. `spec`, `seed` and what `overrides` leaves open default to the
-    directory's own. What was learned, update by update, goes into report.json and report.png of `out`. Raises
-    ConfigError when `out` is in use already, or naming the option at fault."""
+    directory's own. `holdout`: the share of users that the candidate does not learn from, and is judged by. What was
+    learned, update by update, goes into report.json and report.png of `out`. Raises ConfigError when `out` is in use
+    already, or naming the option at fault."""
     require_directory(directory)
+    if not 0 <= holdout < 1:
+        raise ConfigError(f"--holdout {holdout:g}: want a share from 0 to below 1")
     times = period(begin, end)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: not empty")
@@ -58,8 +63,13 @@ def replay_log(
         with closing(open_offline(out)) as target:
             records = _with_turns(history, target)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
-            _learn(source, target, rewards, settings)
-            report = report_of(target, rewards, reward_spec, settings, (first, last))
+            learned, held = split(rewards, holdout, target)
+            _learn(source, target, learned, settings)
+            judged = judge(target, source.model, held, reward_spec, settings) if holdout else None
+            report = report_of(target, rewards, reward_spec, settings, (first, last)) | {
+                "holdout": holdout,
+                "held_out": judged,
+            }
     write(report, out)
     draw(report, out / "report.png")
     return summary(report)

@@ -114,11 +114,22 @@ def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
     compared = compare_replays(own, other)
     shown = capsys.readouterr().out
     assert compared["settings"] == {"advantage": ("value", "ema")}
-    assert compared["same"] == {"from": True, "to": True, "spec": True, "rewards_digest": True, "weights_digest": False}
+    assert [name for name, same in compared["same"].items() if not same] == ["weights_digest"]
     assert compared["figures"]["rewards"] == (COUNT, COUNT)
     assert "learner.advantage" in shown
     with pytest.raises(ConfigError, match=r"nothing/report\.json: no such file"):
         compare_replays(own, tmp_path / "nothing")
+
+
+def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str, Path], tmp_path: Path) -> None:
+    replay_log(directories["log"], tmp_path / "half", None, None, holdout=0.5)
+    report = json.loads((tmp_path / "half" / "report.json").read_text())
+    held = report["held_out"]
+    assert 0 < held["turns"] < COUNT
+    assert sum(update["turns"] for update in report["updates"]) <= COUNT - held["turns"]
+    assert "users, not 30" in held["refused"]
+    with pytest.raises(ConfigError, match="--holdout 1: want a share"):
+        replay_log(directories["log"], tmp_path / "all", None, None, holdout=1.0)
 
 
 @pytest.mark.parametrize(
