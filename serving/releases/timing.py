@@ -11,6 +11,7 @@ from core.events import PolicyVersion
 from core.ids import Version
 
 _REMEMBERED = 100_000
+_QUANTILES = (0.5, 0.99)
 
 
 class LoopTimer:
@@ -24,6 +25,7 @@ class LoopTimer:
         self._arrivals: dict[Version, tuple[Version | None, tuple[datetime, ...]]] = {}  # parent, and its own outcomes
         self._spoke: dict[Version, datetime] = {}  # before it was known what they learned
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._told = True  # the quantiles are those of all seconds
 
     def published(self, policy: PolicyVersion) -> None:
         with self._lock:
@@ -39,6 +41,7 @@ class LoopTimer:
                 return
             seconds = [(at - arrival).total_seconds() for arrival in self._take(version)]
             self._seconds += seconds
+            self._told = self._told and not seconds
         for value in seconds:
             telemetry.FEEDBACK_TO_SERVED_SECONDS.observe(value)
 
@@ -54,10 +57,10 @@ class LoopTimer:
         return taken
 
     def publish_quantiles(self) -> None:
-        """Off the engine's thread: it takes milliseconds once there are many."""
+        """Where there is something new: it takes milliseconds once there are many. Off the engine's thread."""
         with self._lock:
-            values = np.array(self._seconds)
+            values = np.array(() if self._told else self._seconds)
+            self._told = True
         if len(values):
-            for quantile in (0.5, 0.99):
-                value = float(np.quantile(values, quantile))
-                telemetry.FEEDBACK_TO_SERVED_QUANTILE.labels(quantile=str(quantile)).set(value)
+            for quantile, value in zip(_QUANTILES, np.quantile(values, _QUANTILES), strict=True):
+                telemetry.FEEDBACK_TO_SERVED_QUANTILE.labels(quantile=str(quantile)).set(float(value))
