@@ -26,7 +26,7 @@ class Condition:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._stage: Stage | None = None
+        self._stage: Stateful | None = None
         self._waits_for = "starting"
         self.is_waiting = False
 
@@ -35,11 +35,10 @@ class Condition:
         self._stage, self._waits_for, self.is_waiting = None, str(error), True
 
     def is_of(self, stage: Stage) -> None:
-        self._stage, self.is_waiting = stage, False
+        self._stage = stage if isinstance(stage, Stateful) else None  # slow to ask: not at every step
+        self._waits_for, self.is_waiting = OK, False
 
     def now(self) -> str:
         """`ok`, or what is wrong. From any thread."""
         stage = self._stage
-        if stage is None:
-            return self._waits_for
-        return stage.state if isinstance(stage, Stateful) else OK
+        return self._waits_for if stage is None else stage.state
