@@ -11,7 +11,7 @@ from onward.layout import Layout
 
 def write_address(path: Path, url: str, urls: list[str] | None = None) -> None:
     """Of this process."""
-    path.write_text(json.dumps({"pid": os.getpid(), "url": url, "urls": urls or [url]}))
+    _write_whole(path, json.dumps({"pid": os.getpid(), "url": url, "urls": urls or [url]}))
 
 
 def announce(path: Path, url: str) -> None:
@@ -20,7 +20,12 @@ def announce(path: Path, url: str) -> None:
     if path.suffix == ".json":
         write_address(path, url)
     else:
-        path.write_text(str(os.getpid()))
+        write_pid(path)
+
+
+def write_pid(path: Path) -> None:
+    """This process's."""
+    _write_whole(path, str(os.getpid()))
 
 
 def own_address(layout: Layout) -> Path:
@@ -46,6 +51,13 @@ def find_urls(directory: Path) -> list[str]:
         if _is_alive(found["pid"]):
             return [str(url) for url in found["urls"]]
     raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Who looks while it is written finds nothing, or all of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def _name(pid: int | str) -> str:

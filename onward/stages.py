@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TypeVar
 
 from core.errors import Unavailable
+from onward.addresses import write_pid
 from onward.condition import AGAIN_S, Condition
 from onward.layout import Layout
 from onward.locks import exclusive
@@ -218,7 +219,7 @@ def _readiness(layout: Layout, child: str | None) -> Iterator[Callable[[bool], N
     def tell(is_ready: bool) -> None:
         nonlocal was_ready
         if is_ready and not was_ready:
-            file.write_text(str(os.getpid()))
+            write_pid(file)
         elif was_ready and not is_ready:
             file.unlink(missing_ok=True)
         was_ready = is_ready

@@ -62,7 +62,7 @@ def test_keys_come_as_tables(file: Callable[[str], Path]) -> None:
         ("[nonsense]\n", "nonsense: Extra"),
         ("[ingest]\npartitions = 0\n", r"ingest\.partitions: "),
         ("[ingest]\npartitions = 'many'\n", r"ingest\.partitions: "),
-        ("[learner]\nadvantage = 'raw'\n", r"learner\.advantage: "),
+        ("[learner]\nadvantage = 'best'\n", r"learner\.advantage: "),
         ("mode = 'quantum'\n", "mode: "),
         ("[[api.keys]]\nkey = 'secret-key'\nnamespace = 'n'\nscope = ['chat']\n", r"api\.keys\.0\.scope: Extra"),
         ("api = 3\n", "api: "),

@@ -35,7 +35,7 @@ def changed(turns: LoggedTurns, **columns: np.ndarray) -> LoggedTurns:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_the_values_are_those_of_the_definitions(seed: int) -> None:
-    turns = logged(seed)
+    turns = logged(seed, spread=0.2)
     assert turns.value_N is not None
     whole, cut, found = 0.0, 0.0, off_policy(turns)
     snips = clipped = mended = 0.0
@@ -55,7 +55,7 @@ def test_the_values_are_those_of_the_definitions(seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), shift=st.floats(-5, 5), scale=st.floats(0.1, 10))
 def test_other_units_of_reward_change_units_alone(seed: int, shift: float, scale: float) -> None:
-    turns = logged(seed)
+    turns = logged(seed, spread=0.2)
     assert turns.value_N is not None
     other = changed(turns, reward_N=shift + scale * turns.reward_N, value_N=shift + scale * turns.value_N)
     one, two = off_policy(turns), off_policy(other)
@@ -68,7 +68,7 @@ def test_other_units_of_reward_change_units_alone(seed: int, shift: float, scale
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), order=st.randoms(use_true_random=False))
 def test_order_and_names_of_users_do_not_matter(seed: int, order: Random) -> None:
-    turns = logged(seed)
+    turns = logged(seed, spread=0.2)
     places = list(range(len(turns.reward_N)))
     order.shuffle(places)
     assert turns.value_N is not None
