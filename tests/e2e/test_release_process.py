@@ -67,6 +67,10 @@ def serves(service: Service, version: int) -> bool:
     return bool(service.get("/v1/policies")["live"] == version)
 
 
+def states(service: Service) -> dict[int, str]:
+    return {entry["version"]: entry["state"] for entry in service.get("/v1/policies")["data"]}
+
+
 def test_a_controller_of_its_own_releases_and_another_takes_over(make_service: MakeService) -> None:
     service = make_service(**{"release.controller": "false", "learner.enabled": "false"}).start()
     assert serves(service, 1)
@@ -94,5 +98,5 @@ def test_a_controller_that_slept_through_its_lease_writes_nothing_more(make_serv
             os.kill(first.pid, signal.SIGCONT)
             four = publish(service.directory)
             wait_for(lambda: serves(service, four), what="a release after the sleeper woke")
-    states = {entry["version"]: entry["state"] for entry in service.get("/v1/policies")["data"]}
-    assert states == {1: "retired", int(two): "retired", int(three): "retired", int(four): "live"}
+            wait_for(lambda: states(service)[four] == "live", what="its being told")  # once the engine serves it
+    assert states(service) == {1: "retired", two: "retired", three: "retired", four: "live"}
