@@ -1,0 +1,39 @@
+"""Regret over time: a panel for each stream, a line for each way, means over its seeds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+_COLUMNS = 4
+_SMOOTH = 12  # steps
+
+
+def draw(
+    curves: dict[str, dict[str, list[list[float]]]], horizons: Sequence[int], batch: int, default: str, path: Path
+) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    height = -(-len(curves) // _COLUMNS)
+    figure, axes = plt.subplots(height, _COLUMNS, figsize=(14, 3.2 * height), sharex=True, sharey=True, squeeze=False)
+    kernel = np.ones(_SMOOTH) / _SMOOTH
+    for (stream, ways), axis in zip(curves.items(), axes.flat, strict=False):
+        for way, seeds in ways.items():
+            mean = np.convolve(np.array(seeds).mean(0), kernel, "valid")
+            at = (np.arange(len(mean)) + _SMOOTH) * batch
+            axis.plot(at, mean, label=way, linewidth=2.5 if way == default else 1.0)
+        for horizon in horizons:
+            axis.axvline(horizon * batch, color="lightgrey", linewidth=0.8)
+        axis.set_title(stream)
+    for axis in list(axes.flat)[len(curves) :]:
+        axis.axis("off")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower right", fontsize=8)
+    figure.supxlabel("turns learned from")
+    figure.supylabel("regret a turn")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,46 @@
+"""The comparison of ways to learn: its users are fair to all, its learners learn, its arithmetic is as defined."""
+
+import numpy as np
+import pytest
+
+from bench.feedback_world import CHOICES, CONTEXTS, STREAMS, Users
+from bench.paired import holm, likelihood_of_chance
+from bench.regret_run import DEFAULT, Run, regret
+
+RATE, STEPS = 0.012, 100
+
+
+def test_who_learns_misses_less_and_the_same_again() -> None:
+    learned = regret(Run(DEFAULT, "plain", 0, RATE), STEPS)
+    stayed = regret(Run("nothing", "plain", 0, RATE), STEPS)
+    assert learned[0] == stayed[0]  # the same users, luck and first policy
+    assert np.mean(learned[-20:]) < 0.6 * np.mean(stayed[-20:])
+    assert regret(Run(DEFAULT, "plain", 0, RATE), STEPS) == learned
+
+
+@pytest.mark.parametrize("name", list(STREAMS))
+def test_nothing_is_likelier_accepted_than_the_best(name: str) -> None:
+    users = Users(STREAMS[name], 3)
+    for _ in range(2):
+        for context in range(CONTEXTS):
+            likely = [users.accepts(context, (one, two)) for one in range(CHOICES) for two in range(CHOICES)]
+            assert max(likely) == users.best(context)
+            assert min(likely) < max(likely)
+        users.drift()
+
+
+def test_sessions_have_the_turns_that_were_asked_for() -> None:
+    users = Users(STREAMS["production"], 0)
+    assert [sum(map(len, users.sessions(64))) for _ in range(5)] == [64] * 5
+
+
+def test_holm_by_hand() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+
+
+def test_chance_is_likely_of_noise_alone() -> None:
+    rng = np.random.default_rng(0)
+    found = [likelihood_of_chance(rng.normal(0, 1, 20)) for _ in range(100)]
+    assert 0.01 < np.mean(np.array(found) < 0.1) < 0.2
+    assert likelihood_of_chance(rng.normal(-1, 1, 20)) < 0.01
+    assert likelihood_of_chance(rng.normal(1, 1, 20)) > 0.99
