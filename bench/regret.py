@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from bench.feedback_loop import BATCH
 from bench.feedback_world import STREAMS
 from bench.paired import holm, interval, likelihood_of_chance
 from bench.regret_picture import draw
-from bench.regret_run import BATCH, DEFAULT, STEPS, WAYS, Run, regret
+from bench.regret_run import DEFAULT, STEPS, WAYS, Run, regret
 from bench.table import RESULTS, Row, report
 
 SEEDS = 32
