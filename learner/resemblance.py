@@ -10,7 +10,10 @@ among much else. One of fewer than LONG tokens stands by chance in many texts, a
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from core.edits import text_of_call
+from core.events import Completion
 
 SHINGLE = 5
 LIKENESS = 0.5
@@ -43,9 +46,20 @@ class Solutions:
         near = [name for name, common in shared.items() if self._near(name, common, len(shingles))]
         return max(near, key=lambda name: shared[name] / self._sizes[name], default=None)
 
+    def recalled_in(self, turn: Completion) -> bool:
+        """Whether a solution is resembled by what the turn said, or wrote in a call."""
+        return bool(self._sizes) and any(self.resembled_by(text) is not None for text in _answers(turn))
+
     def _near(self, name: str, common: int, size: int) -> bool:
         alike = common / (size + self._sizes[name] - common)
         return alike >= LIKENESS or (name in self._long and common / self._sizes[name] >= CONTAINED)
+
+
+def _answers(turn: Completion) -> Iterator[str]:
+    yield turn.text
+    for call in turn.tool_calls:
+        text = text_of_call(call.arguments)
+        yield call.arguments if text is None else text
 
 
 def resembles(text: str, solutions: Mapping[str, str]) -> str | None:

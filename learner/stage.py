@@ -1,7 +1,7 @@
 """The learner: rewards in, policy versions out."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from learner.exclusive import DirectoryLock
 from learner.lineage import Lineage
 from learner.provenance import ancestry, applied_on
 from learner.publish import publish
+from learner.resemblance import Solutions
 from learner.scored import Applied, ScoredTurn
 from learner.state import make_optimizer, make_state
 from learner.update import UpdateResult, update
@@ -42,7 +43,10 @@ class Learner:
         model: Path,
         directory: Path,
         clock: Clock,
+        solutions: Mapping[str, str] | None = None,
     ) -> None:
+        """`solutions` of eval cases: what resembles them does not train."""
+        self._solutions = Solutions(solutions or {})
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
         self._lock = DirectoryLock(directory)
@@ -119,12 +123,15 @@ class Learner:
 
     def _refuse(self, chosen: Sequence[Reward], found: dict[InferenceId, Completion]) -> bool:
         """Take out what never trains; whether there was any."""
-        refused = {reward.inference_id: refusal(found[reward.inference_id], reward) for reward in chosen}
+        refused = False
         for reward in chosen:
-            if why := refused[reward.inference_id]:
+            turn = found[reward.inference_id]
+            why = refusal(turn, reward) or ("eval_solution" if self._solutions.recalled_in(turn) else None)
+            if why is not None:
                 self._backlog.remove([reward])
                 self._drop(reward.inference_id, why)
-        return any(refused.values())
+                refused = True
+        return refused
 
     def _drop(self, inference_id: InferenceId, why: str) -> None:
         self._drops.setdefault(why, []).append(inference_id)

@@ -28,7 +28,7 @@ from learner.stage import Learner
 from onward.held_out import judge, split
 from onward.history import open_history, period, require_directory
 from onward.replay_report import draw, report_of, summary, write
-from onward.wiring import Foundation, open_foundation, open_offline
+from onward.wiring import Foundation, open_foundation, open_offline, solutions_kept_out
 from scoring.rescore import rescore
 from serving.releases import CLUSTER, ensure_anchor
 
@@ -114,7 +114,15 @@ def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settin
         clock,
     )
     learner = Learner(
-        target.log, target.store, target.weights, target.blobs, settings, source.model, target.layout.learner, clock
+        target.log,
+        target.store,
+        target.weights,
+        target.blobs,
+        settings,
+        source.model,
+        target.layout.learner,
+        clock,
+        solutions_kept_out(settings),
     )
     try:
         with Progress() as progress:

@@ -1,5 +1,6 @@
 """The learner."""
 
+from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import Field, FiniteFloat, PositiveFloat, model_validator
@@ -111,6 +112,8 @@ class LearnerSettings(Section):
     user counts by its session. None: no bound."""
     share_repeats: bool = False
     """Whether turns of one user in an update with the same prompt and answer count as one together."""
+    keep_out: Path | None = None
+    """A suite of eval cases: turns whose answers resemble the solution of one do not train, and are counted."""
     max_lead: int = Field(default=2, ge=1)
     """Most versions ahead of the live one; then turns accumulate."""
     keep_checkpoints: int = Field(default=8, ge=2)

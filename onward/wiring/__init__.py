@@ -28,6 +28,7 @@ from onward.wiring.service import (
     build_scorer,
     build_service,
     build_writer,
+    solutions_kept_out,
 )
 
 __all__ = [
@@ -56,5 +57,6 @@ __all__ = [
     "open_offline",
     "publish_anchor",
     "read_directory",
+    "solutions_kept_out",
     "spec_path",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState, Renderer
+from core.settings import LearnerSettings
 from ingest.spool import SpoolingLog
 from onward.wiring.engines import Child, Serving, build_serving, publish_anchor
 from onward.wiring.foundation import Foundation, Stage, holder
@@ -247,4 +248,12 @@ def _make_learner(foundation: Foundation) -> "Learner":
         foundation.model,
         foundation.layout.learner,
         foundation.clock,
+        solutions_kept_out(foundation.settings.learner),
     )
+
+
+def solutions_kept_out(settings: LearnerSettings) -> dict[str, str]:
+    """Of the suite's cases, by name. Raises ConfigError."""
+    from serving.evals.cases import load_suite
+
+    return {} if settings.keep_out is None else load_suite(settings.keep_out).solutions()

@@ -1,6 +1,7 @@
 """A logged past: turns really sampled from the shipped model, with rewards, in a real log and store."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -139,10 +140,18 @@ class World:
             policies.put_release(connection, release)
         self.log.append_blocking(Topic.RELEASES, [release])
 
-    def learner(self, **settings: object) -> Learner:
+    def learner(self, solutions: Mapping[str, str] | None = None, **settings: object) -> Learner:
         options = LearnerSettings(**{"batch_turns": 8, "min_turns": 4, "max_lead": 100, **settings})  # type: ignore[arg-type]
         return Learner(
-            self.log, self.store, self.weights, self.blobs, options, MODEL, self.directory / "learner", self.clock
+            self.log,
+            self.store,
+            self.weights,
+            self.blobs,
+            options,
+            MODEL,
+            self.directory / "learner",
+            self.clock,
+            solutions,
         )
 
 

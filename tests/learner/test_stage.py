@@ -1,5 +1,6 @@
 """The loop: rewards become versions, deterministically, once, on one lineage."""
 
+import json
 import math
 from collections.abc import Callable
 
@@ -7,7 +8,7 @@ import pytest
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
 from core.errors import ConfigError
-from core.events import Segment
+from core.events import Segment, ToolCall
 from core.ids import Version
 from core.ports import WeightsRef
 from core.store import policies
@@ -139,6 +140,26 @@ def test_what_may_not_train_does_not(make_world: MakeWorld) -> None:
     assert not trained & {turn.inference_id for turn in barred}
     drops = {why for one in manifests(world) for why in one.drops}
     assert drops == {"no_consent", "untrainable", "not_finite", "empty"}
+    learner.close()
+
+
+def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None:
+    """It may be said, or written by a call; other answers train."""
+    world = make_world("a")
+    solution = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
+    learner = world.learner({"sum of a list": solution})
+    world.tell(*logged_past(8))
+    call = ToolCall(id="c", name="edit", arguments=json.dumps({"path": "a.py", "content": solution}), index=0)
+    said, wrote = make_turn(30, text=f"Here you are:\n{solution}\n"), make_turn(31, tool_calls=(call,))
+    other = make_turn(32, text="def first(xs):\n    return xs[0] if xs else None")
+    world.tell(*[(turn, make_reward(turn, 1.0)) for turn in (said, wrote, other)])
+    world.tell(*logged_past(16, seed=9))
+    settle(learner)
+    trained = {record.inference_id for one in manifests(world) for record in one.turns}
+    assert other.inference_id in trained
+    assert not trained & {said.inference_id, wrote.inference_id}
+    dropped = [turn for one in manifests(world) for turn in one.drops.get("eval_solution", ())]
+    assert sorted(dropped) == sorted([said.inference_id, wrote.inference_id])
     learner.close()
 
 
