@@ -1,36 +1,38 @@
 """A small policy serves a stream of users and learns from what they say, by the learner's own update."""
 
 import copy
+import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import count
 
 import numpy as np
 import torch
 
-from bench.feedback_world import ACCEPTED, ANSWER, CONTEXTS, CONTEXTS_EACH, REJECTED, Stream, Users
+from bench.feedback_world import ACCEPTED, ANSWER, CONTEXTS, CONTEXTS_EACH, REJECTED, WORKLOADS, Stream, Users
 from bench.small_policy import EMPTY, WINDOW, SmallPolicy, small_state
 from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
 from core.ids import GroupId, InferenceId, Namespace, SessionId, Version
 from core.settings import LearnerSettings
 from learner.scored import ScoredTurn
-from learner.update import update
+from learner.update import UpdateResult, update
 
 BATCH = 64
 MOST = 2 * BATCH  # turns of an update
 _SHARED = {"batch_turns": BATCH, "micro_batch_tokens": 100_000, "kl_coefficient": 0.02}
+STEP_S = 1.5  # from one version to the next
 _START = datetime(2026, 1, 1, tzinfo=UTC)
+Heard = Callable[[Sequence[ScoredTurn], UpdateResult], None]
 
 
 @dataclass(frozen=True)
 class Learned:
-    """`missed`: of each step, the mean over its turns. `kept`: of each update, the share of its turns that moved the
-    policy."""
+    """`missed`: of each step, the mean over its turns."""
 
     missed: list[float]
-    kept: list[float]
     policy: SmallPolicy
     users: Users
 
@@ -45,42 +47,54 @@ class _Served:
     delay: float
 
 
-@dataclass(frozen=True)
-class _Due:
-    step: float
-    scored: ScoredTurn
+_Due = tuple[float, ScoredTurn]  # at which step
 
 
 def settings_for(seed: int, learning_rate: float, **changes: object) -> LearnerSettings:
     return LearnerSettings.model_validate({**_SHARED, "seed": seed, "learning_rate": learning_rate, **changes})
 
 
-def learn(stream: Stream, settings: LearnerSettings, steps: int, behind: int = 0, *, learns: bool = True) -> Learned:
-    """One update a step. Who serves is `behind` updates older than who learns."""
+def learn(
+    stream: Stream,
+    settings: LearnerSettings,
+    steps: int,
+    behind: int = 0,
+    *,
+    learns: bool = True,
+    heard: Heard | None = None,
+) -> Learned:
+    """One update a step. Who serves is `behind` updates older than who learns. `heard` is told of every update."""
     torch.set_num_threads(1)
     users, state = Users(stream, settings.seed), small_state(settings)
     assert isinstance(state.policy, SmallPolicy)
     recent = deque([copy.deepcopy(state.policy)], maxlen=behind + 1)
-    waiting: list[_Due] = []
-    missed, kept = [], []
+    waiting: list[tuple[float, int, ScoredTurn]] = []  # a heap; what is due at once, in order
+    order = count()
+    missed = []
     for step in range(steps):
         if stream.drifts_every and step and step % stream.drifts_every == 0:
             users.drift()
         sessions = _serve(recent[0], users, step, stream)
         missed.append(_mean_missed(sessions))
-        waiting += [due for session in sessions for due in _rewarded(session, step, stream)]
-        batch = [due.scored for due in waiting if due.step <= step][:MOST]
-        taken = {scored.inference_id for scored in batch}
-        waiting = [due for due in waiting if due.scored.inference_id not in taken]
+        for at, scored in (due for session in sessions for due in _rewarded(session, step, stream)):
+            heapq.heappush(waiting, (at, next(order), scored))
+        batch: list[ScoredTurn] = []
+        while waiting and waiting[0][0] <= step and len(batch) < MOST:
+            batch.append(heapq.heappop(waiting)[2])
         if learns and len(batch) > 1:
-            kept.append(update(state, batch, settings).metrics["kept_share"])
+            result = update(state, batch, settings)
+            if heard is not None:
+                heard(batch, result)
         recent.append(copy.deepcopy(state.policy))
-    return Learned(missed, kept, state.policy, users)
+    return Learned(missed, state.policy, users)
 
 
-def still_missed(learned: Learned, batches: int) -> float:
-    """By the policy as it has become."""
-    return float(np.mean([_mean_missed(_serve(learned.policy, learned.users, -1, Stream())) for _ in range(batches)]))
+def still_missed(learned: Learned, batches: int, workloads: Collection[int] = range(WORKLOADS)) -> float:
+    """By the policy as it has become, with requests of these workloads."""
+    served = [
+        s for _ in range(batches) for session in _serve(learned.policy, learned.users, 0, Stream()) for s in session
+    ]
+    return float(np.mean([each.missed for each in served if int(each.turn.workload) in workloads]))
 
 
 def _mean_missed(sessions: Sequence[Sequence["_Served"]]) -> float:
@@ -125,8 +139,12 @@ def _answers(
 def _rewarded(session: Sequence[_Served], step: int, stream: Stream) -> list[_Due]:
     """All of its turns, once the last one's feedback is there, with the mean of what they earned."""
     value = float(np.mean([ACCEPTED if served.accepted else REJECTED for served in session]))
-    due = step - stream.delay_steps * math.log1p(-session[-1].delay)
-    return [_Due(due, ScoredTurn(served.turn, _reward(served.turn, value))) for served in session]
+    at = step - stream.delay_steps * math.log1p(-session[-1].delay)
+    if int(session[-1].turn.workload) >= WORKLOADS - stream.late_workloads:
+        at += stream.late_steps
+    if math.isinf(at):
+        return []
+    return [(at, ScoredTurn(served.turn, _reward(served.turn, value, at))) for served in session]
 
 
 def _completion(
@@ -144,7 +162,7 @@ def _completion(
         user_id=None,
         workload=str(prompt[-1] // CONTEXTS_EACH),
         purpose="turn",
-        received_at=_START,
+        received_at=_moment(step),
         messages=(),
         sampling=Sampling(),
         prompt_token_ids=prompt,
@@ -162,7 +180,8 @@ def _completion(
     )
 
 
-def _reward(turn: Completion, value: float) -> Reward:
+def _reward(turn: Completion, value: float, step: float) -> Reward:
+    moment = _moment(step)
     return Reward(
         inference_id=turn.inference_id,
         session_id=turn.session_id,
@@ -172,10 +191,14 @@ def _reward(turn: Completion, value: float) -> Reward:
         value=value,
         components={"accepted": value},
         outcome_ids=(),
-        first_outcome_at=_START,
-        last_outcome_at=_START,
+        first_outcome_at=moment,
+        last_outcome_at=moment,
         why="",
         spec="",
         final=True,
-        decided_at=_START,
+        decided_at=moment,
     )
+
+
+def _moment(step: float) -> datetime:
+    return _START + timedelta(seconds=STEP_S * step)

@@ -5,6 +5,7 @@ please whatever is said, some hardly ever), on the first token, and on the secon
 several turns, whose prompts begin with all that was said before.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,8 +25,9 @@ Array = np.ndarray
 class Stream:
     """`flipped`: share of feedback that says the contrary. `delay_steps`: mean, exponential; one step is one update of
     the learner. `drifts_every`: steps, after which a third of the contexts want something else. `skew`: exponent of the
-    workloads' shares. `spread`: of what contexts are accepted at whatever is said, around a half. `turns`: most of a
-    session, each of which is then rewarded with the mean of all."""
+    workloads' shares. `spread`: of what contexts are accepted at whatever is said. `turns`: most of a session, each of
+    which is then rewarded with the mean of all. Of the last `late_workloads` all feedback comes `late_steps` later; of
+    some tool that looks at what became of an edit, say."""
 
     flipped: float = 0.1
     delay_steps: float = 0.0
@@ -33,6 +35,8 @@ class Stream:
     skew: float = 0.0
     spread: float = 0.25
     turns: int = 1
+    late_workloads: int = 0
+    late_steps: float = math.inf
 
 
 PLAIN = Stream()
