@@ -69,7 +69,7 @@ check: install ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sglang_overhead and swap_stall `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed logprob_head api_overhead probe_resolution deltas rollback_trials off_policy_trials regret staleness late_outcomes monitors rescore kafka_ingest scorer store_growth console migration sglang_overhead swap_stall); do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead probe_resolution deltas rollback_trials off_policy_trials regret staleness late_outcomes monitors rescore kafka_ingest scorer store_growth console migration sglang_overhead swap_stall); do $(BIN)/python -m bench.$$name || exit 1; done
 
 model: install ## the shipped tiny model again, into build/tiny/model
 	$(BIN)/python -m simulator.tiny build/tiny

@@ -29,8 +29,10 @@ class PolicyModel:
         return int(self.model.config.hidden_size)
 
     def hidden_states(self, batch: MicroBatch) -> Tensor:
-        """[N, D]: the states that predict the sampled tokens. Padding stands right of all of them."""
-        hidden_BTD = self.model.base_model(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
+        """[N, D]: the states that predict the sampled tokens. Padding stands right of all of them; what is packed is
+        kept apart by its positions, as transformers has it of causal models that are given no mask."""
+        packed = {} if batch.positions_BT is None else {"position_ids": batch.positions_BT}
+        hidden_BTD = self.model.base_model(input_ids=batch.ids_BT, use_cache=False, **packed).last_hidden_state
         return hidden_BTD[batch.rows_N, batch.places_N]  # type: ignore[no-any-return]
 
     def score(self, hidden_ND: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:

@@ -1,15 +1,17 @@
-"""Training sequences as padded micro-batches.
+"""Training sequences as micro-batches: padded, or packed into one row in which they do not see each other.
 
 Legend: B sequences, T positions, N sampled tokens of a micro-batch (the places that are predicted and trained).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from core.events import Completion
+from learner.packing import pack
 from learner.scored import ScoredTurn
 from learner.sequences import TrainingSequence
 
@@ -19,6 +21,7 @@ class MicroBatch:
     """`rows_N`, `places_N` say which hidden state predicts each sampled token; `turns_N` which turn it belongs to."""
 
     ids_BT: Tensor
+    positions_BT: Tensor | None  # of a packed row: from 0 in each sequence, by which models tell them apart
     rows_N: Tensor
     places_N: Tensor
     targets_N: Tensor
@@ -30,29 +33,41 @@ class MicroBatch:
 
 
 def micro_batches(
-    sequences: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], max_tokens: int, device: str
+    sequences: Sequence[TrainingSequence],
+    batch: Sequence[ScoredTurn],
+    max_tokens: int,
+    device: str,
+    *,
+    packed: bool = False,
 ) -> list[MicroBatch]:
-    """By length, so that little is padded; each within `max_tokens` padded tokens, or a single longer sequence."""
-    order = sorted(sequences, key=lambda sequence: len(sequence.token_ids))
-    groups: list[list[TrainingSequence]] = []
-    for sequence in order:
-        if not groups or (len(groups[-1]) + 1) * len(sequence.token_ids) > max_tokens:
+    """Each within `max_tokens` tokens, or a single longer sequence. Padded ones are of sequences of like length, so
+    that little is padded; packed ones have no padding at all."""
+    lengths = [len(sequence.token_ids) for sequence in sequences]
+    order = sorted(range(len(sequences)), key=lengths.__getitem__, reverse=packed)
+    rows = pack(lengths, order, max_tokens) if packed else _alike(lengths, order, max_tokens)
+    return [_to_tensors([sequences[index] for index in row], batch, device, packed=packed) for row in rows]
+
+
+def _alike(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for index in order:
+        if not groups or (len(groups[-1]) + 1) * lengths[index] > max_tokens:
             groups.append([])
-        groups[-1].append(sequence)
-    return [_to_tensors(group, batch, device) for group in groups]
+        groups[-1].append(index)
+    return groups
 
 
-def _to_tensors(group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], device: str) -> MicroBatch:
-    longest = max(len(sequence.token_ids) for sequence in group)
-    ids_BT = torch.zeros(len(group), longest, dtype=torch.long)
+def _to_tensors(
+    group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], device: str, *, packed: bool
+) -> MicroBatch:
+    ids_BT, positions_BT, starts = _laid_out([sequence.token_ids for sequence in group], packed=packed)
     rows, places, behaviour, temperature, turns, indices, versions = [], [], [], [], [], [], []
-    for row, sequence in enumerate(group):
-        ids_BT[row, : len(sequence.token_ids)] = torch.tensor(sequence.token_ids)
+    for sequence, (row, start) in zip(group, starts, strict=True):
         for span in sequence.spans:
             turn = batch[span.turn].turn
             sampled = sampled_places(turn)
             rows += [row] * len(sampled)
-            places += [span.start - 1 + index for index in sampled]
+            places += [start + span.start - 1 + index for index in sampled]
             behaviour += [turn.logprobs[index] for index in sampled]
             temperature += [turn.logprob_space.temperature] * len(sampled)
             turns += [span.turn] * len(sampled)
@@ -62,6 +77,7 @@ def _to_tensors(group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], 
     rows_N, places_N = torch.tensor(rows), torch.tensor(places)
     return MicroBatch(
         ids_BT=ids_BT.to(device),
+        positions_BT=None if positions_BT is None else positions_BT.to(device),
         rows_N=rows_N.to(device),
         places_N=places_N.to(device),
         targets_N=ids_BT[rows_N, places_N + 1].to(device),
@@ -71,6 +87,25 @@ def _to_tensors(group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], 
         indices_N=torch.tensor(indices, device=device),
         versions_N=torch.tensor(versions, device=device),
     )
+
+
+def _laid_out(
+    sequences: Sequence[tuple[int, ...]], *, packed: bool
+) -> tuple[Tensor, Tensor | None, list[tuple[int, int]]]:
+    """(ids_BT, positions_BT, the row and the place at which each begins)."""
+    lengths = [len(ids) for ids in sequences]
+    if packed:
+        ids_BT = torch.tensor([[token for ids in sequences for token in ids]])
+        positions_BT = torch.cat([torch.arange(length) for length in lengths])[None]
+        return (
+            ids_BT,
+            positions_BT,
+            [(0, end - length) for end, length in zip(accumulate(lengths), lengths, strict=True)],
+        )
+    ids_BT = torch.zeros(len(sequences), max(lengths), dtype=torch.long)
+    for row, ids in enumerate(sequences):
+        ids_BT[row, : len(ids)] = torch.tensor(ids)
+    return ids_BT, None, [(row, 0) for row in range(len(sequences))]
 
 
 def sampled_places(turn: Completion) -> list[int]:

@@ -47,7 +47,7 @@ def update(
     batch = with_follow(batch, settings.turn_discount)
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
     state.advantages.begin(batch, rewards_M)
-    parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device)
+    parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device, packed=settings.packed)
     num_tokens = sum(len(part.targets_N) for part in parts)
     ledger = Ledger(batch, state.advantages.scale, num_tokens / len(batch), settings, released)
     tally = Tally()

@@ -28,6 +28,9 @@ class LearnerSettings(Section):
     waits when it comes faster than it can be learned from."""
     micro_batch_tokens: int = Field(default=1024, ge=64)
     """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
+    packed: bool = False
+    """Whether sequences of different length share a row instead of being padded: for attention kernels that skip what
+    sequences do not see of each other, on a GPU."""
     learning_rate: float = Field(default=4e-4, gt=0)
     """AdamW's."""
     beta1: float = Field(default=0.9, ge=0, lt=1)

@@ -86,6 +86,7 @@ def ours(batch: Mapping[str, torch.Tensor], **options: Any) -> tuple[float, dict
     temperature = options.pop("temperature", 1.0)
     part = MicroBatch(
         ids_BT=torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
+        positions_BT=None,
         rows_N=rows_N,
         places_N=PROMPT - 1 + answers_N,
         targets_N=batch["completion_ids"][rows_N, answers_N],

@@ -52,12 +52,16 @@ def session(rng: random.Random, turns: int, name: str) -> list[ScoredTurn]:
 
 
 def gradients(
-    policy: PolicyModel, batch: list[ScoredTurn], sequences: list[TrainingSequence], max_tokens: int
+    policy: PolicyModel,
+    batch: list[ScoredTurn],
+    sequences: list[TrainingSequence],
+    max_tokens: int,
+    packed: bool = False,
 ) -> tuple[dict[int, list[float]], list[Tensor]]:
     """(log-probabilities by turn, gradient of a loss that weighs every token of every turn differently)."""
     policy.model.zero_grad()
     found: dict[int, list[float]] = {}
-    for part in micro_batches(sequences, batch, max_tokens, "cpu"):
+    for part in micro_batches(sequences, batch, max_tokens, "cpu", packed=packed):
         logprobs_N, entropy_N = policy.score(policy.hidden_states(part), part)
         weights_N = (logprobs_N.detach() - part.behaviour_N).exp().clamp(max=2) * (1 + part.turns_N)
         (weights_N * logprobs_N + 0.1 * entropy_N).sum().backward()
@@ -66,15 +70,16 @@ def gradients(
     return found, [parameter.grad.clone() for parameter in policy.parameters() if parameter.grad is not None]
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("max_tokens", [64, 4096])
-def test_merged_and_apart_give_the_same_losses_and_gradients(max_tokens: int) -> None:
+def test_merged_and_apart_give_the_same_losses_and_gradients(max_tokens: int, packed: bool) -> None:
     rng = random.Random(4)
     batch = session(rng, 4, "a") + session(rng, 1, "b") + session(rng, 3, "c")
     rng.shuffle(batch)
     policy = PolicyModel(MODEL, "cpu")
     merged = merge(batch)
     assert len(merged) == 3
-    merged_logprobs, merged_gradients = gradients(policy, batch, merged, max_tokens)
+    merged_logprobs, merged_gradients = gradients(policy, batch, merged, max_tokens, packed)
     logprobs, expected = gradients(policy, batch, apart(batch), max_tokens)
     assert merged_logprobs.keys() == logprobs.keys() == set(range(8))
     for turn, values in logprobs.items():
@@ -143,6 +148,40 @@ def test_micro_batches_hold_the_bound_and_every_token() -> None:
             assert whole[place + 1] == target
 
 
-def test_a_sequence_over_the_bound_goes_alone() -> None:
+def test_packed_rows_hold_the_bound_every_token_and_no_padding() -> None:
+    rng = random.Random(1)
+    batch = [turn for number in range(9) for turn in session(rng, 2, f"s{number}")]
+    sequences = merge(batch)
+    parts = micro_batches(sequences, batch, 90, "cpu", packed=True)
+    assert 1 < len(parts) < len(sequences)
+    assert all(part.ids_BT.shape[0] == 1 and part.ids_BT.numel() <= 90 for part in parts)
+    assert sum(part.ids_BT.numel() for part in parts) == sum(len(sequence.token_ids) for sequence in sequences)
+    assert sum(len(part.targets_N) for part in parts) == sum(len(one.turn.token_ids) for one in batch)
+    for part in parts:
+        assert part.positions_BT is not None
+        for turn, target, place in zip(
+            part.turns_N.tolist(), part.targets_N.tolist(), part.places_N.tolist(), strict=True
+        ):
+            whole = batch[turn].turn.prompt_token_ids + batch[turn].turn.token_ids
+            assert whole[int(part.positions_BT[0, place]) + 1] == target
+
+
+def test_what_shares_a_row_is_not_seen() -> None:
+    """Other neighbours change nothing, not even a bit."""
+    mine = scored((5, 6, 7), (8, 9), "a")
+    policy = PolicyModel(MODEL, "cpu")
+    found = []
+    for other in ((1, 2, 3, 4), (300, 301, 302, 303)):
+        batch = [scored(other[:2], other[2:], "b"), mine, scored(other, other, "c")]
+        (part,) = micro_batches(merge(batch), batch, 64, "cpu", packed=True)
+        with torch.no_grad():
+            logprobs_N, _ = policy.score(policy.hidden_states(part), part)
+        found.append(logprobs_N[part.turns_N == 1].tolist())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_sequence_over_the_bound_goes_alone(packed: bool) -> None:
     batch = [scored(tuple(range(80)), (1,), "a"), scored((1,), (2,), "b")]
-    assert [tuple(part.ids_BT.shape) for part in micro_batches(merge(batch), batch, 64, "cpu")] == [(1, 2), (1, 81)]
+    parts = micro_batches(merge(batch), batch, 64, "cpu", packed=packed)
+    assert sorted(tuple(part.ids_BT.shape) for part in parts) == [(1, 2), (1, 81)]
