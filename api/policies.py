@@ -151,4 +151,4 @@ def _model(context: Context) -> dict[str, Any]:
 
 def _described(policy: PolicyVersion, state: str) -> dict[str, Any]:
     fields = msgspec.to_builtins(policy)
-    return {"state": state, **{name: fields[name] for name in _SHOWN}}
+    return {"state": state, **{name: fields[name] for name in _SHOWN}, "verdict": fields["verdict"]}

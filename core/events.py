@@ -214,6 +214,14 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
     decided_at: datetime
 
 
+class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found of a version before it was proposed: `hold` waits for an operator who promotes it."""
+
+    action: Literal["refuse", "hold", "pass"]
+    why: str
+    figures: dict[str, float] = {}
+
+
 class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_version"):
     """A set of weights and where it came from. Written by the learner (live or offline); read by serving and api."""
 
@@ -229,6 +237,7 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_versi
     outcome_arrivals: tuple[datetime, ...] = ()  # of each trained turn: when the outcome that decided it reached us
     weights: str  # blob path of the weights' manifest
     created_at: datetime
+    verdict: GateVerdict | None = None  # of one that was proposed
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, tag="release"):

@@ -1,7 +1,7 @@
 """Manifests: which turns and revisions made a version, so that training can be checked and lived again."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import zstandard
@@ -46,6 +46,27 @@ def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[S
         ScoredTurn(turns[reward.inference_id], reward, manifest.applied.get(reward.inference_id))
         for reward in manifest.rewards
     ]
+
+
+def as_one(updates: Sequence[Manifest], version: Version, parent: Version) -> Manifest:
+    """Several updates, one upon the other, as one: of each turn that trained the last record. `version` is made of them
+    all, at once, from `parent`."""
+    last: dict[InferenceId, tuple[TurnRecord, Reward, float]] = {}
+    for update in updates:
+        for record, reward, age_s in zip(update.turns, update.rewards, update.ages_s, strict=True):
+            if record.dropped is None:
+                last[record.inference_id] = (msgspec.structs.replace(record, applied_revision=None), reward, age_s)
+    newest = updates[-1]
+    return Manifest(
+        version=version,
+        parent=parent,
+        seed=newest.seed,
+        settings=newest.settings,
+        turns=tuple(record for record, _, _ in last.values()),
+        rewards=tuple(reward for _, reward, _ in last.values()),
+        ages_s=tuple(age_s for _, _, age_s in last.values()),
+        applied={},
+    )
 
 
 def prove_exactly_once(lineage: Iterable[Manifest]) -> int:

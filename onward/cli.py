@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
 from onward.dead_letter_commands import dead_letters
-from onward.eval_commands import evals
+from onward.eval_commands import evals, propose
 from onward.judge_commands import judge
 from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, Set, overrides_of
 
@@ -93,6 +93,7 @@ def watch(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, 
 
 app.command(judge)
 app.command(evals)
+app.command(propose)
 app.command(dead_letters)
 
 

@@ -32,6 +32,9 @@ def show_policies(directory: Path, key: str | None) -> None:
             policy["created_at"],
         )
     Console().print(table)
+    for policy in answer["data"]:
+        if policy["verdict"] is not None:
+            Console().print(f"version {policy['version']}: {policy['verdict']['action']}: {policy['verdict']['why']}")
     experiment = answer["experiment"]
     if experiment is not None:
         share = f"{experiment['share']:.0%} of the users"
@@ -43,6 +46,12 @@ def show_policies(directory: Path, key: str | None) -> None:
 def _standing(policy: dict[str, Any], answer: dict[str, Any]) -> str:
     marks = [word for word, holds in (("pinned", policy["version"] == answer["pinned"]),) if holds]
     marks += ["held"] if policy["version"] in answer["held"] else []
+    judged = policy["verdict"]
+    marks += (
+        ["waits for `onward promote`"]
+        if policy["state"] == "candidate" and judged and judged["action"] == "hold"
+        else []
+    )
     marks += ["waits for an alarm"] if policy["state"] == "candidate" and answer["held_by"] else []
     return ", ".join([policy["state"], *marks])
 

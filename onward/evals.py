@@ -32,13 +32,7 @@ def run(
 ) -> bool:
     """Prints what was found; whether every case ran and, beside another, whether the gate lets it pass. `limits`: as
     `Limits` has them. Raises ConfigError naming the option, or the file and the case at fault."""
-    for option, holds, wanted in (
-        ("--margin", 0 < margin < 1, "more than 0 and less than 1"),
-        ("--budget-s", limits[0] > 0, "more than 0"),
-        ("--concurrency", limits[1] >= 1, "1 or more"),
-    ):
-        if not holds:
-            raise ConfigError(f"{option}: want {wanted}")
+    check_options(margin, *limits[:2])
     suite, console = load_suite(directory), Console()
     if live is None:
         results = asyncio.run(_alone(suite, candidate, key, Limits(*limits)))
@@ -47,6 +41,18 @@ def run(
     verdict = asyncio.run(_beside(suite, candidate, live, key, Limits(*limits), Bounds(margin=margin)))
     console.print_json(data={"suite": suite.digest, **asdict(verdict)}) if as_json else _tell(console, verdict)
     return verdict.action == "pass"
+
+
+def check_options(margin: float, budget_s: float, concurrency: int, reward_margin: float = 1.0) -> None:
+    """Raises ConfigError naming the option."""
+    for option, holds, wanted in (
+        ("--margin", 0 < margin < 1, "more than 0 and less than 1"),
+        ("--budget-s", budget_s > 0, "more than 0"),
+        ("--concurrency", concurrency >= 1, "1 or more"),
+        ("--reward-margin", reward_margin > 0, "more than 0"),
+    ):
+        if not holds:
+            raise ConfigError(f"{option}: want {wanted}")
 
 
 async def _alone(suite: Suite, target: Target, key: str | None, limits: Limits) -> list[CaseResult]:

@@ -213,15 +213,15 @@ class ReleaseController:
         steps: list[Release] = []
         left: list[PolicyVersion] = []
         for candidate in view.candidates:
-            undone = self._undone_ancestor(candidate.version)
-            if undone is not None:
-                why = f"descends from version {undone[0]}, which was {undone[1].replace('_', ' ')}"
-                steps.append(self._event(candidate.version, "rejected", why, "gate"))
-            elif candidate.version not in view.switches.held:
+            end = self._end_of(candidate, view)
+            if end is not None:
+                steps.append(self._event(candidate.version, *end, "gate"))
+            elif candidate.version not in view.switches.held and not _waits_for_promotion(candidate):
                 left.append(candidate)
         served = {replica.serving for replica in view.replicas}  # by a controller that ended before it said so
         under_way = [c for c in left if c.version == self._current or c.version in served]
-        chosen = next(reversed(under_way or left), None)
+        proposed = [c for c in left if c.verdict is not None]
+        chosen = next(reversed(under_way or proposed or left), None)
         for candidate in left:
             if chosen is not None and candidate.version < chosen.version:
                 why = f"version {chosen.version} is newer"
@@ -230,10 +230,18 @@ class ReleaseController:
             self._current = chosen.version
         return chosen, steps
 
-    def _undone_ancestor(self, version: Version) -> tuple[Version, str] | None:
+    def _end_of(self, candidate: PolicyVersion, view: ReleaseView) -> tuple[ReleaseState, str] | None:
+        """Its last step, and why, where it cannot go live whatever the sanity gate says."""
+        if candidate.verdict is not None and candidate.verdict.action == "refuse":
+            return "rejected", candidate.verdict.why
         with self._store.read() as connection:
-            lineage = policies.states_of_lineage(connection, version)
-        return next(((v, state) for v, state in lineage[1:] if state in ("rolled_back", "rejected")), None)
+            lineage = policies.states_of_lineage(connection, candidate.version)
+        undone = next(((v, state) for v, state in lineage[1:] if state in ("rolled_back", "rejected")), None)
+        if undone is not None:
+            return "rejected", f"descends from version {undone[0]}, which was {undone[1].replace('_', ' ')}"
+        if view.live_was_proposed and candidate.verdict is None and view.live not in dict(lineage):
+            return "superseded", f"does not descend from version {view.live}, which was proposed"
+        return None
 
     def _due_in_s(self) -> float:
         return self._swapped_at_s + self._serving.min_swap_interval_s - self._clock.monotonic()
@@ -302,6 +310,10 @@ class ReleaseController:
         for version in old[:_MOST_DISCARDED]:  # most are gone since long: only this process does not know
             self._weights.discard(version)
             self._discarded.add(version)
+
+
+def _waits_for_promotion(candidate: PolicyVersion) -> bool:
+    return candidate.verdict is not None and candidate.verdict.action == "hold"
 
 
 def _put_all(connection: Connection, targets: Iterable[ReplicaTarget]) -> None:

@@ -16,6 +16,7 @@ class ReleaseView:
     sequence: int  # of the newest release: writes are made upon it
     anchor: Version
     live: Version
+    live_was_proposed: bool  # made offline: what the learner made meanwhile does not descend from it
     previous: Version | None  # what a rollback without a name goes to
     candidates: tuple[PolicyVersion, ...]  # published and undecided, the oldest first
     canary: PolicyVersion | None
@@ -54,10 +55,12 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
         canaries = policies.versions_in_state(connection, "canary")
         replicas = tuple(r for r in fleet.list_statuses(connection, cluster) if r.heartbeat_at >= oldest)
         serving = {replica.serving for replica in replicas if replica.serving is not None}
+        served = policies.get_policy(connection, live)
         return ReleaseView(
             sequence=policies.last_sequence(connection),
             anchor=policies.first_version(connection),
             live=live,
+            live_was_proposed=served is not None and served.verdict is not None,
             previous=policies.last_in_state(connection, cluster, "retired"),
             candidates=tuple(policies.list_candidates(connection)),
             canary=canaries[-1] if canaries else None,

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
-from core.events import Event, PolicyVersion, Release, ReleaseState, Topic
+from core.events import Event, GateVerdict, PolicyVersion, Release, ReleaseState, Topic
 from core.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget
 from core.ids import Version
 from core.ports import Consumer, WeightsRef
@@ -118,8 +118,10 @@ class ReleaseWorld:
         store, log = MortalStore(self.store, fuse), MortalLog(self.log, fuse)
         return ensure_anchor(store, log, weights, blobs, self.model, "tiny", probe_of_model, self.clock)
 
-    def publish(self, parent: int = 1, arrivals: Sequence[datetime] = ()) -> Version:
-        """As a learner does: a number, weights, the store, the log."""
+    def publish(
+        self, parent: int = 1, arrivals: Sequence[datetime] = (), verdict: GateVerdict | None = None
+    ) -> Version:
+        """As a learner does, or (with a verdict) `onward propose`: a number, weights, the store, the log."""
         with self.store.begin() as connection:
             version = policies.allocate_version(connection, self.clock.now())
         shards = self.shards_at(self.directory / f"{version}.safetensors", version)
@@ -133,6 +135,7 @@ class ReleaseWorld:
             outcome_arrivals=tuple(arrivals),
             weights=ref.path,
             created_at=self.clock.now(),
+            verdict=verdict,
         )
         with self.store.begin() as connection:
             policies.put_policy(connection, policy)

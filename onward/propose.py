@@ -1,0 +1,138 @@
+"""`onward propose`: the newest version of a replay, judged beside what a service serves, and handed to its releases.
+
+What it was judged to be stands on the version. The release controller obeys: it is refused, held until an operator
+promotes it, or released as any candidate is.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from core.errors import ConfigError
+from core.events import PolicyVersion, Topic
+from core.fleet import CLUSTER
+from core.ids import Version
+from core.ports import WeightsRef
+from core.probes import get_probe, put_probe
+from core.store import policies
+from learner import manifest
+from onward.history import require_directory
+from onward.replay_report import read
+from onward.verdicts import of_cases, of_users, together
+from onward.wiring import Foundation, open_foundation, open_offline
+from serving.evals.cases import Suite, load_suite
+from serving.evals.gate import Bounds, Verdict, evaluate
+from serving.evals.run import Limits
+from serving.evals.spoken import Spoken
+
+
+def propose(
+    replay: Path,
+    directory: Path,
+    suite: Path | None,
+    limits: Limits,
+    bounds: Bounds,
+    reward_margin: float,
+    overrides: Mapping[str, str] | None = None,
+) -> PolicyVersion:
+    """The version as it now stands among the service's candidates, with its verdict. Raises ConfigError where `replay`
+    is no replay, learned nothing, or began from another model than the service."""
+    report = read(replay)
+    require_directory(directory)
+    cases = None if suite is None else load_suite(suite)
+    with closing(open_foundation(directory, overrides or {})) as target, closing(open_offline(replay)) as source:
+        made = _newest(source, replay)
+        _check_same_anchor(source, target, replay)
+        draft = _hand_over(source, target, made)
+        found = [] if report["held_out"] is None else [of_users(report["held_out"], reward_margin)]
+        if cases is not None:
+            found.append(of_cases(_ask(target, draft, cases, limits, bounds)))
+        verdict = together(found)
+        return _publish(target, msgspec.structs.replace(draft, verdict=verdict))
+
+
+def _newest(source: Foundation, replay: Path) -> PolicyVersion:
+    with source.store.read() as connection:
+        listed = policies.list_policies(connection, 1)
+    if not listed or listed[0][0].manifest is None:
+        raise ConfigError(f"{replay}: it learned nothing that could be proposed")
+    return listed[0][0]
+
+
+def _check_same_anchor(source: Foundation, target: Foundation, replay: Path) -> None:
+    theirs, ours = (_anchor(foundation).digest for foundation in (source, target))
+    if theirs != ours:
+        raise ConfigError(f"{replay}: it began from other weights ({theirs}) than this service ({ours})")
+
+
+def _anchor(foundation: Foundation) -> PolicyVersion:
+    with foundation.store.read() as connection:
+        found = policies.get_policy(connection, policies.first_version(connection))
+    assert found is not None, "the first version is published"
+    return found
+
+
+def _hand_over(source: Foundation, target: Foundation, made: PolicyVersion) -> PolicyVersion:
+    """Weights, manifest and probe: whatever reads of the version, once it is published, finds all of it."""
+    anchor = _anchor(target).version
+    with target.store.begin() as connection:
+        version = policies.allocate_version(connection, target.clock.now())
+    shards = list(source.weights.open(_ref(made)))
+    ref = target.weights.publish(version, shards, anchor)
+    path = manifest.path_of(version)
+    target.blobs.put(path, manifest.encode(_manifest(source, version, anchor)))
+    probe = get_probe(source.blobs, made.version)
+    put_probe(target.blobs, version, msgspec.structs.replace(probe, weights_digest=ref.digest))
+    return msgspec.structs.replace(
+        made,
+        version=version,
+        digest=ref.digest,
+        weights=ref.path,
+        manifest=path,
+        parent=anchor,
+        log_offsets={},
+        outcome_arrivals=(),
+        created_at=target.clock.now(),
+    )
+
+
+def _manifest(source: Foundation, version: Version, anchor: Version) -> manifest.Manifest:
+    """All updates of the replay as one."""
+    updates = [manifest.decode(source.blobs.get(path)) for path in sorted(source.blobs.list("manifests/"))]
+    return manifest.as_one(updates, version, anchor)
+
+
+def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits, bounds: Bounds) -> Verdict:
+    """The cases, of candidate and live version, in this process."""
+    from serving.local import LocalEngine
+    from serving.rendering import load_renderer
+
+    with target.store.read() as connection:
+        live = policies.live_version(connection, CLUSTER)
+        serving = None if live is None else policies.get_policy(connection, live)
+    assert serving is not None, "a service that ran has a live version"
+    engine = LocalEngine(target.settings.serving, target.model, target.weights, _ref(_anchor(target)))
+    renderer = load_renderer(target.model)
+    for policy in {each.version: each for each in (serving, draft)}.values():
+        if policy.version not in engine.pinnable():
+            engine.load(_ref(policy))
+    engine.start()
+    try:
+        sides = [Spoken(engine, renderer, policy.version) for policy in (draft, serving)]
+        return asyncio.run(evaluate(suite, sides[0], sides[1], limits, bounds))
+    finally:
+        engine.close()
+
+
+def _ref(policy: PolicyVersion) -> WeightsRef:
+    return WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+
+
+def _publish(target: Foundation, policy: PolicyVersion) -> PolicyVersion:
+    with target.store.begin() as connection:
+        policies.put_policy(connection, policy)
+    target.log.append_blocking(Topic.POLICIES, [policy])
+    return policy

@@ -1,0 +1,107 @@
+"""What was learned offline reaches users: judged beside what they have, released, or kept for a person."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kept_world import append, past
+from safetensors.torch import load_file, save_file
+from service_tree import Service, wait_for
+
+from core.errors import ConfigError
+from core.events import PolicyVersion
+from onward.layout import SHIPPED_MODEL
+from onward.propose import propose
+from onward.replay import replay_log
+from serving.evals.gate import Bounds
+from serving.evals.run import Limits
+
+MakeService = Callable[..., Service]
+pytestmark = pytest.mark.timeout(900)
+TURNS = 24
+
+
+def suite(directory: Path, cases: int, wanted: str = "") -> Path:
+    """Cases that any answer passes, unless something is wanted of it."""
+    directory.mkdir()
+    checker = f'{{ kind = "contains", all = ["{wanted}"] }}' if wanted else '{ kind = "contains", none = ["zzz"] }'
+    case = (
+        '[[case]]\nname = "{n}"\nprompt = "[web] write total(xs): sum of xs, case {n}"\nmax_tokens = 6\nchecker = {c}\n'
+    )
+    (directory / "cases.toml").write_text("\n".join(case.format(n=n, c=checker) for n in range(cases)))
+    return directory
+
+
+@pytest.fixture
+def service(make_service: MakeService) -> Service:
+    """With a past, and nobody who learns from it while it serves."""
+    service = make_service(**{"learner.enabled": "false"})
+    append(service.directory, past(TURNS))
+    return service.start()
+
+
+@pytest.fixture
+def replay(service: Service, tmp_path: Path) -> Path:
+    replay_log(service.directory, tmp_path / "replay", None, None)
+    return tmp_path / "replay"
+
+
+def hand_over(replay: Path, service: Service, cases: Path | None) -> PolicyVersion:
+    return propose(replay, service.directory, cases, Limits(), Bounds(), 0.05)
+
+
+def described(service: Service, version: int) -> dict[str, Any]:
+    return next(entry for entry in service.get("/v1/policies")["data"] if entry["version"] == version)
+
+
+def test_enough_cases_let_it_go_live_and_few_keep_it_for_a_person(
+    service: Service, replay: Path, tmp_path: Path
+) -> None:
+    few = hand_over(replay, service, suite(tmp_path / "few", 5))
+    assert few.verdict is not None
+    assert few.verdict.action == "hold"
+    assert "not shown to be no worse by 5.0%" in few.verdict.why
+
+    enough = hand_over(replay, service, suite(tmp_path / "enough", 40))
+    assert enough.verdict is not None
+    assert enough.verdict.action == "pass", enough.verdict
+    wait_for(lambda: described(service, enough.version)["state"] == "live", what="the release of what passed")
+    assert service.chat("[web] write total(xs): sum of xs")["onward"]["policy_version"] == enough.version
+
+    waiting = described(service, few.version)
+    assert waiting["state"] == "candidate"
+    assert waiting["verdict"]["action"] == "hold"
+    service.post(f"/v1/policies/{few.version}/promote", {"why": "looked at by eye"})
+    wait_for(lambda: described(service, few.version)["state"] == "live", what="the release of what was promoted")
+
+
+def test_what_nothing_has_judged_is_kept_for_a_person(service: Service, replay: Path) -> None:
+    version = hand_over(replay, service, None)
+    assert version.verdict is not None
+    assert version.verdict.action == "hold"
+    assert "nothing has judged it" in version.verdict.why
+    assert described(service, version.version)["state"] == "candidate"
+
+
+def test_what_cannot_be_proposed_says_why_and_leaves_nothing(service: Service, replay: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere/report\.json: no such file"):
+        hand_over(tmp_path / "nowhere", service, None)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no case files"):
+        hand_over(replay, service, tmp_path / "empty")
+    other = tmp_path / "other"
+    append(other, past(TURNS))
+    replay_log(other, tmp_path / "alien", None, None, overrides={"ONWARD_SERVING__MODEL": str(another_model(tmp_path))})
+    with pytest.raises(ConfigError, match="alien: it began from other weights"):
+        hand_over(tmp_path / "alien", service, None)
+    assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
+
+
+def another_model(directory: Path) -> Path:
+    model = directory / "model"
+    shutil.copytree(SHIPPED_MODEL, model)
+    tensors = {name: tensor + 0.01 for name, tensor in load_file(model / "model.safetensors").items()}
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    return model

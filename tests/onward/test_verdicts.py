@@ -1,0 +1,50 @@
+"""One objection refuses a candidate, one doubt holds it."""
+
+import pytest
+
+from core.events import GateVerdict
+from onward.verdicts import of_cases, of_users, together
+from serving.evals.gate import Verdict
+
+
+def held_out(low: float, value: float, high: float) -> dict[str, object]:
+    return {
+        "refused": None,
+        "gains": {"snips": {"low": -9, "value": -9, "high": -8}, "clipped": {"low": low, "value": value, "high": high}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("gain", "action", "said"),
+    [
+        ((0.01, 0.05, 0.09), "pass", "no less by 0.05: +0.050, within [+0.010, +0.090] (clipped)"),
+        ((-0.049, 0.0, 0.05), "pass", "no less by 0.05"),
+        ((-0.051, 0.0, 0.05), "hold", "not shown to earn no less by 0.05"),
+        ((-0.09, -0.05, -0.001), "refuse", "it would have earned less"),
+    ],
+)
+def test_what_users_held_out_say(gain: tuple[float, float, float], action: str, said: str) -> None:
+    """Of several estimates the one that is trusted most counts."""
+    found = of_users(held_out(*gain), 0.05)
+    assert found.action == action
+    assert said in found.why
+    assert found.figures == {"gain_low": gain[0], "gain_value": gain[1], "gain_high": gain[2]}
+
+
+def test_users_who_cannot_tell_hold_it_and_say_why() -> None:
+    found = of_users({"refused": "12 users, not 30", "gains": {}}, 0.05)
+    assert (found.action, found.why) == ("hold", "users held out: 12 users, not 30")
+
+
+def test_all_that_was_asked_has_a_say() -> None:
+    cases = of_cases(Verdict("pass", "no worse", {"cases": 40, "low": -0.02}))
+    worse, unsure = (GateVerdict(action=action, why=action) for action in ("refuse", "hold"))
+    assert together([cases]).action == "pass"
+    assert together([cases, unsure]).action == "hold"
+    assert together([unsure, cases, worse]).action == "refuse"
+    assert together([cases, worse]).why == "cases: no worse; refuse"
+    assert together([cases, worse]).figures == {"cases_cases": 40.0, "cases_low": -0.02}
+
+
+def test_what_nothing_has_judged_does_not_pass() -> None:
+    assert together([]).action == "hold"
