@@ -7,6 +7,7 @@ from byte_renderer import END, ids
 
 from core.events import (
     Completion,
+    GateVerdict,
     LogprobSpace,
     Outcome,
     PolicyVersion,
@@ -57,6 +58,7 @@ def inference_id(number: int) -> InferenceId:
 
 
 def policy(version: Version, at: datetime) -> PolicyVersion:
+    verdict = GateVerdict(action="pass", why="no worse by 5.0%", figures={"cases": 40}) if version == VERSIONS else None
     return PolicyVersion(
         version=version,
         policy="base",
@@ -69,6 +71,7 @@ def policy(version: Version, at: datetime) -> PolicyVersion:
         outcome_arrivals=tuple(at - timedelta(seconds=wait) for wait in range(1, 33)) if version > 1 else (),
         weights="w",
         created_at=at,
+        verdict=verdict,
     )
 
 

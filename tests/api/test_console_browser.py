@@ -214,7 +214,9 @@ def give(page: Page, why: str, key: str) -> None:
 def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: OpenPage, world: Service) -> None:
     page = open_page("#releases")
     expect(page.locator("#canary")).to_contain_text(f"Version {VERSIONS} against {VERSIONS - 1} for 20.0 % of users")
-    page.locator(".version", has_text=f"version {VERSIONS}").locator("button", has_text="promote").click()
+    proposed = page.locator(".version", has_text=f"version {VERSIONS}")
+    expect(proposed).to_contain_text("proposed: pass: no worse by 5.0%")
+    proposed.locator("button", has_text="promote").click()
     give(page, "it is better", READER)
     expect(page.locator("#order-problem")).to_have_text("this API key lacks the scope admin")
     give(page, "it is better", ADMIN)
