@@ -14,6 +14,8 @@ from core.ids import Namespace
 
 RELEASE: Final = "release"
 """What an alarm `holds` that no version goes live under."""
+NOT_FINITE: Final = "non_finite_loss"
+"""The learner's own alarm: an update was skipped."""
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):

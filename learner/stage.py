@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from core.alarms import NOT_FINITE
 from core.errors import CheckpointError
 from core.events import Completion, PolicyVersion, Release, Reward, Topic
 from core.ids import InferenceId, Version
@@ -12,7 +13,7 @@ from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, We
 from core.probes import get_probe
 from core.settings import LearnerSettings
 from core.store import policies, turns
-from learner import manifest, probe
+from learner import manifest, probe, skipped
 from learner.backlog import Backlog, refusal
 from learner.checkpoint import Checkpoint, Checkpoints, Meta
 from learner.exclusive import DirectoryLock
@@ -22,7 +23,7 @@ from learner.publish import publish
 from learner.resemblance import Solutions
 from learner.scored import Applied, ScoredTurn
 from learner.state import make_optimizer, make_state
-from learner.update import UpdateResult, update
+from learner.update import NonFiniteLoss, UpdateResult, update
 
 _POLL_RECORDS = 512
 _TURN_WAIT_S = 60.0  # the writer is behind by seconds at most
@@ -49,6 +50,7 @@ class Learner:
         self._solutions = Solutions(solutions or {})
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
+        self._directory = directory
         self._lock = DirectoryLock(directory)
         self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
         self._state = make_state(model, settings)
@@ -56,6 +58,7 @@ class Learner:
         self._backlog = Backlog()
         self._lineage = Lineage()
         self._drops: dict[str, list[InferenceId]] = {}
+        self._is_alarmed = True  # maybe, by a learner before this one
         self._lacking = False  # the store has not all turns of the next batch yet
         self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
         self._resume()
@@ -71,7 +74,12 @@ class Learner:
         batch = self._due_batch()
         if not batch:
             return len(records)
-        result = update(self._state, batch, self._settings, self._lineage.released)
+        try:
+            result = update(self._state, batch, self._settings, self._lineage.released)
+        except NonFiniteLoss as error:
+            self._skip(batch, error)
+            return len(records) + len(batch)
+        self._is_alarmed = self._is_alarmed and skipped.close_acknowledged(self._store, self._clock.now())
         policy = self._publish(self._keep(batch, result))
         self._tidy(policy)
         return len(records) + len(batch)
@@ -132,6 +140,16 @@ class Learner:
                 self._drop(reward.inference_id, why)
                 refused = True
         return refused
+
+    def _skip(self, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> None:
+        """These turns never train; an operator is told, and finds them whole."""
+        self._backlog.remove([scored.reward for scored in batch])
+        for scored in batch:
+            self._drop(scored.inference_id, NOT_FINITE)
+        place = skipped.keep(self._directory / "skipped", batch, error)
+        logger.error("%s; its %d turns are in %s", error, len(batch), place)
+        skipped.raise_alarm(self._store, batch, error, self._clock.now())
+        self._is_alarmed = True
 
     def _drop(self, inference_id: InferenceId, why: str) -> None:
         self._drops.setdefault(why, []).append(inference_id)

@@ -3,12 +3,14 @@
 Legend: N sampled tokens of a micro-batch, M turns of the batch.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from core.errors import OnwardError
 from core.ids import Version
 from core.settings import LearnerSettings
 from learner.credit import credited, with_follow
@@ -20,6 +22,14 @@ from learner.sequences import merge
 from learner.staleness import Staleness, judge
 from learner.state import LearnerState
 from learner.tensors import MicroBatch, micro_batches
+
+
+class NonFiniteLoss(OnwardError):
+    """An update that would have spoilt the weights; `figures` are its sums."""
+
+    def __init__(self, figures: dict[str, float]) -> None:
+        super().__init__("the update was skipped: " + ", ".join(f"{name} {value}" for name, value in figures.items()))
+        self.figures = figures
 
 
 @dataclass
@@ -43,7 +53,8 @@ def update(
     state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSettings, released: Sequence[Version] = ()
 ) -> UpdateResult:
     """Change `state` by one step of the optimizer. The same state and batch give the same bits. `released`: versions
-    that were, in ascending order; by them staleness is counted."""
+    that were, in ascending order; by them staleness is counted. Raises NonFiniteLoss, and changes nothing, where loss
+    or gradient are no numbers."""
     batch = with_follow(batch, settings.turn_discount)
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
     state.advantages.begin(batch, rewards_M)
@@ -55,11 +66,20 @@ def update(
         loss, fit = _forward(state, part, ledger, settings, tally)
         (loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)).backward()
     tally.add(gradient_norm=torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.gradient_clip))
+    _require_finite(state, tally)
     if ledger.any_kept:  # else its momentum alone would move the weights
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.advantages.end(ledger.shifts_M)
     return UpdateResult(ledger.records(), _metrics(tally, num_tokens, len(parts), rewards_M, ledger))
+
+
+def _require_finite(state: LearnerState, tally: Tally) -> None:
+    figures = {name: tally.sums[name] for name in ("loss", "value_loss", "gradient_norm")}
+    if not all(map(math.isfinite, figures.values())):
+        state.optimizer.zero_grad(set_to_none=True)
+        state.advantages.discard()
+        raise NonFiniteLoss(figures)
 
 
 def _forward(

@@ -36,6 +36,10 @@ class Advantages(Protocol):
         absolute difference of its tokens' log-probabilities."""
         ...
 
+    def discard(self) -> None:
+        """The batch teaches nothing; `end` is not called."""
+        ...
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -53,6 +57,9 @@ class TurnBaseline:
         return self._baselines_M[credit.turns_N], hidden_ND.new_zeros(())
 
     def end(self, shifts_M: Tensor) -> None:
+        pass
+
+    def discard(self) -> None:
         pass
 
     def state_dict(self) -> dict[str, Any]:

@@ -45,6 +45,9 @@ class ValueHead:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
+    def discard(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
     def state_dict(self) -> dict[str, Any]:
         return {"head": self._head.state_dict(), "optimizer": self._optimizer.state_dict()}
 

@@ -1,5 +1,6 @@
 """The loop: rewards become versions, deterministically, once, on one lineage."""
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -7,12 +8,14 @@ from collections.abc import Callable
 import pytest
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
+from core.alarms import StoredAlarm
 from core.errors import ConfigError
 from core.events import Segment, ToolCall
 from core.ids import Version
 from core.ports import WeightsRef
-from core.store import policies
+from core.store import alarms, policies
 from learner.manifest import prove_exactly_once
+from learner.stage import Learner
 
 MakeWorld = Callable[[str], World]
 
@@ -161,6 +164,48 @@ def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None
     dropped = [turn for one in manifests(world) for turn in one.drops.get("eval_solution", ())]
     assert sorted(dropped) == sorted([said.inference_id, wrote.inference_id])
     learner.close()
+
+
+def test_an_update_that_is_no_number_is_skipped_kept_and_alarmed(make_world: MakeWorld) -> None:
+    """Finite in the log, and beyond what 32 bits hold: weights, optimizer and baseline stay as they were."""
+    world = make_world("a")
+    learner = world.learner()
+    before = fingerprint(learner)
+    spoilt = make_turn(40)
+    world.tell((spoilt, make_reward(spoilt, 1e39)), *logged_past(7))
+    settle(learner)
+    assert fingerprint(learner) == before
+    assert not manifests(world)
+    (kept,) = (world.directory / "learner" / "skipped").iterdir()
+    dumped = json.loads(kept.read_text())
+    assert "gradient_norm" in dumped["why"]
+    assert dumped["batch"][0]["turn"]["inference_id"] == spoilt.inference_id
+    assert len(dumped["batch"]) == 8
+    (alarm,) = open_alarms(world)
+    assert (alarm.opening.monitor, alarm.opening.severity) == ("non_finite_loss", "critical")
+    world.tell(*logged_past(8, seed=9))
+    settle(learner)
+    (made,) = manifests(world)
+    assert spoilt.inference_id in made.drops["non_finite_loss"]
+    assert open_alarms(world), "until an operator has seen it"
+    with world.store.begin() as connection:
+        alarms.acknowledge(connection, alarm.alarm_id, "op", None, world.clock.now())
+    world.tell(*logged_past(8, seed=10))
+    settle(learner)
+    assert not open_alarms(world)
+    learner.close()
+
+
+def fingerprint(learner: Learner) -> str:
+    state = learner._state
+    tensors = [*state.policy.model.state_dict().values(), *state.advantages.state_dict()["head"].values()]
+    moments = [str(state.optimizer.state_dict()["state"]), str(state.advantages.state_dict()["optimizer"]["state"])]
+    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors) + "".join(moments).encode()).hexdigest()
+
+
+def open_alarms(world: World) -> list[StoredAlarm]:
+    with world.store.read() as connection:
+        return alarms.open_alarms(connection)
 
 
 def test_stale_turns_train_the_baseline_alone(make_world: MakeWorld) -> None:

@@ -1,0 +1,60 @@
+"""Updates that were not made: the batch whole, for who looks for the cause, and an alarm."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from core import telemetry
+from core.alarms import NOT_FINITE, Opening
+from core.ports import Store
+from core.store import alarms
+from learner.scored import ScoredTurn
+from learner.update import NonFiniteLoss
+
+MEANING = "an update was skipped, its loss or gradient being no number: its turns lie in the learner's directory"
+
+
+def keep(directory: Path, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> Path:
+    """As JSON, turns beside their rewards. The same batch again is the same file."""
+    pairs = [{"turn": scored.turn, "reward": scored.reward, "applied": scored.applied} for scored in batch]
+    content = msgspec.json.encode({"why": str(error), "batch": pairs})
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{blake3(content).hexdigest()[:16]}.json"
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+    return path
+
+
+def raise_alarm(store: Store, batch: Sequence[ScoredTurn], error: NonFiniteLoss, now: datetime) -> None:
+    """Unless one of this workload is open. Whoever watches tells the log."""
+    turns = [scored.turn for scored in batch]
+    opening = Opening(
+        alarm_id=f"{NOT_FINITE}-{turns[0].inference_id}",
+        monitor=NOT_FINITE,
+        meaning=MEANING,
+        severity="critical",
+        namespace=turns[0].namespace,
+        workload=turns[0].workload,
+        figures={"turns": float(len(turns))},
+        holds=(),
+        opened_at=now,
+        window_start=min(turn.received_at for turn in turns),
+        window_end=max(turn.received_at for turn in turns),
+    )
+    with store.begin() as connection:
+        if alarms.open_alarm(connection, opening):
+            telemetry.ALARMS.labels(monitor=NOT_FINITE, severity="critical").inc()
+
+
+def close_acknowledged(store: Store, now: datetime) -> bool:
+    """After an update that was made: what an operator has seen is over. Whether any is left open."""
+    with store.begin() as connection:
+        ours = [alarm for alarm in alarms.open_alarms(connection) if alarm.opening.monitor == NOT_FINITE]
+        for alarm in ours:
+            if alarm.state == "acknowledged":
+                alarms.close_alarm(connection, alarm.alarm_id, now)
+    return any(alarm.state == "opened" for alarm in ours)
