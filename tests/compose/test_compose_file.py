@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,13 +85,25 @@ def test_settings_are_settings(services: Services) -> None:
         assert settings.serving.sglang.replicas == 0, name
 
 
-def test_who_the_judge_is_stands_in_one_file(services: Services) -> None:
+def test_who_the_judge_is_stands_in_one_file(tmp_path: Path) -> None:
     """Retention waits for it where it is enabled: those who must know read the same file, which need not be there."""
-    readers = {name for name, service in services.items() if "judge.env" in json.dumps(service.get("env_file"))}
-    assert readers == {"judge", "archive", "doctor"}
+    require_compose(engine=False)
+    shutil.copy(ROOT / "docker-compose.yml", tmp_path)
+    config = ("docker", "compose", "--project-directory", str(tmp_path), "--profile", "*", "config", "--format", "json")
+
+    def told() -> set[str]:
+        found = json.loads(run(*config))["services"]
+        return {name for name, service in found.items() if "ONWARD_JUDGE__MODEL" in service.get("environment", {})}
+
+    assert told() == set()
+    (tmp_path / "judge.env").write_text("ONWARD_JUDGE__MODEL=some\n")
+    assert told() == {"judge", "archive", "doctor"}
+    assert "/judge.env" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_a_judge_runs_where_it_is_asked_for(services: Services) -> None:
     assert services["judge"]["profiles"] == ["judge"]
     assert services["judge"]["read_only"]
-    assert "/judge.env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_learner_and_engines_compute_in_one_dtype(services: Services) -> None:
