@@ -36,6 +36,8 @@ class History:
         self._sources = [TopicPartition(topic, index) for index in range(log.partitions(topic))]
         self._ends = {source: log.end(source) for source in self._sources}
         self._done = dict.fromkeys(self._sources, 0)
+        self.missing = 0
+        """Records that the last reading found in neither, where all was asked for."""
 
     @property
     def share(self) -> float:
@@ -44,6 +46,7 @@ class History:
 
     def read(self) -> Iterator[list[Record]]:
         """In batches."""
+        self.missing = 0
         done = self._done = dict.fromkeys(self._sources, 0)
         for records in read_whole(self._log, self._topic, self._starts(), self._ends):
             for record in records:
@@ -73,6 +76,7 @@ class History:
                     yield self._chosen(records)
         if found < end - start and not self._is_part:
             missing = end - start - found
+            self.missing += missing
             logger.warning("%s: %d records before offset %d are neither in log nor archive", source, missing, end)
 
     def _files(self) -> list[ArchiveFile]:

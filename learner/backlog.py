@@ -76,7 +76,15 @@ class Backlog:
         return ScoredTurn(turn, reward, self.applied.get(reward.inference_id))
 
 
-def refusal(turn: Completion, reward: Reward) -> str | None:
+@dataclass(frozen=True)
+class Bounds:
+    """What a turn must be to be this model's. None: not known."""
+
+    tokenizer_digest: str | None = None
+    context_length: int | None = None
+
+
+def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str | None:
     """Why a turn with this reward never trains; None when it may."""
     if not turn.learn:
         return "no_consent"
@@ -88,6 +96,10 @@ def refusal(turn: Completion, reward: Reward) -> str | None:
         return "incomplete_capture"
     if not all(map(math.isfinite, (reward.value, *turn.logprobs))):
         return "not_finite"
+    if bounds.tokenizer_digest not in (None, turn.tokenizer_digest):
+        return "other_tokenizer"
+    if bounds.context_length is not None and len(turn.prompt_token_ids) + len(turn.token_ids) > bounds.context_length:
+        return "over_context"
     if not are_sound(reward.credits, turn):
         return "bad_credits"
     return None

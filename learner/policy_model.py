@@ -28,6 +28,10 @@ class PolicyModel:
     def hidden_size(self) -> int:
         return int(self.model.config.hidden_size)
 
+    @property
+    def context_length(self) -> int:
+        return int(self.model.config.get_text_config().max_position_embeddings)
+
     def hidden_states(self, batch: MicroBatch) -> Tensor:
         """[N, D]: the states that predict the sampled tokens. Padding stands right of all of them; what is packed is
         kept apart by its positions, as transformers has it of causal models that are given no mask."""

@@ -14,7 +14,7 @@ from core.probes import get_probe
 from core.settings import LearnerSettings
 from core.store import policies, turns
 from learner import manifest, probe, skipped
-from learner.backlog import Backlog, refusal
+from learner.backlog import Backlog, Bounds, refusal
 from learner.checkpoint import Checkpoint, Checkpoints, Meta
 from learner.exclusive import DirectoryLock
 from learner.lineage import Lineage
@@ -45,8 +45,9 @@ class Learner:
         directory: Path,
         clock: Clock,
         solutions: Mapping[str, str] | None = None,
+        tokenizer_digest: str | None = None,
     ) -> None:
-        """`solutions` of eval cases: what resembles them does not train."""
+        """`solutions` of eval cases: what resembles them does not train; nor does what another tokenizer made."""
         self._solutions = Solutions(solutions or {})
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
@@ -54,6 +55,7 @@ class Learner:
         self._lock = DirectoryLock(directory)
         self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
         self._state = make_state(model, settings)
+        self._bounds = Bounds(tokenizer_digest, self._state.policy.context_length)
         self._checkpoints = Checkpoints(directory)
         self._backlog = Backlog()
         self._lineage = Lineage()
@@ -134,7 +136,9 @@ class Learner:
         refused = False
         for reward in chosen:
             turn = found[reward.inference_id]
-            why = refusal(turn, reward) or ("eval_solution" if self._solutions.recalled_in(turn) else None)
+            why = refusal(turn, reward, self._bounds) or (
+                "eval_solution" if self._solutions.recalled_in(turn) else None
+            )
             if why is not None:
                 self._backlog.remove([reward])
                 self._drop(reward.inference_id, why)

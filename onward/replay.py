@@ -31,6 +31,7 @@ from onward.replay_report import draw, report_of, summary, write
 from onward.wiring import Foundation, open_foundation, open_offline, solutions_kept_out
 from scoring.rescore import rescore
 from serving.releases import CLUSTER, ensure_anchor
+from serving.rendering import load_renderer
 
 
 def replay_log(
@@ -66,7 +67,7 @@ def replay_log(
             learned, held = split(rewards, holdout, target)
             _learn(source, target, learned, settings)
             judged = judge(target, source.model, held, reward_spec, settings) if holdout else None
-            report = report_of(target, rewards, reward_spec, settings, (first, last)) | {
+            report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing) | {
                 "holdout": holdout,
                 "held_out": judged,
             }
@@ -123,6 +124,7 @@ def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settin
         target.layout.learner,
         clock,
         solutions_kept_out(settings),
+        load_renderer(source.model).tokenizer_digest,
     )
     try:
         with Progress() as progress:

@@ -37,12 +37,14 @@ def report_of(
     spec: RewardSpec,
     settings: LearnerSettings,
     span: tuple[datetime, datetime],
+    missing: int,
 ) -> dict[str, Any]:
-    """`weights` is a path from the replay's own directory on."""
+    """`weights` is a path from the replay's directory on. `missing`: records of the log that nobody has any more."""
     made = _lineage(target)
     return {
         "from": span[0].isoformat(),
         "to": span[1].isoformat(),
+        "missing": missing,
         "spec": spec.digest,
         "learner": settings.model_dump(mode="json"),
         "rewards": len(rewards),

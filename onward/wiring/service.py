@@ -238,6 +238,7 @@ def build_learner(foundation: Foundation) -> Stage:
 
 def _make_learner(foundation: Foundation) -> "Learner":
     from learner.stage import Learner
+    from serving.rendering import load_renderer
 
     return Learner(
         foundation.log,
@@ -249,6 +250,7 @@ def _make_learner(foundation: Foundation) -> "Learner":
         foundation.layout.learner,
         foundation.clock,
         solutions_kept_out(foundation.settings.learner),
+        load_renderer(foundation.model).tokenizer_digest,
     )
 
 

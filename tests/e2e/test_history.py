@@ -9,12 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from kept_world import ALL, START, append, archive, past
 
 from core.errors import ConfigError
-from core.events import Event
+from core.events import Completion, Event
 from onward.compare import compare_replays
 from onward.export import export
 from onward.history import keep_once
@@ -119,6 +120,16 @@ def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
     assert "learner.advantage" in shown
     with pytest.raises(ConfigError, match=r"nothing/report\.json: no such file"):
         compare_replays(own, tmp_path / "nothing")
+
+
+def test_what_another_model_said_is_counted_and_teaches_nothing(tmp_path: Path) -> None:
+    events = past(COUNT)
+    aliens = [
+        msgspec.structs.replace(e, tokenizer_digest="another") if isinstance(e, Completion) else e for e in events
+    ]
+    append(tmp_path / "log", aliens)
+    report = replay_log(tmp_path / "log", tmp_path / "out", None, None)
+    assert report["version"] == 1, "nothing was learned"
 
 
 def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str, Path], tmp_path: Path) -> None:

@@ -58,6 +58,11 @@ def sampled_answers(
     return tuple(answers)
 
 
+@lru_cache
+def tokenizer_digest() -> str:
+    return load_renderer(MODEL).tokenizer_digest
+
+
 def make_turn(number: int, *, temperature: float = 1.0, session: str | None = None, **changes: object) -> Completion:
     prompt, answer, logprobs = sampled_answers(24, temperature)[number % 24]
     session_id = SessionId(session or f"session-{number}")
@@ -81,7 +86,7 @@ def make_turn(number: int, *, temperature: float = 1.0, session: str | None = No
         "trainable": True,
         "policy": "onward-tiny",
         "policy_versions": (VersionSpan(start=0, end=len(answer), version=Version(1)),),
-        "tokenizer_digest": "t",
+        "tokenizer_digest": tokenizer_digest(),
         "renderer": "r",
         "finish_reason": "length",
         "delivered_tokens": len(answer),
@@ -140,7 +145,9 @@ class World:
             policies.put_release(connection, release)
         self.log.append_blocking(Topic.RELEASES, [release])
 
-    def learner(self, solutions: Mapping[str, str] | None = None, **settings: object) -> Learner:
+    def learner(
+        self, solutions: Mapping[str, str] | None = None, tokenizer: str | None = None, **settings: object
+    ) -> Learner:
         options = LearnerSettings(**{"batch_turns": 8, "min_turns": 4, "max_lead": 100, **settings})  # type: ignore[arg-type]
         return Learner(
             self.log,
@@ -152,6 +159,7 @@ class World:
             self.directory / "learner",
             self.clock,
             solutions,
+            tokenizer,
         )
 
 

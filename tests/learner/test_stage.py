@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
+from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
 
 from core.alarms import StoredAlarm
 from core.errors import ConfigError
@@ -134,6 +134,8 @@ def test_what_may_not_train_does_not(make_world: MakeWorld) -> None:
         make_turn(31, trainable=False, untrainable_reasons=("top_p",)),
         make_turn(32, logprobs=(math.nan, *make_turn(32).logprobs[1:])),
         make_turn(33, segments=(Segment(start=0, end=12, kind="forced"),)),
+        make_turn(35, logprobs=make_turn(35).logprobs[1:]),
+        make_turn(36, prompt_token_ids=(1,) * 100_000),
     ]
     world.tell(*[(turn, make_reward(turn, 1.0)) for turn in barred], (whole, make_reward(whole, math.inf)))
     barred.append(whole)
@@ -142,7 +144,17 @@ def test_what_may_not_train_does_not(make_world: MakeWorld) -> None:
     trained = {record.inference_id for one in manifests(world) for record in one.turns}
     assert not trained & {turn.inference_id for turn in barred}
     drops = {why for one in manifests(world) for why in one.drops}
-    assert drops == {"no_consent", "untrainable", "not_finite", "empty"}
+    assert drops == {"no_consent", "untrainable", "not_finite", "empty", "incomplete_capture", "over_context"}
+    learner.close()
+
+
+def test_what_another_tokenizer_made_does_not_train(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner(tokenizer=tokenizer_digest())
+    alien = make_turn(30, tokenizer_digest="another")
+    world.tell((alien, make_reward(alien, 1.0)), *logged_past(8))
+    settle(learner)
+    assert [made.drops for made in manifests(world)] == [{"other_tokenizer": (alien.inference_id,)}]
     learner.close()
 
 
