@@ -1,6 +1,7 @@
 """The learner: rewards in, policy versions out."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -60,6 +61,8 @@ class Learner:
         self._backlog = Backlog()
         self._lineage = Lineage()
         self._drops: dict[str, list[InferenceId]] = {}
+        self.left_out = Counter[str]()
+        """Turns that left the backlog without any update since this learner began, by reason."""
         self._is_alarmed = True  # maybe, by a learner before this one
         self._lacking = False  # the store has not all turns of the next batch yet
         self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
@@ -156,6 +159,7 @@ class Learner:
         self._is_alarmed = True
 
     def _drop(self, inference_id: InferenceId, why: str) -> None:
+        self.left_out[why] += 1
         self._drops.setdefault(why, []).append(inference_id)
 
     # ------------------------------------------------------------------------------------------ versions

@@ -65,9 +65,10 @@ def replay_log(
             records = _with_turns(history, target)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
             learned, held = split(rewards, holdout, target)
-            _learn(source, target, learned, settings)
+            left_out = _learn(source, target, learned, settings)
             judged = judge(target, source.model, held, reward_spec, settings) if holdout else None
             report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing) | {
+                "left_out": left_out,
                 "holdout": holdout,
                 "held_out": judged,
             }
@@ -102,7 +103,8 @@ def _event_time(record: Record) -> datetime | None:
     return None
 
 
-def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> None:
+def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> dict[str, int]:
+    """How many turns never trained, by reason."""
     clock = ManualClock(rewards[0].decided_at if rewards else source.clock.now())
     ensure_anchor(
         target.store,
@@ -136,6 +138,7 @@ def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settin
                 while learner.step(0.0):
                     _release_newest(target, learner.newest, clock)
                 progress.advance(task, len(part))
+        return dict(learner.left_out)
     finally:
         learner.close()
 

@@ -113,6 +113,17 @@ class Stack:
         state = self.inspect(container)["State"]
         return bool(state["Running"] and state.get("Health", {"Status": "healthy"})["Status"] == "healthy")
 
+    def pause(self, service: str) -> None:
+        """A busy container may not be frozen at the first word: an engine gives up after some milliseconds."""
+        (container,) = self.containers(service)
+
+        def is_paused() -> bool:
+            if not self.inspect(container)["State"]["Paused"]:
+                self.compose("pause", service, check=False)
+            return bool(self.inspect(container)["State"]["Paused"])
+
+        wait_for(is_paused, 60, f"{service} to be paused")
+
     def crash(self, service: str, index: int = 0) -> Callable[[], bool]:
         """SIGKILL to all of a container. Returns what tells whether it is back: a stage by its restart policy, the
         others are started again."""

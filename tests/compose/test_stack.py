@@ -100,7 +100,7 @@ def test_scorers_come_and_go(stack: Stack) -> None:
 def test_chat_goes_on_while_kafka_stands_still(stack: Stack) -> None:
     with Users(stack) as users:
         users.wait_turns(5)
-        stack.compose("pause", "kafka")
+        stack.pause("kafka")
         paused_s, before = time.monotonic(), users.turns
         try:
             wait_for(lambda: time.monotonic() - paused_s > PAUSE_S, 2 * PAUSE_S, "the end of the pause")

@@ -130,6 +130,7 @@ def test_what_another_model_said_is_counted_and_teaches_nothing(tmp_path: Path) 
     append(tmp_path / "log", aliens)
     report = replay_log(tmp_path / "log", tmp_path / "out", None, None)
     assert report["version"] == 1, "nothing was learned"
+    assert report["left_out"] == {"other_tokenizer": COUNT}
 
 
 def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str, Path], tmp_path: Path) -> None:
