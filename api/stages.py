@@ -16,7 +16,9 @@ from core.ports import EventLog, TopicPartition
 from core.store import policies
 from core.store.offsets import get_offsets
 
-_READ = {"writer": Topic.TURNS, "scorer": Topic.TURNS, "learner": Topic.REWARDS}
+_READ = {"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS, "learner": Topic.REWARDS}
+_GROUPS = ("writer", "scorer", "judge")
+_LOOKED_BACK = 64  # versions; those that were proposed are not the learner's
 
 
 def stages_router(context: Context) -> APIRouter:
@@ -26,7 +28,7 @@ def stages_router(context: Context) -> APIRouter:
     @router.get("/v1/stages")
     async def list_stages(request: Request) -> Response:
         """Records that each stage has yet to read; null where the log does not answer. The learner's as of its newest
-        version: what it holds for the next one counts."""
+        version: what it holds for the next one counts. A judge is there once it has judged."""
         identify(context, request)
         only_parameters(request)
         reached = await read(services, _reached)
@@ -37,6 +39,7 @@ def stages_router(context: Context) -> APIRouter:
         data = [
             {"stage": stage, "topic": topic, "behind": None if ends is None else _behind(ends, topic, reached[stage])}
             for stage, topic in _READ.items()
+            if stage in reached
         ]
         return json_response({"object": "list", "data": data, "readiness": readiness_of(services)})
 
@@ -45,11 +48,15 @@ def stages_router(context: Context) -> APIRouter:
 
 def _reached(connection: Connection) -> dict[str, dict[str, int]]:
     """By stage: the next offset of each partition."""
-    newest = policies.list_policies(connection, 1)
-    stored = {group: get_offsets(connection, group) for group in ("writer", "scorer")}
+    learned = [p for p, _ in policies.list_policies(connection, _LOOKED_BACK) if p.verdict is None]
+    stored = {group: get_offsets(connection, group) for group in _GROUPS}
     return {
-        **{group: {str(source): offset for source, offset in found.items()} for group, found in stored.items()},
-        "learner": dict(newest[0][0].log_offsets) if newest else {},
+        **{
+            group: {str(source): offset for source, offset in found.items()}
+            for group, found in stored.items()
+            if found or group != "judge"
+        },
+        "learner": dict(learned[0].log_offsets) if learned else {},
     }
 
 

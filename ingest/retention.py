@@ -65,10 +65,11 @@ def read_by(group: str) -> Floor:
 
 
 def learned(versions: int) -> Floor:
-    """The learner: what each of its newest `versions` had read, as it may have to go on from any of them."""
+    """The learner: what each of its newest `versions` had read, as it may have to go on from any of them. Proposed ones
+    are not its own: from them it goes on with what it has read itself."""
 
     def floor(connection: Connection, source: TopicPartition) -> int:
-        newest = [policy for policy, _ in list_policies(connection, versions)]
+        newest = [policy for policy, _ in list_policies(connection, versions) if policy.verdict is None]
         return min((policy.log_offsets.get(str(source), 0) for policy in newest), default=0)
 
     return floor

@@ -4,12 +4,16 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from api_harness import Service, serve, wait_for
-from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, is_good
+from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, is_good, policy
 
 from core.errors import LogUnavailable
+from core.events import GateVerdict, Topic
 from core.ports import TopicPartition
+from core.store import policies
+from core.store.offsets import put_offset
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 MakeService = Callable[..., Service]
@@ -110,6 +114,15 @@ def test_stages_say_how_far_behind_the_log_they_are(service: Service) -> None:
         service.chat("hi")
     lags = {stage["stage"]: stage["behind"] for stage in service.get("/v1/stages").json()["data"]}
     assert lags == {"writer": 3, "scorer": 3, "learner": 0}
+    with service.store.begin() as connection:
+        put_offset(connection, "judge", TopicPartition(Topic.TURNS, 0), 0)
+        proposed = policy(policies.allocate_version(connection, START), START)
+        policies.put_policy(
+            connection,
+            msgspec.structs.replace(proposed, log_offsets={}, verdict=GateVerdict(action="pass", why="better")),
+        )
+    lags = {stage["stage"]: stage["behind"] for stage in service.get("/v1/stages").json()["data"]}
+    assert lags == {"writer": 3, "scorer": 3, "judge": 3, "learner": 0}
     service.writing.set()
 
     def caught_up() -> bool:

@@ -23,7 +23,7 @@ from core import telemetry
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.errors import Fenced, LogError, NewerSchema
-from core.events import Event, PolicyVersion, Reward, SessionEnded, Topic
+from core.events import Event, GateVerdict, PolicyVersion, Reward, SessionEnded, Topic
 from core.ids import Namespace, SessionId, Version
 from core.ports import Record, TopicPartition
 from core.store import SqlStore, open_sqlite
@@ -408,6 +408,11 @@ def test_floors_are_where_groups_and_the_learner_stand(world: World) -> None:
             put_policy(connection, published(version, {str(rewards): offset}))
         assert learned(2)(connection, rewards) == 8, "it may go on from the one before"
         assert learned(9)(connection, rewards) == 3
+        proposed = msgspec.structs.replace(
+            published(allocate_version(connection, START), {}), verdict=GateVerdict(action="pass", why="better")
+        )
+        put_policy(connection, proposed)
+        assert learned(3)(connection, rewards) == 8, "what was made elsewhere has read nothing here"
         assert learned(9)(connection, TopicPartition(Topic.REWARDS, 0)) == 0
         assert committed_by(world.log, "releases")(connection, turns) is None
     member = world.log.consumer("releases", [Topic.TURNS])
