@@ -19,9 +19,11 @@ from learner.tensors import MicroBatch
 
 
 class PolicyModel:
-    def __init__(self, directory: Path, device: str) -> None:
+    def __init__(self, directory: Path, device: str, *, fused: bool = True) -> None:
+        """`fused`: torch's own norms, which want all in one precision."""
         self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device)
-        fuse_norms(self.model)
+        if fused:
+            fuse_norms(self.model)
         self.model.train()
 
     @property

@@ -40,8 +40,11 @@ def make_state(model: Path, settings: LearnerSettings) -> LearnerState:
     torch.manual_seed(settings.seed)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a guard against reading it, which costs a tenth
-    policy, anchor = PolicyModel(model, settings.device), PolicyModel(model, settings.device)
+    fused = settings.precision == "float32"
+    policy, anchor = (PolicyModel(model, settings.device, fused=fused) for _ in range(2))
     anchor.model.requires_grad_(False)
+    if settings.gradient_checkpointing:
+        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     return LearnerState(policy, anchor, make_optimizer(policy, settings), make_advantages(settings, policy.hidden_size))
 
 

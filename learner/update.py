@@ -5,6 +5,7 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch.
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -67,6 +68,7 @@ def update(
         (loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)).backward()
     tally.add(gradient_norm=torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.gradient_clip))
     _require_finite(state, tally)
+    set_rate(state.optimizer, settings)
     if ledger.any_kept:  # else its momentum alone would move the weights
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
@@ -82,11 +84,20 @@ def _require_finite(state: LearnerState, tally: Tally) -> None:
         raise NonFiniteLoss(figures)
 
 
+def set_rate(optimizer: torch.optim.Optimizer, settings: LearnerSettings) -> None:
+    """As the settings are now, whatever they were when its state was kept."""
+    done = next((int(state["step"]) for state in optimizer.state.values()), 0)
+    share = min(1.0, (done + 1) / settings.warmup_updates) if settings.warmup_updates else 1.0
+    for group in optimizer.param_groups:
+        group["lr"] = settings.learning_rate * share
+
+
 def _forward(
     state: LearnerState, part: MicroBatch, ledger: Ledger, settings: LearnerSettings, tally: Tally
 ) -> tuple[Tensor, Tensor]:
     """(loss_N of the policy, fit of the baseline)."""
-    hidden_ND = state.policy.hidden_states(part)
+    with computing_in(settings):
+        hidden_ND = state.policy.hidden_states(part).float()
     logprobs_N, entropy_N = state.policy.score(hidden_ND, part)
     anchor_N = _anchor_logprobs(state, part, logprobs_N, ledger, settings)
     credit = credited(part, ledger.batch)
@@ -110,13 +121,22 @@ def _forward(
     return losses.loss_N, fit
 
 
+def computing_in(settings: LearnerSettings) -> AbstractContextManager[object]:
+    """Matrix products in low precision, over float32 weights; log-probabilities are float32 in any case."""
+    if settings.precision == "float32":
+        return nullcontext()
+    return torch.autocast(settings.device.split(":")[0], dtype=torch.bfloat16)
+
+
 def _anchor_logprobs(
     state: LearnerState, part: MicroBatch, logprobs_N: Tensor, ledger: Ledger, settings: LearnerSettings
 ) -> Tensor:
     if settings.kl_coefficient == 0 and not ledger.has_kto:
         return logprobs_N.detach()
     with torch.no_grad():
-        return state.anchor.score(state.anchor.hidden_states(part), part)[0]
+        with computing_in(settings):
+            hidden_ND = state.anchor.hidden_states(part).float()
+        return state.anchor.score(hidden_ND, part)[0]
 
 
 def _count(

@@ -28,11 +28,17 @@ class LearnerSettings(Section):
     waits when it comes faster than it can be learned from."""
     micro_batch_tokens: int = Field(default=1024, ge=64)
     """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What the policy computes in. Weights and optimizer are float32 in either."""
+    gradient_checkpointing: bool = False
+    """Whether activations are computed again on the way back, which costs a third of the time and saves memory."""
     packed: bool = False
     """Whether sequences of different length share a row instead of being padded: for attention kernels that skip what
     sequences do not see of each other, on a GPU."""
     learning_rate: float = Field(default=4e-4, gt=0)
     """AdamW's."""
+    warmup_updates: int = Field(default=0, ge=0)
+    """Updates over which the learning rate rises to its value, after which it stays; again for a fresh optimizer."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW's."""
     beta2: float = Field(default=0.95, ge=0, lt=1)

@@ -97,3 +97,36 @@ def test_every_choice_trains() -> None:
         found = trained(**options)
         assert not all(map(torch.equal, found, usual)), options
         assert all(bool(torch.isfinite(weight).all()) for weight in found), options
+
+
+def test_activations_that_are_computed_again_are_the_same() -> None:
+    assert all(map(torch.equal, trained(gradient_checkpointing=True), trained()))
+
+
+def test_in_low_precision_the_weights_stay_whole() -> None:
+    """The policy's figures are those of float32 but for rounding; weights and optimizer are float32."""
+    exact, rough = (
+        LearnerSettings(precision=each, max_divergence=1e9, min_ess=0.0) for each in ("float32", "bfloat16")
+    )
+    one, two = make_state(MODEL, exact), make_state(MODEL, rough)
+    expected, found = (update(state, some_batch(0), chosen).metrics for state, chosen in ((one, exact), (two, rough)))
+    assert found["loss"] != expected["loss"]
+    for name in ("loss", "entropy", "gradient_norm"):
+        assert abs(found[name] - expected[name]) < 0.03 * abs(expected[name]) + 1e-3, name
+    moments = [value for state in two.optimizer.state.values() for value in state.values()]
+    assert {tensor.dtype for tensor in (*weights(two), *moments)} == {torch.float32}
+
+
+def test_the_learning_rate_rises_and_stays_and_obeys_the_settings_after_a_restart() -> None:
+    settings = LearnerSettings(warmup_updates=4, learning_rate=1e-3)
+    state = make_state(MODEL, settings)
+    rates = []
+    for seed in range(6):
+        update(state, some_batch(seed, 6), settings)
+        rates.append(state.optimizer.param_groups[0]["lr"])
+    assert rates == [0.00025, 0.0005, 0.00075, 0.001, 0.001, 0.001]
+    slower = LearnerSettings(learning_rate=1e-4)
+    again = make_state(MODEL, slower)
+    again.load_state_dict(state.state_dict())
+    update(again, some_batch(7, 6), slower)
+    assert again.optimizer.param_groups[0]["lr"] == 1e-4
