@@ -39,7 +39,7 @@ def propose(
     overrides: Mapping[str, str] | None = None,
 ) -> PolicyVersion:
     """The version as it now stands among the service's candidates, with its verdict. Raises ConfigError where `replay`
-    is no replay, learned nothing, or began from another model than the service."""
+    is no replay, learned nothing, or began from another model than the service; and where nothing was ever served."""
     report = read(replay)
     require_directory(directory)
     cases = None if suite is None else load_suite(suite)
@@ -70,8 +70,10 @@ def _check_same_anchor(source: Foundation, target: Foundation, replay: Path) -> 
 
 def _anchor(foundation: Foundation) -> PolicyVersion:
     with foundation.store.read() as connection:
-        found = policies.get_policy(connection, policies.first_version(connection))
-    assert found is not None, "the first version is published"
+        versions = policies.list_versions(connection)
+        found = policies.get_policy(connection, versions[0]) if versions else None
+    if found is None:
+        raise ConfigError(f"{foundation.layout.root}: no version was ever served here (`onward run` serves the first)")
     return found
 
 

@@ -91,6 +91,9 @@ def test_what_cannot_be_proposed_says_why_and_leaves_nothing(service: Service, r
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no case files"):
         hand_over(replay, service, tmp_path / "empty")
+    (tmp_path / "new").mkdir()
+    with pytest.raises(ConfigError, match="new: no version was ever served here"):
+        propose(replay, tmp_path / "new", None, Limits(), Bounds(), 0.05)
     other = tmp_path / "other"
     append(other, past(TURNS))
     replay_log(other, tmp_path / "alien", None, None, overrides={"ONWARD_SERVING__MODEL": str(another_model(tmp_path))})
