@@ -35,7 +35,7 @@ from onward.wiring import (
 )
 
 T = TypeVar("T")
-_STEP_S = 0.1
+_STEP_S = 0.2
 _ROUTERS_NOTICE_S = 0.5  # they look several times a second
 
 

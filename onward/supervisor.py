@@ -13,7 +13,7 @@ from pathlib import Path
 from core.errors import OnwardError
 from onward.wiring import Stage
 
-_STEP_S = 0.1
+_STEP_S = 0.2
 _RESTART_S = 1.0
 _PR_SET_PDEATHSIG = 1
 logger = logging.getLogger(__name__)

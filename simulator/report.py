@@ -108,15 +108,15 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
 
 def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, float | None]:
     """When a whole window after the shift first reached nine tenths of the level before it."""
-    before = truth.quality_at(shift_at_s)
+    before = truth.quality_at(shift_at_s, longest=1.0)
     whole_s = shift_at_s + truth.window_s
     moments = [whole_s + step for step in range(int(end_s - whole_s) + 1)]
-    levels = [(moment, level) for moment in moments if (level := truth.quality_at(moment)) is not None]
+    levels = [(moment, level) for moment in moments if (level := truth.quality_at(moment, longest=1.0)) is not None]
     best = max((level for _, level in levels), default=None)
     recovered = [moment for moment, level in levels if before is not None and level >= RECOVERED_SHARE * before]
     return {
         "quality_before_shift": before,
-        "quality_after_shift": truth.quality_at(whole_s),
+        "quality_after_shift": truth.quality_at(whole_s, longest=1.0),
         "recovered_after_s": recovered[0] - shift_at_s if recovered else None,
         "recovered_share": best / before if best is not None and before else None,
     }

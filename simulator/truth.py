@@ -9,6 +9,7 @@ from simulator.ide import Session
 
 WINDOW_S = 20.0  # at the usual rate of 20 sessions a second; longer where fewer come
 MIN_SESSIONS = 200
+LONGEST = 3.0  # windows: how far back a figure looks where a loaded machine let too few sessions in
 _Z = 1.96
 FIGURES = ("syntax_ok", "tests_pass", "in_taste", "good")
 
@@ -46,9 +47,14 @@ class Truth:
         to judge."""
         return [lived for lived in self.lived if lived.session.ending != "hung_up"]
 
-    def before(self, moment_s: float) -> list[Lived]:
-        """Those started in the window before, [moment - window, moment)."""
-        return [lived for lived in self.judged if moment_s - self.window_s <= lived.started_s < moment_s]
+    def before(self, moment_s: float, longest: float = LONGEST) -> list[Lived]:
+        """Those started in the window before, [moment - window, moment). Where these are fewer than 200, the last 200
+        before the moment, if they started within the `longest` of windows."""
+        recent = [lived for lived in self.judged if moment_s - longest * self.window_s <= lived.started_s < moment_s]
+        within = [lived for lived in recent if moment_s - self.window_s <= lived.started_s]
+        if len(within) >= MIN_SESSIONS or len(recent) < MIN_SESSIONS:
+            return within
+        return sorted(recent, key=lambda lived: lived.started_s)[-MIN_SESSIONS:]
 
     def untaught(self) -> list[Lived]:
         """The first 200 sessions (or fewer) that the first version answered alone: nothing was learned."""
@@ -56,9 +62,9 @@ class Truth:
         chosen = [lived for lived in self.judged if set(lived.session.versions) == {first}]
         return sorted(chosen, key=lambda lived: lived.started_s)[:MIN_SESSIONS]
 
-    def quality_at(self, moment_s: float) -> float | None:
-        """Share truly good among those started in the window before; None with fewer than 200 of them."""
-        chosen = self.before(moment_s)
+    def quality_at(self, moment_s: float, longest: float = LONGEST) -> float | None:
+        """Share truly good among those started before; None with fewer than 200 of them."""
+        chosen = self.before(moment_s, longest)
         return quality(chosen) if len(chosen) >= MIN_SESSIONS else None
 
     def quality_start(self) -> float | None:

@@ -126,7 +126,7 @@ class LocalEngine:
 
     def probe(self, version: Version) -> Mapping[str, float]:
         live = self.live_version
-        return self._probe.measure(self._loaded(version), live, self._models[live])
+        return self._probe.measure((version, self._loaded(version)), (live, self._models[live]))
 
     def switch(self, version: Version) -> None:
         self._loaded(version)

@@ -26,16 +26,15 @@ class Probe:
         self._cache = slot_cache(anchor.model, _SEQUENCES, self._tokens)
         self._sequences_LP = self._draw(anchor)
         self._lock = threading.Lock()
-        self._reference: tuple[Version, list[Tensor]] | None = None
+        self._measured: dict[Version, list[Tensor]] = {}  # of the two measured last
 
-    def measure(self, candidate: Decoder, live_version: Version, live: Decoder) -> Mapping[str, float]:
+    def measure(self, candidate: tuple[Version, Decoder], live: tuple[Version, Decoder]) -> Mapping[str, float]:
         """`finite`: 1 when all logits are; `kl_to_live`: mean over tokens of KL(candidate || live), nats; `entropy`:
         the candidate's mean entropy per token, nats. Where not finite, the other two are NaN."""
         with self._lock:
-            if self._reference is None or self._reference[0] != live_version:
-                self._reference = (live_version, self._logprobs(live))
-            own = self._logprobs(candidate)
-            reference = self._reference[1]
+            reference = self._measured.get(live[0]) or self._logprobs(live[1])  # what is live was a candidate
+            own = self._logprobs(candidate[1])
+            self._measured = {live[0]: reference, candidate[0]: own}
         if not all(torch.isfinite(each_PV).all() for each_PV in own):
             return {"finite": 0.0, "kl_to_live": float("nan"), "entropy": float("nan")}
         divergence = entropy = 0.0

@@ -27,7 +27,7 @@ from serving.releases.observations import Observations, ServedTurn
 from serving.releases.verdict import Verdict, drifted, judge
 from serving.releases.view import ReleaseView
 
-_TICK_S = 0.1
+_TICK_S = 0.2
 _JUDGE_EVERY_S = 0.5
 _COMMIT_EVERY_S = 1.0
 logger = logging.getLogger(__name__)
@@ -61,14 +61,14 @@ class Canary:
         """Whether it has a place in the log."""
         return self._seen.is_open
 
-    def listen(self, view: ReleaseView, timeout_s: float) -> None:
-        """Take what the log has of turns, rewards and alarms; rest when that is nothing."""
+    def listen(self, view: ReleaseView) -> bool:
+        """Take what the log has of turns, rewards and alarms. Whether there may be more: turns that come one by one are
+        no reason to look at everything again at once."""
         running = None if view.experiment is None else view.experiment.experiment_id
         if running != self._experiment_id:
             self._experiment_id = running
             self._rewards, self._recent = RewardEvidence(self._settings.maturity_s), {}
-        if not self._seen.read():
-            self.rest(timeout_s)
+        more = self._seen.read()
         now_s = self._clock.now().timestamp()
         self._rewards.ripen(now_s)
         if now_s - self._drift_since_s > self._settings.horizon_s:
@@ -78,6 +78,7 @@ class Canary:
         if running is None and self._clock.monotonic() - self._committed_s > _COMMIT_EVERY_S:
             self._committed_s = self._clock.monotonic()
             self._seen.commit()
+        return more
 
     def close(self) -> None:
         self._seen.close()

@@ -46,6 +46,7 @@ class Chain:
         self._store, self._log, self._clock = store, log, clock
         self._name, self._holder, self._ttl_s = f"release:{cluster}", holder, ttl_s
         self._epoch: int | None = None
+        self._told: int | None = None  # the last sequence that the log was told, where this leader knows it
         self._ask_at_s = float("-inf")
 
     def lead(self) -> bool:
@@ -54,7 +55,9 @@ class Chain:
         now_s = self._clock.monotonic()
         if now_s >= self._ask_at_s:
             with self._store.begin() as connection:
-                self._epoch = leases.acquire(connection, self._name, self._holder, self._clock.now(), self._ttl_s)
+                epoch = leases.acquire(connection, self._name, self._holder, self._clock.now(), self._ttl_s)
+            if epoch != self._epoch:
+                self._epoch, self._told = epoch, None
             self._ask_at_s = now_s + self._ttl_s / _ASKS
         return self._epoch is not None
 
@@ -104,14 +107,16 @@ class Chain:
     def announce(self) -> int:
         """Tell the log what it has not been told; returns how much that was."""
         with self._store.read() as connection:
-            told = offsets.get_offsets(connection, _OUTBOX).get(_PLACE, 1) - 1
-            news = policies.list_releases(connection, told, _PAGE)
+            if self._told is None:
+                self._told = offsets.get_offsets(connection, _OUTBOX).get(_PLACE, 1) - 1
+            news = policies.list_releases(connection, self._told, _PAGE)
         if not news:
             return 0
         self._log.append_blocking(Topic.RELEASES, [release for _, release in news])
         with self._store.begin() as connection:
             self._fence(connection, self._clock.now())
             offsets.put_offset(connection, _OUTBOX, _PLACE, news[-1][0] + 1)
+        self._told = news[-1][0]
         return len(news)
 
     def resign(self) -> None:

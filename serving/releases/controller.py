@@ -76,13 +76,15 @@ class ReleaseController:
                 self._canary.close()  # who leads reads what canaries are judged by
                 self._canary.rest(timeout_s)
                 return 0
-            told = self._chain.announce()
+            more = False
             view = look(self._store, CLUSTER, self._clock.now(), self._serving.heartbeat_timeout_s)
             if view is not None:
                 with nullcontext() if self._canary.listens else self._chain.kept():  # who begins to may need long
-                    self._canary.listen(view, timeout_s if not told else 0.0)
+                    more = self._canary.listen(view)
                 self._decide(view)
-                told += self._chain.announce()
+            told = self._chain.announce()
+            if not told and not more:
+                self._canary.rest(timeout_s)
             return told
         except (Conflict, Fenced, StoreUnavailable) as error:  # nothing was written: look again
             logger.warning("releases: %s", error)

@@ -88,10 +88,10 @@ class Observations:
     def is_open(self) -> bool:
         return self._consumer is not None
 
-    def read(self) -> int:
-        """Take what is new; 0 when nothing is, or while another controller still reads."""
+    def read(self) -> bool:
+        """Take what is new. Whether there may be more now; not while another controller still reads."""
         if self._consumer is None and not self._join():
-            return 0
+            return False
         assert self._consumer is not None
         records = self._consumer.poll(_POLL_RECORDS, 0)
         for record in records:
@@ -102,7 +102,7 @@ class Observations:
                     self._take_reward(reward)
                 case Alarm() as alarm:
                     self._take_alarm(alarm)
-        return len(records)
+        return len(records) == _POLL_RECORDS
 
     def commit(self) -> None:
         """What was read need not be read again: no experiment hangs on it."""

@@ -62,7 +62,14 @@ def test_a_window_holds_its_start_and_not_its_end() -> None:
 def test_quality_counts_every_session_of_the_window_once(sessions: list[tuple[float, bool]], moment_s: float) -> None:
     inside = [good for at_s, good in sessions if at_s >= moment_s - WINDOW_S and at_s < moment_s]
     expected = sum(inside) / len(inside) if len(inside) >= MIN_SESSIONS else None
-    assert truth_of(*(lived(at_s, good) for at_s, good in sessions)).quality_at(moment_s) == expected
+    assert truth_of(*(lived(at_s, good) for at_s, good in sessions)).quality_at(moment_s, longest=1.0) == expected
+
+
+def test_where_a_loaded_machine_let_few_in_the_last_sessions_of_three_windows_are_told() -> None:
+    few = [*crowd(150, 0, at_s=15.0), *crowd(100, 100, at_s=50.0)]
+    assert truth_of(*few).quality_at(60) == 0.5, "all of the window, and the newest hundred before it"
+    assert truth_of(*few).quality_at(60, longest=1.0) is None
+    assert truth_of(*few).quality_at(79) is None, "the older ones are too old"
 
 
 def test_who_hung_up_is_not_judged_and_a_failure_is_bad() -> None:
