@@ -8,7 +8,7 @@ from fault_tally import settle
 from fault_users import Users
 from fault_world import World
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = pytest.mark.timeout(7200)
 _MOST_TURNS = 12  # between one's return and the next kill
 
 
