@@ -48,7 +48,7 @@ def stages_router(context: Context) -> APIRouter:
 
 def _reached(connection: Connection) -> dict[str, dict[str, int]]:
     """By stage: the next offset of each partition."""
-    learned = [p for p, _ in policies.list_policies(connection, _LOOKED_BACK) if p.verdict is None]
+    learned = [p for p, _ in policies.list_policies(connection, _LOOKED_BACK) if not p.is_proposed]
     stored = {group: get_offsets(connection, group) for group in _GROUPS}
     return {
         **{

@@ -215,11 +215,14 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
 
 
 class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of a version before it was proposed: `hold` waits for an operator who promotes it."""
+    """What was found of a version before users have it: `hold` waits for an operator who promotes it, `ask` for the
+    service's own cases. Written by `onward propose` and by the release controller, which obeys it."""
 
-    action: Literal["refuse", "hold", "pass"]
+    action: Literal["refuse", "hold", "pass", "ask"]
     why: str
     figures: dict[str, float] = {}
+    against: Version | None = None  # what was live, and was asked the same cases; None: no cases were asked
+    proposed: bool = True  # made offline; False: the learner's, judged on its way to users
 
 
 class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_version"):
@@ -237,7 +240,12 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_versi
     outcome_arrivals: tuple[datetime, ...] = ()  # of each trained turn: when the outcome that decided it reached us
     weights: str  # blob path of the weights' manifest
     created_at: datetime
-    verdict: GateVerdict | None = None  # of one that was proposed
+    verdict: GateVerdict | None = None  # None: nothing has judged it yet
+
+    @property
+    def is_proposed(self) -> bool:
+        """Whether it was made offline: what the learner made meanwhile does not descend from it."""
+        return self.verdict is not None and self.verdict.proposed
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, tag="release"):

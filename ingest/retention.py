@@ -69,7 +69,7 @@ def learned(versions: int) -> Floor:
     are not its own: from them it goes on with what it has read itself."""
 
     def floor(connection: Connection, source: TopicPartition) -> int:
-        newest = [policy for policy, _ in list_policies(connection, versions) if policy.verdict is None]
+        newest = [policy for policy, _ in list_policies(connection, versions) if not policy.is_proposed]
         return min((policy.log_offsets.get(str(source), 0) for policy in newest), default=0)
 
     return floor

@@ -49,7 +49,8 @@ def propose(
     set_: Set = None,
 ) -> None:
     """Judge a replay's newest version, by cases and by the users that the replay held out, and hand it to the service's
-    releases: it is released, waits for `onward promote`, or is refused. Exit code 1 when it is not to be released."""
+    releases: it is released, waits for `onward promote`, or is refused. What has nobody else to judge it is left to the
+    service's own suite (`release.evals.suite`), where there is one. Exit code 1 when it is not to be released."""
     from onward.evals import check_options
     from onward.propose import propose as hand_over
     from serving.evals.gate import Bounds
@@ -62,4 +63,4 @@ def propose(
     print(f"version {policy.version}: {policy.verdict.action}: {policy.verdict.why}")
     if policy.verdict.action == "hold":
         print(f"it waits: `onward promote {policy.version}` releases it")
-    sys.exit(0 if policy.verdict.action == "pass" else 1)
+    sys.exit(0 if policy.verdict.action in ("pass", "ask") else 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from core.errors import ConfigError
-from core.events import PolicyVersion, Topic
+from core.events import GateVerdict, PolicyVersion, Topic
 from core.fleet import CLUSTER
 from core.ids import Version
 from core.ports import WeightsRef
@@ -21,12 +21,12 @@ from core.store import policies
 from learner import manifest
 from onward.history import require_directory
 from onward.replay_report import read
-from onward.verdicts import of_cases, of_users, together
 from onward.wiring import Foundation, open_foundation, open_offline
 from serving.evals.cases import Suite, load_suite
-from serving.evals.gate import Bounds, Verdict, evaluate
+from serving.evals.gate import Bounds, evaluate
 from serving.evals.run import Limits
 from serving.evals.spoken import Spoken
+from serving.evals.verdicts import LEFT, of_cases, of_users, together
 
 
 def propose(
@@ -49,8 +49,9 @@ def propose(
         draft = _hand_over(source, target, made)
         found = [] if report["held_out"] is None else [of_users(report["held_out"], reward_margin)]
         if cases is not None:
-            found.append(of_cases(_ask(target, draft, cases, limits, bounds)))
-        verdict = together(found)
+            found.append(_ask(target, draft, cases, limits, bounds))
+        is_left = not found and target.settings.release.evals.suite is not None
+        verdict = LEFT if is_left else together(found)
         return _publish(target, msgspec.structs.replace(draft, verdict=verdict))
 
 
@@ -107,7 +108,7 @@ def _manifest(source: Foundation, version: Version, anchor: Version) -> manifest
     return manifest.as_one(updates, version, anchor)
 
 
-def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits, bounds: Bounds) -> Verdict:
+def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits, bounds: Bounds) -> GateVerdict:
     """The cases, of candidate and live version, in this process."""
     from serving.local import LocalEngine
     from serving.rendering import load_renderer
@@ -124,7 +125,7 @@ def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits,
     engine.start()
     try:
         sides = [Spoken(engine, renderer, policy.version) for policy in (draft, serving)]
-        return asyncio.run(evaluate(suite, sides[0], sides[1], limits, bounds))
+        return of_cases(asyncio.run(evaluate(suite, sides[0], sides[1], limits, bounds)), serving.version)
     finally:
         engine.close()
 

@@ -44,7 +44,7 @@ function row(policy, standing) {
     make("span", "", state(policy.state), held ? make("span", "state held", "held") : null, pinned ? state("pinned") : null),
     make("small", "meta", `${time(policy.created_at)} · from ${policy.parent ?? "nothing"} · ${number(policy.turns)} turns`
       + ` · ${number(policy.updates)} ${policy.updates === 1 ? "update" : "updates"}`),
-    policy.verdict ? make("small", "block", `proposed: ${policy.verdict.action}: ${policy.verdict.why}`) : null,
+    policy.verdict ? make("small", "block", `${policy.verdict.proposed ? "proposed" : "cases"}: ${policy.verdict.action}: ${policy.verdict.why}`) : null,
     make("span", "actions", ...orders(policy, standing).map(kind => order(kind, policy.version))));
   line.tabIndex = -1;
   return make("li", "", line);

@@ -32,7 +32,7 @@ from core.settings.monitors import MonitorSettings
 from core.settings.postgres import PostgresSettings
 from core.settings.processes import ProcessSettings
 from core.settings.redis import RedisSettings
-from core.settings.release import ReleaseSettings
+from core.settings.release import EvalSettings, ReleaseSettings
 from core.settings.scoring import ScoringSettings
 from core.settings.section import Section
 from core.settings.serving import ServingSettings, SglangSettings
@@ -45,6 +45,7 @@ __all__ = [
     "ApiKey",
     "ApiSettings",
     "ArchiveSettings",
+    "EvalSettings",
     "IngestSettings",
     "JudgeSettings",
     "KafkaSettings",

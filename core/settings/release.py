@@ -1,10 +1,24 @@
-"""Canaries, guards and orders."""
+"""Cases, canaries, guards and orders."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from core.settings.section import Section
+
+
+class EvalSettings(Section):
+    suite: Path | None = None
+    """A suite of eval cases that each version is asked before any user is served by it; None: it is asked none."""
+    margin: float = Field(default=0.05, gt=0, lt=1)
+    """By which part of all cases, as they are weighted, it may be worse than the live version and pass."""
+    budget_s: float = Field(default=600.0, gt=0)
+    """Time for all of it: for an engine to ask, for the cases, and for asking again what was lost with an engine."""
+    concurrency: int = Field(default=8, ge=1)
+    """Cases under way at once, of both versions together."""
+    allow_commands: bool = False
+    """Whether checkers that are commands run, where the release controller does."""
 
 
 class ReleaseSettings(Section):
@@ -14,6 +28,8 @@ class ReleaseSettings(Section):
     """How long a controller that fell silent keeps its right to decide."""
     order_timeout_s: float = Field(default=60.0, gt=0)
     """How long an operator's order may wait for an engine."""
+    evals: EvalSettings = EvalSettings()
+    """What a version must show before a canary, or before it serves all."""
     canary: Literal["auto", "on", "off"] = "auto"
     """Whether a version is tried on a share of users first; auto: with a fleet of several engines. One engine of one
     version cannot; then versions are released directly, under guards."""

@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
 from core import tables
-from core.events import PolicyVersion, Release
+from core.events import GateVerdict, PolicyVersion, Release
 from core.ids import ANCHOR, Version
 from core.store.database import from_micros, to_micros
 from core.store.locks import Lock, hold
@@ -45,6 +45,14 @@ def put_policy(connection: Connection, policy: PolicyVersion) -> None:
         .where(table.c.version == policy.version, table.c.record.is_(None))
         .values(state="candidate", digest=policy.digest, parent=policy.parent, record=_encode(policy))
     )
+
+
+def put_verdict(connection: Connection, version: Version, verdict: GateVerdict) -> None:
+    """What was found of a published version, in place of what was found before."""
+    policy = get_policy(connection, version)
+    assert policy is not None, f"version {version} is not published"
+    record = _encode(msgspec.structs.replace(policy, verdict=verdict))
+    connection.execute(update(tables.policies).where(tables.policies.c.version == version).values(record=record))
 
 
 def get_policy(connection: Connection, version: Version) -> PolicyVersion | None:

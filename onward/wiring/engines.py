@@ -1,9 +1,11 @@
 """What generates: the engine within the service's process, or a fleet of servers, each beside its host."""
 
+import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,9 +20,12 @@ from onward.layout import Layout
 from onward.wiring.foundation import Foundation, Stage
 
 if TYPE_CHECKING:
+    from serving.fleet import FleetPolicy, FleetView
     from serving.host import EngineHost
     from serving.releases import LoopTimer
     from serving.sglang.engine import SglangEngine
+
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,10 @@ class Serving(Protocol):
 
     def when_status_changes(self, call: Callable[[], None]) -> None:
         """Whom to call when a host of this process has something new to say."""
+        ...
+
+    def asking(self) -> AbstractAsyncContextManager[Policy]:
+        """What answers by version, for those who are no users, in an event loop of their own."""
         ...
 
     def bring_up(self) -> None:
@@ -108,6 +117,9 @@ class LocalServing:
     def when_status_changes(self, call: Callable[[], None]) -> None:
         self._host.on_change = call
 
+    def asking(self) -> AbstractAsyncContextManager[Policy]:
+        return nullcontext[Policy](self.policy)
+
     def bring_up(self) -> None:
         """The engine serves what is live."""
         self.policy.start()
@@ -125,15 +137,9 @@ class FleetServing:
     """Servers elsewhere, found in the store; this process only routes."""
 
     def __init__(self, foundation: Foundation, timer: "LoopTimer", hosts: Sequence[Child]) -> None:
-        from serving.fleet import FleetPolicy, FleetView
-        from serving.model_facts import read_model_facts
-
-        settings = foundation.settings.serving
-        facts = read_model_facts(foundation.model)
-        self._view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.heartbeat_timeout_s)
-        self.policy = FleetPolicy(self._view, settings, facts, foundation.clock)
+        self._foundation = foundation
+        self._view, self.policy = _route(foundation)
         self.policy.on_first_token = timer.first_token
-        self._view.on_look = self.policy.notice
         self.policy.notice()
         self.stages: Mapping[str, Stage] = {"fleet": self._view}
         self.children = hosts
@@ -147,6 +153,9 @@ class FleetServing:
     def when_status_changes(self, call: Callable[[], None]) -> None:
         """Hosts are processes of their own: the controller looks for itself."""
 
+    def asking(self) -> AbstractAsyncContextManager[Policy]:
+        return ask_fleet(self._foundation)
+
     def bring_up(self) -> None:
         """The hosts do that, and `readiness` waits for them."""
 
@@ -155,6 +164,34 @@ class FleetServing:
 
     def close(self) -> None:
         pass
+
+
+def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
+    from serving.fleet import FleetPolicy, FleetView
+    from serving.model_facts import read_model_facts
+
+    settings = foundation.settings.serving
+    view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.heartbeat_timeout_s)
+    policy = FleetPolicy(view, settings, read_model_facts(foundation.model), foundation.clock)
+    view.on_look = policy.notice
+    return view, policy
+
+
+@asynccontextmanager
+async def ask_fleet(foundation: Foundation) -> AsyncIterator[Policy]:
+    """The fleet, from the running event loop, whatever else this process does. Raises StoreUnavailable."""
+    view, policy = await asyncio.to_thread(_route, foundation)
+
+    async def look() -> None:
+        while True:
+            await asyncio.to_thread(view.step, _LOOK_S)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield policy
+    finally:
+        looking.cancel()
+        await policy.aclose()
 
 
 def host_children(layout: Layout, settings: Settings) -> list[Child]:

@@ -11,7 +11,7 @@ from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState, Renderer
 from core.settings import LearnerSettings
 from ingest.spool import SpoolingLog
-from onward.wiring.engines import Child, Serving, build_serving, publish_anchor
+from onward.wiring.engines import Child, Serving, ask_fleet, build_serving, publish_anchor
 from onward.wiring.foundation import Foundation, Stage, holder
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from learner.stage import Learner
     from serving.releases import LoopTimer, ReleaseController, StoreTraffic
+    from serving.releases.cases import CaseGate
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def build_service(foundation: Foundation) -> Service:
     if settings.judge.enabled:
         stages["judge"] = build_judge(foundation, log)
     if settings.release.controller:
-        stages["releases"] = releases = build_releases(foundation, log, serving.targets_changed)
+        stages["releases"] = releases = build_releases(foundation, log, serving)
         serving.when_status_changes(releases.wake)
     children = [*serving.children]
     if settings.learner.enabled:
@@ -171,7 +172,8 @@ def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
     return PolicyObserver(log, timer)
 
 
-def build_releases(foundation: Foundation, log: EventLog, on_change: Callable[[], None] | None) -> "ReleaseController":
+def build_releases(foundation: Foundation, log: EventLog, serving: Serving | None) -> "ReleaseController":
+    """`serving`: of the same process. Raises ConfigError naming the setting, or the file and the case, at fault."""
     from serving.model_facts import read_model_facts
     from serving.releases import ReleaseController
 
@@ -185,8 +187,24 @@ def build_releases(foundation: Foundation, log: EventLog, on_change: Callable[[]
         read_model_facts(foundation.model).vocabulary,
         foundation.clock,
         holder=holder(),
-        on_change=on_change,
+        on_change=None if serving is None else serving.targets_changed,
+        cases=_build_cases(foundation, serving),
     )
+
+
+def _build_cases(foundation: Foundation, serving: Serving | None) -> "CaseGate | None":
+    from serving.evals.cases import load_suite
+    from serving.releases.cases import CaseGate
+    from serving.rendering import load_renderer
+
+    settings = foundation.settings
+    if settings.release.evals.suite is None:
+        return None
+    if serving is None and settings.serving.engine == "local":
+        raise ConfigError("release.evals.suite: an engine within the service is asked by the controller within it")
+    ask = partial(ask_fleet, foundation) if serving is None else serving.asking
+    suite, renderer = load_suite(settings.release.evals.suite), load_renderer(foundation.model)
+    return CaseGate(suite, ask, renderer, settings.release.evals, foundation.clock)
 
 
 def _check(foundation: Foundation) -> None:

@@ -1,10 +1,16 @@
 """Answers from an engine that has the version loaded, without any service around it."""
 
+from collections.abc import Sequence
+
 from core.errors import EngineUnavailable, InvalidRequest
 from core.events import Sampling
-from core.ids import Version, new_inference_id, new_session_id
-from core.ports import GenerateRequest, Policy, Renderer
+from core.ids import UNKNOWN, Version, new_inference_id, new_session_id
+from core.ports import GenerateRequest, Policy, Renderer, TokenChunk
 from serving.evals.cases import CannotRun, Case
+
+
+class Lost(CannotRun):
+    """The engine went, or turned to another version, before the answer was whole: asked again, it may come."""
 
 
 class Spoken:
@@ -14,15 +20,32 @@ class Spoken:
         self._policy, self._renderer, self._version = policy, renderer, version
 
     async def __call__(self, case: Case) -> str:
-        """Once. Raises CannotRun."""
+        """Once. Raises CannotRun, and Lost where it is worth to ask again."""
         try:
             request = self._request(case)
-            parser, text = self._renderer.parser(tools=False), ""
+            parser, text, chunks = self._renderer.parser(tools=False), "", []
             async for chunk in self._policy.generate(request):
                 text += parser.feed(chunk.token_ids).content
+                chunks.append(chunk)
+            self._check(chunks)
             return text + parser.finish().content
-        except (EngineUnavailable, InvalidRequest) as error:
+        except EngineUnavailable as error:
+            raise Lost(str(error)) from error
+        except InvalidRequest as error:
             raise CannotRun(str(error)) from error
+
+    def _check(self, chunks: Sequence[TokenChunk]) -> None:
+        """That all of it is this version's: an engine of one version that is given another in the middle goes on under
+        that one."""
+        last = chunks[-1]
+        if last.finish_reason == "abort":
+            raise Lost(f"version {self._version} was broken off amid an answer")
+        if last.version_spans is not None:
+            spoke = {span.version for span in last.version_spans}
+        else:
+            spoke = {chunk.version if chunk.confirmed else UNKNOWN for chunk in chunks if chunk.token_ids}
+        if spoke - {self._version}:
+            raise Lost(f"an answer is not all version {self._version}'s: its engine was given another")
 
     def _request(self, case: Case) -> GenerateRequest:
         prompt = self._renderer.render(case.request(), ())
@@ -38,4 +61,5 @@ class Spoken:
             sampling=sampling,
             stop_token_ids=self._renderer.stop_token_ids,
             version=self._version,
+            is_case=True,
         )

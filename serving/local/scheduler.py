@@ -218,7 +218,7 @@ class Scheduler:
             if finish is not None:
                 self._free(each)
         telemetry.GENERATED_TOKENS.inc(len(group))
-        if version not in self._spoke:
+        if version not in self._spoke and not all(each.request.is_case for each in group):
             self._spoke.add(version)
             if self.on_first_token is not None:
                 self.on_first_token(version, datetime.now(UTC))

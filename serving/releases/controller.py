@@ -1,8 +1,8 @@
 """The release controller: the one place that decides which version serves whom.
 
     candidate ──newer one waits──► superseded
-        │ verified on a host, sanity gate
-        ├──refused──► rejected
+        │ verified on a host, sanity gate; cases, where there is a suite
+        ├──refused──► rejected                  held for a person ──► superseded, or live when promoted
         ├──where a canary can run──► canary ──worse, or a guard──► rolled_back
         ▼                              │ not worse
       live ◄───────────────────────────┘
@@ -10,6 +10,7 @@
         ├──the next one is live──► retired
         └──operator, guard──► rolled_back          an earlier version is live again
 
+A candidate is asked its cases where a canary would be, on an engine that serves it to nobody.
 While an alarm holds releases that no operator has acknowledged, candidates wait, and a canary is rolled back.
 
 It decides on the store alone, and its words are targets in the store, which the engines' hosts follow: so it may end at
@@ -19,6 +20,7 @@ any point, and the next one goes on. A version is said to be live when engines s
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -31,11 +33,12 @@ from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
 from core.store import fleet, policies
 from serving.releases.canary import Canary
+from serving.releases.cases import CaseGate
 from serving.releases.chain import Chain
 from serving.releases.gate import check
 from serving.releases.guards import said
 from serving.releases.orders import Obedience
-from serving.releases.targets import Intent, can_split, plan
+from serving.releases.targets import Intent, can_split, leaves_users, plan
 from serving.releases.verdict import Verdict
 from serving.releases.view import ReleaseView, look
 
@@ -57,14 +60,17 @@ class ReleaseController:
         clock: Clock,
         holder: str,
         on_change: Callable[[], None] | None = None,
+        cases: CaseGate | None = None,
     ) -> None:
-        """`holder` names this process in the lease; `on_change` is called when targets have changed."""
+        """`holder` names this process in the lease; `on_change` is called when targets have changed. Without `cases`
+        candidates are asked none."""
         self._store, self._weights, self._clock = store, weights, clock
         self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
         self._on_change = on_change
         self._chain = Chain(store, log, CLUSTER, clock, holder, settings.lease_s)
         self._orders = Obedience(store, serving, settings, vocabulary, clock)
         self._canary = Canary(log, settings, clock)
+        self._cases = cases
         self._discarded: set[Version] = set()
         self._current: Version | None = None  # the candidate under way
         self._swapped_at_s = float("-inf")
@@ -74,6 +80,7 @@ class ReleaseController:
         try:
             if not self._chain.lead():
                 self._canary.close()  # who leads reads what canaries are judged by
+                self._ask_nothing()
                 self._canary.rest(timeout_s)
                 return 0
             more = False
@@ -96,6 +103,7 @@ class ReleaseController:
         self._canary.wake()
 
     def close(self) -> None:
+        self._ask_nothing()
         self._canary.close()
         self._chain.resign()
 
@@ -155,12 +163,14 @@ class ReleaseController:
     def _try_candidate(self, view: ReleaseView) -> Intent | None:
         if view.switches.pinned is not None or view.alarms:
             self._current = None
+            self._ask_nothing()
             return self._intent(view)
         candidate, others = self._choose(view)
         if others:
             self._write(view, others)
             return None  # look again: the chain has grown
         if candidate is None or self._due_in_s() > 0:
+            self._ask_nothing()
             return self._intent(view)
         why = view.refused_by_all(candidate.version)
         figures = view.verified_by(candidate.version)
@@ -174,11 +184,38 @@ class ReleaseController:
             return None
         if figures is None:
             return self._intent(view, hold=frozenset({candidate.version}))
+        if self._cases is not None and not self._cases.has_judged(view, candidate):
+            return self._try_cases(view, candidate, self._cases)
+        passed = "passed the sanity gate" + ("" if candidate.verdict is None else f"; {candidate.verdict.why}")
         if self._canary.wanted(view) and can_split(view.replicas):
-            step = self._event(candidate.version, "canary", "passed the sanity gate", "gate")
+            step = self._event(candidate.version, "canary", passed, "gate")
             self._write(view, [step], lambda c: self._canary.begin(c, view, candidate.version))
             return None
-        return self._roll_out(view, candidate.version, "passed the sanity gate")
+        return self._roll_out(view, candidate.version, passed)
+
+    def _try_cases(self, view: ReleaseView, candidate: PolicyVersion, cases: CaseGate) -> Intent | None:
+        """An engine serves it, to nobody, until its cases have judged it."""
+        version = candidate.version
+        asked = [r for r in view.replicas if r.name in view.targets and view.targets[r.name].serve == version]
+        refused = next((r.refused[version] for r in asked if version in r.refused), None)
+        if refused is not None:
+            self._reject(view, version, refused)
+            return None
+        verdict = cases.verdict(view, candidate)
+        if verdict is not None:
+            self._write(view, [], lambda connection: policies.put_verdict(connection, version, verdict))
+            logger.info("version %d: %s: %s", version, verdict.action, verdict.why)
+            if verdict.action == "refuse":
+                telemetry.GATE_REFUSALS.inc()
+            cases.stop()
+            return None
+        hold = frozenset({version})
+        intent = self._intent(view, hold=hold, canary=version)
+        return intent if leaves_users(view.replicas, view.targets, intent) else self._intent(view, hold=hold)
+
+    def _ask_nothing(self) -> None:
+        if self._cases is not None:
+            self._cases.stop()
 
     def _roll_out(self, view: ReleaseView, version: Version, why: str) -> Intent | None:
         """Turn the live lane; what its first replica refuses goes no further. Engines that are away turn later."""
@@ -218,11 +255,11 @@ class ReleaseController:
             end = self._end_of(candidate, view)
             if end is not None:
                 steps.append(self._event(candidate.version, *end, "gate"))
-            elif candidate.version not in view.switches.held and not _waits_for_promotion(candidate):
+            elif candidate.version not in view.switches.held and not self._waits_for_promotion(candidate):
                 left.append(candidate)
         served = {replica.serving for replica in view.replicas}  # by a controller that ended before it said so
         under_way = [c for c in left if c.version == self._current or c.version in served]
-        proposed = [c for c in left if c.verdict is not None]
+        proposed = [c for c in left if c.is_proposed]
         chosen = next(reversed(under_way or proposed or left), None)
         for candidate in left:
             if chosen is not None and candidate.version < chosen.version:
@@ -241,9 +278,20 @@ class ReleaseController:
         undone = next(((v, state) for v, state in lineage[1:] if state in ("rolled_back", "rejected")), None)
         if undone is not None:
             return "rejected", f"descends from version {undone[0]}, which was {undone[1].replace('_', ' ')}"
-        if view.live_was_proposed and candidate.verdict is None and view.live not in dict(lineage):
+        if self._is_overtaken(candidate, view):
+            return "superseded", f"version {view.live} is newer"
+        if view.live_was_proposed and not candidate.is_proposed and view.live not in dict(lineage):
             return "superseded", f"does not descend from version {view.live}, which was proposed"
         return None
+
+    def _is_overtaken(self, candidate: PolicyVersion, view: ReleaseView) -> bool:
+        """The learner's own waits for a person until the next one is live; what was proposed, however long it takes."""
+        waits = self._waits_for_promotion(candidate) and candidate.version not in view.switches.held
+        return waits and not candidate.is_proposed and candidate.version < view.live
+
+    def _waits_for_promotion(self, candidate: PolicyVersion) -> bool:
+        waits_for = ("hold", "ask") if self._cases is None else ("hold",)
+        return candidate.verdict is not None and candidate.verdict.action in waits_for
 
     def _due_in_s(self) -> float:
         return self._swapped_at_s + self._serving.min_swap_interval_s - self._clock.monotonic()
@@ -273,7 +321,9 @@ class ReleaseController:
         )
 
     def _aim(self, view: ReleaseView, intent: Intent) -> None:
-        wanted = plan(view.replicas, view.targets, intent)
+        """An engine that leaves a candidate behind takes no users until it has."""
+        left = view.untried - {intent.serve, intent.canary}
+        wanted = plan(view.replicas, view.targets, replace(intent, avoid=intent.avoid | left))
         changed = [target for name, target in wanted.items() if view.targets.get(name) != target]
         if changed:
             self._chain.write(view.sequence, also=lambda connection: _put_all(connection, changed))
@@ -312,10 +362,6 @@ class ReleaseController:
         for version in old[:_MOST_DISCARDED]:  # most are gone since long: only this process does not know
             self._weights.discard(version)
             self._discarded.add(version)
-
-
-def _waits_for_promotion(candidate: PolicyVersion) -> bool:
-    return candidate.verdict is not None and candidate.verdict.action == "hold"
 
 
 def _put_all(connection: Connection, targets: Iterable[ReplicaTarget]) -> None:

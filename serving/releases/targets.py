@@ -53,6 +53,12 @@ def plan(
     return targets
 
 
+def leaves_users(replicas: Sequence[ReplicaStatus], current: Mapping[str, ReplicaTarget], intent: Intent) -> bool:
+    """Whether an engine that serves now is, by this intent, in the live lane."""
+    planned = plan(replicas, current, intent)
+    return any(planned[replica.name].lane == "live" and replica.serving is not None for replica in replicas)
+
+
 def _lanes(replicas: Sequence[ReplicaStatus], current: Mapping[str, ReplicaTarget], intent: Intent) -> dict[str, Lane]:
     lanes: dict[str, Lane] = {replica.name: "live" for replica in replicas}
     single = [replica for replica in replicas if not replica.holds_many]

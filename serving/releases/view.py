@@ -28,6 +28,7 @@ class ReleaseView:
     live_since: datetime
     alarms: tuple[StoredAlarm, ...]  # that hold releases: nothing goes live while there are any, the oldest first
     undone: frozenset[Version]  # rolled back or rejected, and still in some engine
+    untried: frozenset[Version]  # candidates that some engine serves: to nobody yet, or on its way to all
 
     @property
     def live_lane(self) -> tuple[ReplicaStatus, ...]:
@@ -55,12 +56,13 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
         canaries = policies.versions_in_state(connection, "canary")
         replicas = tuple(r for r in fleet.list_statuses(connection, cluster) if r.heartbeat_at >= oldest)
         serving = {replica.serving for replica in replicas if replica.serving is not None}
+        states = {version: policies.get_state(connection, version) for version in serving}
         served = policies.get_policy(connection, live)
         return ReleaseView(
             sequence=policies.last_sequence(connection),
             anchor=policies.first_version(connection),
             live=live,
-            live_was_proposed=served is not None and served.verdict is not None,
+            live_was_proposed=served is not None and served.is_proposed,
             previous=policies.last_in_state(connection, cluster, "retired"),
             candidates=tuple(policies.list_candidates(connection)),
             canary=canaries[-1] if canaries else None,
@@ -71,5 +73,6 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
             targets=fleet.list_targets(connection, cluster),
             live_since=since,
             alarms=tuple(alarms.holding_releases(connection)),
-            undone=frozenset(v for v in serving if policies.get_state(connection, v) in ("rolled_back", "rejected")),
+            undone=frozenset(v for v, state in states.items() if state in ("rolled_back", "rejected")),
+            untried=frozenset(v for v, state in states.items() if state == "candidate"),
         )

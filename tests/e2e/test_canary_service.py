@@ -1,4 +1,5 @@
-"""Canaries on two real SGLang servers: versions of planted worth, judged by simulated users, decided by themselves."""
+"""Canaries on two real SGLang servers: versions of planted worth, asked their cases first, then judged by simulated
+users, and decided by themselves."""
 
 import asyncio
 import random
@@ -21,11 +22,21 @@ SETTINGS = {
     "release.maturity_s": 1.0,
     "release.horizon_turns": 500,
 }
+CASES = 40
+CASE = """
+[[case]]
+name = "{n}"
+prompt = "[web] write total(xs): sum of xs, case {n}"
+max_tokens = 6
+checker = {{ kind = "contains", none = ["no answer has this"] }}
+"""
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with sglang_service(tmp_path_factory.mktemp("canary"), SETTINGS) as made:
+    suite = tmp_path_factory.mktemp("suite")
+    (suite / "cases.toml").write_text("".join(CASE.format(n=n) for n in range(CASES)))
+    with sglang_service(tmp_path_factory.mktemp("canary"), SETTINGS | {"release.evals.suite": str(suite)}) as made:
         yield made
 
 
@@ -83,6 +94,9 @@ def test_a_canary_is_decided_by_what_its_users_do(
 
     worth = {live: LIVE, canary: LIVE + effect}
     asyncio.run(live_and_judge(service, lambda version: worth.get(version, LIVE), lambda: state() in ends))
+    verdict = next(each["verdict"] for each in service.get("/v1/policies")["data"] if each["version"] == canary)
+    assert (verdict["action"], verdict["against"], verdict["proposed"]) == ("pass", live, False)
+    assert verdict["figures"]["cases_cases"] == CASES
     experiment = service.get("/v1/experiments")["data"][0]
     assert experiment["canary"] == canary
     assert experiment["verdict"] == ("promote" if state() == "live" else "rollback")

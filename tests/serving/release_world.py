@@ -25,6 +25,7 @@ from core.weights_digest import digest_of_shards
 from ingest.sqlite_log import SqliteEventLog
 from serving.host import EngineHost
 from serving.releases import CLUSTER, ReleaseController, ensure_anchor
+from serving.releases.cases import CaseGate
 from serving.releases.chain import STEPS
 from serving.weights import BlobWeights
 
@@ -67,6 +68,7 @@ class Process:
             VOCABULARY,
             world.clock,
             holder,
+            cases=None if world.make_cases is None else world.make_cases(),
         )
 
     def kill(self) -> None:
@@ -96,6 +98,7 @@ class ReleaseWorld:
         self.engines: dict[str, Any] = {}
         self.hosts: dict[str, EngineHost] = {}
         self.processes: list[Process] = []
+        self.make_cases: Callable[[], CaseGate] | None = None
         self._readers: dict[Topic, Consumer] = {}
 
     # ------------------------------------------------------------------------------------------ the model

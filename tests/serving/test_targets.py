@@ -2,12 +2,13 @@
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.fleet import ReplicaStatus, ReplicaTarget
 from core.ids import Version
-from serving.releases.targets import Intent, can_split, plan
+from serving.releases.targets import Intent, can_split, leaves_users, plan
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ONE, TWO, THREE = Version(1), Version(2), Version(3)
@@ -60,6 +61,26 @@ def test_lanes(count: int, share: float, holdback: bool, old: list[int]) -> None
     for target in planned.values():
         assert target.serve == {"live": ONE, "canary": TWO, "holdback": THREE}[target.lane]
         assert target.serve in target.hold
+
+
+@pytest.mark.parametrize(
+    ("serving", "holdback", "holds"),
+    [
+        ([1, 1], False, True),
+        ([None, 1], False, False),
+        ([1, None], False, True),
+        ([1, 1], True, True),
+        ([None, None, 1], False, False),
+        ([None, 1, 1], True, False),
+        ([None], False, False),
+    ],
+)
+def test_users_are_left_an_engine_that_serves(serving: list[int | None], holdback: bool, holds: bool) -> None:
+    """The last is the canary's; the one before it is held back where another is left."""
+    replicas = [replica(f"engine-{place}", version) for place, version in enumerate(serving)]
+    intent = Intent(serve=ONE, canary=TWO, holdback=ONE if holdback else None)
+    assert leaves_users(replicas, {}, intent) is holds
+    assert leaves_users([replica("local", many=True), *replicas], {}, intent)
 
 
 def test_the_live_lane_turns_replica_by_replica() -> None:

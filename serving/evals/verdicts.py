@@ -4,15 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from core.events import GateVerdict
+from core.ids import Version
 from serving.evals.gate import Verdict
 
 Action = Literal["refuse", "hold", "pass"]
 _BEST_FIRST = ("dr", "clipped", "snips")  # see docs/decisions/0015-off-policy-intervals.md
+LEFT = GateVerdict(action="ask", why="the service asks it its own cases")
 _UNJUDGED = "nothing has judged it: neither cases nor users held out"
 
 
-def of_cases(found: Verdict) -> GateVerdict:
-    return GateVerdict(action=found.action, why=f"cases: {found.why}", figures=_named("cases", found.figures))
+def of_cases(found: Verdict, live: Version) -> GateVerdict:
+    """`live`: the version that was asked the same."""
+    figures = _named("cases", found.figures)
+    return GateVerdict(action=found.action, why=f"cases: {found.why}", figures=figures, against=live)
 
 
 def of_users(held_out: Mapping[str, Any], margin: float) -> GateVerdict:
@@ -28,11 +32,13 @@ def of_users(held_out: Mapping[str, Any], margin: float) -> GateVerdict:
 
 
 def together(found: Sequence[GateVerdict]) -> GateVerdict:
+    """`against`: as of the last that has one."""
     if not found:
         return GateVerdict(action="hold", why=_UNJUDGED, figures={})
     figures = {name: value for each in found for name, value in each.figures.items()}
     worst: Action = next((a for a in ("refuse", "hold") if any(each.action == a for each in found)), "pass")
-    return GateVerdict(action=worst, why="; ".join(each.why for each in found), figures=figures)
+    against = next((each.against for each in reversed(found) if each.against is not None), None)
+    return GateVerdict(action=worst, why="; ".join(each.why for each in found), figures=figures, against=against)
 
 
 def _decided(low: float, high: float, margin: float) -> tuple[Action, str]:

@@ -3,8 +3,9 @@
 import pytest
 
 from core.events import GateVerdict
-from onward.verdicts import of_cases, of_users, together
+from core.ids import Version
 from serving.evals.gate import Verdict
+from serving.evals.verdicts import of_cases, of_users, together
 
 
 def held_out(low: float, value: float, high: float) -> dict[str, object]:
@@ -37,9 +38,11 @@ def test_users_who_cannot_tell_hold_it_and_say_why() -> None:
 
 
 def test_all_that_was_asked_has_a_say() -> None:
-    cases = of_cases(Verdict("pass", "no worse", {"cases": 40, "low": -0.02}))
+    cases = of_cases(Verdict("pass", "no worse", {"cases": 40, "low": -0.02}), Version(3))
+    assert cases.against == 3
     worse, unsure = (GateVerdict(action=action, why=action) for action in ("refuse", "hold"))
     assert together([cases]).action == "pass"
+    assert [together(found).against for found in ([unsure, cases], [cases, worse], [worse])] == [3, 3, None]
     assert together([cases, unsure]).action == "hold"
     assert together([unsure, cases, worse]).action == "refuse"
     assert together([cases, worse]).why == "cases: no worse; refuse"
