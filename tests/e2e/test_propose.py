@@ -85,6 +85,21 @@ def test_what_nothing_has_judged_is_kept_for_a_person(service: Service, replay: 
     assert described(service, version.version)["state"] == "candidate"
 
 
+def test_what_nothing_has_judged_is_asked_the_services_own_cases(make_service: MakeService, tmp_path: Path) -> None:
+    cases = suite(tmp_path / "own", 40)
+    service = make_service(**{"learner.enabled": "false", "release.evals.suite": str(cases)})
+    append(service.directory, past(TURNS))
+    service.start()
+    replay_log(service.directory, tmp_path / "replay", None, None)
+    version = propose(tmp_path / "replay", service.directory, None, Limits(), Bounds(), 0.05, service.overrides)
+    assert version.verdict is not None
+    assert version.verdict.action == "ask"
+    wait_for(lambda: described(service, version.version)["state"] == "live", what="the release of what passed")
+    verdict = described(service, version.version)["verdict"]
+    assert (verdict["action"], verdict["against"], verdict["proposed"]) == ("pass", 1, True)
+    assert verdict["figures"]["cases_cases"] == 40
+
+
 def test_what_cannot_be_proposed_says_why_and_leaves_nothing(service: Service, replay: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere/report\.json: no such file"):
         hand_over(tmp_path / "nowhere", service, None)
