@@ -6,6 +6,7 @@ Legend: B sequences, T positions, N sampled tokens, W window, E embedding, D hid
 """
 
 import copy
+from contextlib import AbstractContextManager
 
 import torch
 from onward_kernels import token_logprobs_and_entropy
@@ -39,6 +40,12 @@ class SmallPolicy:
         padded = nn.functional.pad(ids_BT, (WINDOW - 1, 0), value=EMPTY)
         window_BTW = padded.unfold(1, WINDOW, 1)
         return nn.functional.gelu(self._mix(self._embed(window_BTW).flatten(2)))
+
+    def evaluate(
+        self, batch: MicroBatch, precision: AbstractContextManager[object] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        hidden_ND = self.hidden_states(batch)
+        return hidden_ND, *self.score(hidden_ND, batch)
 
     def score(self, hidden_ND: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         targets_N = batch.targets_N - CONTEXTS

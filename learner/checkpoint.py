@@ -13,11 +13,13 @@ import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from blake3 import blake3
 from safetensors.torch import save_file
+from torch import Tensor
 
 from core.errors import CheckpointError
 from core.events import PolicyVersion, Reward
@@ -63,12 +65,25 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def manifest(self) -> bytes:
         return (self.directory / _MANIFEST).read_bytes()
 
-    def restore(self, state: LearnerState) -> None:
-        state.policy.load([self.weights])
-        try:
-            state.load_state_dict(torch.load(self.directory / _STATE, weights_only=True))
-        except (RuntimeError, pickle.UnpicklingError, KeyError, ValueError) as error:
-            raise CheckpointError(f"{self.directory / _STATE}: {error}") from error
+
+class Contents(NamedTuple):
+    """What a checkpoint keeps of a state; of tensors that are sharded, the leader's alone is whole."""
+
+    weights: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def contents(state: LearnerState) -> Contents:
+    return Contents(state.policy.tensors(), state.state_dict())
+
+
+def restore(state: LearnerState, checkpoint: Checkpoint) -> None:
+    """Raises WeightsError or CheckpointError, naming the file."""
+    state.policy.load([checkpoint.weights])
+    try:
+        state.load_state_dict(torch.load(checkpoint.directory / _STATE, weights_only=True))
+    except (RuntimeError, pickle.UnpicklingError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint.directory / _STATE}: {error}") from error
 
 
 class Checkpoints:
@@ -80,13 +95,13 @@ class Checkpoints:
         for leftover in directory.glob("*.partial"):
             shutil.rmtree(leftover)
 
-    def write(self, state: LearnerState, meta: Meta, manifest: bytes) -> Checkpoint:
+    def write(self, contents: Contents, meta: Meta, manifest: bytes) -> Checkpoint:
         """Durable when it returns."""
         final = self._path(meta.policy.version)
         partial = final.with_suffix(".partial")
         partial.mkdir()
-        save_file(state.policy.tensors(), partial / _WEIGHTS, metadata={"format": "pt"})
-        torch.save(state.state_dict(), partial / _STATE)
+        save_file(contents.weights, partial / _WEIGHTS, metadata={"format": "pt"})
+        torch.save(contents.state, partial / _STATE)
         (partial / _MANIFEST).write_bytes(manifest)
         digests = {name: _digest(partial / name) for name in (_WEIGHTS, _STATE, _MANIFEST)}
         meta = msgspec.structs.replace(meta, digests=digests)

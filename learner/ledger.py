@@ -4,6 +4,7 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch.
 """
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from core.ids import Version
 from core.settings import LearnerSettings
 from learner.credit import TokenCredit, applied, fading
 from learner.influence import influences
+from learner.ranks import Ranks
 from learner.scored import ScoredTurn, TurnRecord
 from learner.staleness import Staleness, oldest_allowed, too_old
 from learner.tensors import MicroBatch
@@ -47,6 +49,19 @@ class Ledger:
         self._rewards_M = torch.tensor([s.worth for s in batch])
         self._fading = settings.discount * settings.gae_lambda
         self._records: dict[int, TurnRecord] = {}
+
+    def spare(self) -> "Ledger":
+        """For what is computed and does not count."""
+        spare = copy(self)
+        spare._records, spare.shifts_M = {}, self.shifts_M.clone()
+        return spare
+
+    def meet(self, ranks: Ranks) -> None:
+        """Take in what other processes entered."""
+        entered = ranks.gather((self._records, self.shifts_M, self.stale_tokens))
+        self._records = {turn: record for records, _, _ in entered for turn, record in records.items()}
+        self.shifts_M = torch.stack([shifts_M for _, shifts_M, _ in entered]).sum(0)
+        self.stale_tokens = sum(stale for _, _, stale in entered)
 
     def enter(
         self, part: MicroBatch, new: TokenCredit, baseline_N: Tensor, staleness: Staleness

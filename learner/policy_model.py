@@ -3,19 +3,25 @@
 Legend: B sequences, T positions, N sampled tokens, D hidden size, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from onward_kernels import token_logprobs_and_entropy
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM
 
 from core.errors import WeightsError
+from learner.ranks import like, whole
 from learner.tensors import MicroBatch
+
+T = TypeVar("T")
 
 
 class PolicyModel:
@@ -25,6 +31,31 @@ class PolicyModel:
         if fused:
             fuse_norms(self.model)
         self.model.train()
+        self._root = _Root(self.model)
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Keep a share of each tensor in each process, and gather layer by layer."""
+        layers = set(getattr(self.model, "_no_split_modules", None) or ())
+        for module in self.model.modules():
+            if type(module).__name__ in layers:
+                fully_shard(module, mesh=mesh)
+        fully_shard(self._root, mesh=mesh, reshard_after_forward=True)
+
+    def inside(self, compute: Callable[[], T]) -> T:
+        """What is computed with the model, where its weights may be shards."""
+        return self._root(compute)  # type: ignore[no-any-return]
+
+    def evaluate(
+        self, batch: MicroBatch, precision: AbstractContextManager[object] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(hidden_ND, logprobs_N, entropy_N); `precision` is that of the trunk."""
+
+        def compute() -> tuple[Tensor, Tensor, Tensor]:
+            with precision or nullcontext():
+                hidden_ND = self.hidden_states(batch).float()
+            return hidden_ND, *self.score(hidden_ND, batch)
+
+        return self.inside(compute)
 
     @property
     def hidden_size(self) -> int:
@@ -51,8 +82,11 @@ class PolicyModel:
 
     def tensors(self) -> dict[str, Tensor]:
         """What is published: every tensor once; tied ones under the name of the one they are tied to."""
+        return {name: whole(tensor).contiguous() for name, tensor in self._named().items()}
+
+    def _named(self) -> dict[str, Tensor]:
         tied = set(getattr(self.model, "_tied_weights_keys", None) or ()) if self._is_tied else set()
-        return {name: tensor.contiguous() for name, tensor in self.model.state_dict().items() if name not in tied}
+        return {name: tensor for name, tensor in self.model.state_dict().items() if name not in tied}
 
     @property
     def _is_tied(self) -> bool:
@@ -66,14 +100,26 @@ class PolicyModel:
                 state |= load_file(shard)
             except (SafetensorError, OSError) as error:
                 raise WeightsError(f"{shard}: {error}") from error
-        wanted = self.tensors()
+        wanted = self._named()
         if state.keys() != wanted.keys():
             raise WeightsError(f"{shards[0].parent}: other tensors: {sorted(state.keys() ^ wanted.keys())[:4]}")
         with torch.no_grad():
             for name, tensor in wanted.items():
                 if state[name].shape != tensor.shape:
                     raise WeightsError(f"{shards[0].parent}: {name} is {list(state[name].shape)}")
-                self.model.state_dict()[name].copy_(state[name].float())
+                tensor.copy_(like(state[name].float(), tensor))
+
+
+class _Root(nn.Module):
+    """FSDP gathers weights for a module's forward; this one's is whatever is computed with the model, its head apart
+    from its trunk too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, compute: Callable[[], T]) -> T:
+        return compute()
 
 
 def fuse_norms(model: nn.Module) -> None:

@@ -56,6 +56,10 @@ def draw_probe_set(policy: PolicyModel, seed: int) -> ProbeSet:
 
 def record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> ProbeRecord:
     """The same weights give the same bits. Of logits, no more than 64 MiB stand in memory at a time."""
+    return policy.inside(lambda: _record(policy, probe_set, weights_digest))
+
+
+def _record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> ProbeRecord:
     head_VD = policy.model.get_output_embeddings().weight
     ids_PL = torch.tensor(probe_set.token_ids, device=head_VD.device)
     wanted_PLK = torch.cat([ids_PL[:, 1:, None], torch.tensor(probe_set.choices, device=head_VD.device)], dim=-1)

@@ -14,16 +14,17 @@ from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, We
 from core.probes import get_probe
 from core.settings import LearnerSettings
 from core.store import policies, turns
-from learner import manifest, probe, skipped
+from learner import manifest, skipped
 from learner.backlog import Backlog, Bounds, refusal
-from learner.checkpoint import Checkpoint, Checkpoints, Meta
+from learner.checkpoint import Checkpoint, Checkpoints, Meta, contents, restore
+from learner.crew import Crew, adopt, answers
 from learner.exclusive import DirectoryLock
 from learner.lineage import Lineage
 from learner.provenance import ancestry, applied_on
 from learner.publish import publish
+from learner.ranks import ALONE, Ranks
 from learner.resemblance import Solutions
 from learner.scored import Applied, ScoredTurn
-from learner.state import make_optimizer, make_state
 from learner.update import NonFiniteLoss, UpdateResult, update
 
 _POLL_RECORDS = 512
@@ -47,16 +48,18 @@ class Learner:
         clock: Clock,
         solutions: Mapping[str, str] | None = None,
         tokenizer_digest: str | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """`solutions` of eval cases: what resembles them does not train; nor does what another tokenizer made."""
+        """`solutions` of eval cases: what resembles them does not train; nor does what another tokenizer made. `ranks`:
+        processes that follow this one."""
         self._solutions = Solutions(solutions or {})
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
         self._directory = directory
         self._lock = DirectoryLock(directory)
         self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
-        self._state = make_state(model, settings)
-        self._bounds = Bounds(tokenizer_digest, self._state.policy.context_length)
+        self._crew = Crew(model, settings, ranks)
+        self._bounds = Bounds(tokenizer_digest, self._crew.context_length)
         self._checkpoints = Checkpoints(directory)
         self._backlog = Backlog()
         self._lineage = Lineage()
@@ -80,7 +83,7 @@ class Learner:
         if not batch:
             return len(records)
         try:
-            result = update(self._state, batch, self._settings, self._lineage.released)
+            result = self._crew.do(update, batch, self._settings, self._lineage.released)
         except NonFiniteLoss as error:
             self._skip(batch, error)
             return len(records) + len(batch)
@@ -186,7 +189,7 @@ class Learner:
         self._drops = {}
         self._lineage.extend(version)
         meta = self._meta(self._draft(made, batch, result))
-        return self._checkpoints.write(self._state, meta, manifest.encode(made))
+        return self._checkpoints.write(self._crew.do(contents), meta, manifest.encode(made))
 
     def _enter(self, batch: Sequence[ScoredTurn], result: UpdateResult, version: Version) -> None:
         for scored, record in zip(batch, result.records, strict=True):
@@ -238,8 +241,7 @@ class Learner:
     def _publish(self, checkpoint: Checkpoint) -> PolicyVersion:
         """The state's weights are the checkpoint's, so a probe made again after a crash is the same, bit for bit."""
         texts = get_probe(self._blobs, checkpoint.meta.lineage[0])
-        found = probe.record(self._state.policy, texts, weights_digest="")
-        return publish(checkpoint, found, self._store, self._log, self._weights, self._blobs)
+        return publish(checkpoint, self._crew.do(answers, texts), self._store, self._log, self._weights, self._blobs)
 
     def _tidy(self, policy: PolicyVersion) -> None:
         always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
@@ -268,7 +270,7 @@ class Learner:
             self._reader.seek(TopicPartition(source.topic, source.partition), offset)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        checkpoint.restore(self._state)
+        self._crew.do(restore, checkpoint)
         self._backlog.resume(dict(checkpoint.meta.applied))
         self._lineage.versions = list(checkpoint.meta.lineage)
 
@@ -296,8 +298,7 @@ class Learner:
             policy = policies.get_policy(connection, version)
         assert policy is not None, f"version {version} was released and is not in the store"
         ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
-        self._state.policy.load(list(self._weights.open(ref)))
-        self._state.optimizer = make_optimizer(self._state.policy, self._settings)
+        self._crew.do(adopt, list(self._weights.open(ref)), self._settings)
         lineage = ancestry(self._store, version)
         self._backlog.resume(applied_on(lineage, self._blobs))
         self._lineage.resumed_from(version, lineage[:-1])

@@ -1,40 +1,53 @@
 """What an update changes, and what a checkpoint keeps of it."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from core.settings import LearnerSettings
 from learner.advantages import Advantages, make_advantages
 from learner.policy_model import PolicyModel
+from learner.ranks import ALONE, Ranks, like, whole
 
 
 @dataclass
 class LearnerState:
-    """`anchor` is the model that the KL term holds the policy near; it never changes."""
+    """`anchor` is the model that the KL term holds the policy near; it never changes. Of both, and of the optimizer's
+    moments, each of several processes has its shards."""
 
     policy: PolicyModel
     anchor: PolicyModel
     optimizer: torch.optim.Optimizer
     advantages: Advantages
+    ranks: Ranks = field(default=ALONE)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the policy's weights."""
+        """Everything but the policy's weights, in full, however many processes share it."""
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self._optimizer_state(lambda tensor, _: whole(tensor), self.optimizer.state_dict()),
             "advantages": self.advantages.state_dict(),
             "rng": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(self._optimizer_state(like, state["optimizer"]))
         self.advantages.load_state_dict(state["advantages"])
         torch.set_rng_state(state["rng"])
 
+    def _optimizer_state(self, change: Callable[[Tensor, Tensor], Tensor], state: dict[str, Any]) -> dict[str, Any]:
+        parameters = self.policy.parameters()
+        of_each = {
+            index: {name: change(tensor, parameters[index]) for name, tensor in moments.items()}
+            for index, moments in state["state"].items()
+        }
+        return {**state, "state": of_each}
 
-def make_state(model: Path, settings: LearnerSettings) -> LearnerState:
+
+def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> LearnerState:
     """The anchor's weights, and a fresh optimizer."""
     torch.set_num_threads(1)
     torch.manual_seed(settings.seed)
@@ -45,7 +58,11 @@ def make_state(model: Path, settings: LearnerSettings) -> LearnerState:
     anchor.model.requires_grad_(False)
     if settings.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-    return LearnerState(policy, anchor, make_optimizer(policy, settings), make_advantages(settings, policy.hidden_size))
+    if ranks.mesh is not None:
+        policy.shard(ranks.mesh)
+        anchor.shard(ranks.mesh)
+    advantages = make_advantages(settings, policy.hidden_size)
+    return LearnerState(policy, anchor, make_optimizer(policy, settings), advantages, ranks)
 
 
 def make_optimizer(policy: PolicyModel, settings: LearnerSettings) -> torch.optim.Optimizer:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from core.errors import OnwardError
 from core.ids import Version
@@ -54,7 +55,7 @@ def update(
     state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSettings, released: Sequence[Version] = ()
 ) -> UpdateResult:
     """Change `state` by one step of the optimizer. The same state and batch give the same bits. `released`: versions
-    that were, in ascending order; by them staleness is counted. Raises NonFiniteLoss, and changes nothing, where loss
+    that were, in ascending order; by them staleness is counted. Several processes call it with the same batch. Raises NonFiniteLoss, and changes nothing, where loss
     or gradient are no numbers."""
     batch = with_follow(batch, settings.turn_discount)
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
@@ -63,10 +64,14 @@ def update(
     num_tokens = sum(len(part.targets_N) for part in parts)
     ledger = Ledger(batch, state.advantages.scale, num_tokens / len(batch), settings, released)
     tally = Tally()
-    for part in parts:
-        loss, fit = _forward(state, part, ledger, settings, tally)
-        (loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)).backward()
-    tally.add(gradient_norm=torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.gradient_clip))
+    for part, counts in state.ranks.share(parts):
+        given = (ledger, tally) if counts else (ledger.spare(), Tally())
+        loss, fit = _forward(state, part, settings, *given)
+        total = loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)
+        (total * state.ranks.count if counts else total * 0).backward()  # processes' gradients are averaged
+    _meet(state, ledger, tally)
+    norm = torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.gradient_clip)
+    tally.add(gradient_norm=norm.full_tensor() if isinstance(norm, DTensor) else norm)
     _require_finite(state, tally)
     set_rate(state.optimizer, settings)
     if ledger.any_kept:  # else its momentum alone would move the weights
@@ -74,6 +79,13 @@ def update(
     state.optimizer.zero_grad(set_to_none=True)
     state.advantages.end(ledger.shifts_M)
     return UpdateResult(ledger.records(), _metrics(tally, num_tokens, len(parts), rewards_M, ledger))
+
+
+def _meet(state: LearnerState, ledger: Ledger, tally: Tally) -> None:
+    """Every process goes on with what all found."""
+    ledger.meet(state.ranks)
+    tally.sums = state.ranks.total(tally.sums)
+    state.ranks.average_gradients(state.advantages.parameters())
 
 
 def _require_finite(state: LearnerState, tally: Tally) -> None:
@@ -93,12 +105,10 @@ def set_rate(optimizer: torch.optim.Optimizer, settings: LearnerSettings) -> Non
 
 
 def _forward(
-    state: LearnerState, part: MicroBatch, ledger: Ledger, settings: LearnerSettings, tally: Tally
+    state: LearnerState, part: MicroBatch, settings: LearnerSettings, ledger: Ledger, tally: Tally
 ) -> tuple[Tensor, Tensor]:
     """(loss_N of the policy, fit of the baseline)."""
-    with computing_in(settings):
-        hidden_ND = state.policy.hidden_states(part).float()
-    logprobs_N, entropy_N = state.policy.score(hidden_ND, part)
+    hidden_ND, logprobs_N, entropy_N = state.policy.evaluate(part, computing_in(settings))
     anchor_N = _anchor_logprobs(state, part, logprobs_N, ledger, settings)
     credit = credited(part, ledger.batch)
     baseline_N, fit = state.advantages.tokens(hidden_ND, credit)
@@ -134,9 +144,7 @@ def _anchor_logprobs(
     if settings.kl_coefficient == 0 and not ledger.has_kto:
         return logprobs_N.detach()
     with torch.no_grad():
-        with computing_in(settings):
-            hidden_ND = state.anchor.hidden_states(part).float()
-        return state.anchor.score(hidden_ND, part)[0]
+        return state.anchor.evaluate(part, computing_in(settings))[1]
 
 
 def _count(

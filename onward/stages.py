@@ -57,8 +57,19 @@ def run_score(directory: Path, overrides: Mapping[str, str], child: str | None =
 
 
 def run_learner(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
-    """Until SIGTERM."""
-    _run(directory, overrides, "learn", build_learner, child)
+    """Until SIGTERM. Of several processes that torchrun started, the first is the stage; the others follow it."""
+    from learner.crew import dismiss, follow
+    from learner.ranks import joined_ranks
+
+    _, settings = read_directory(directory, overrides)
+    with joined_ranks(settings.learner.device) as ranks:
+        if not ranks.leads:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)  # torchrun tells all of them: the first ends first
+            follow(ranks)
+            return
+        _run(directory, overrides, "learn", partial(build_learner, ranks=ranks), child)
+        dismiss(ranks)
 
 
 def run_release(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from learner.credit import TokenCredit
 from learner.scored import ScoredTurn
@@ -29,6 +29,10 @@ class Advantages(Protocol):
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         """(baseline_N, loss of the baseline's own fit, a scalar to be added and differentiated)."""
+        ...
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What its fit is differentiated by; held in full by each of several processes."""
         ...
 
     def end(self, shifts_M: Tensor) -> None:
@@ -55,6 +59,9 @@ class TurnBaseline:
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         return self._baselines_M[credit.turns_N], hidden_ND.new_zeros(())
+
+    def parameters(self) -> list[nn.Parameter]:
+        return []
 
     def end(self, shifts_M: Tensor) -> None:
         pass

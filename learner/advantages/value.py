@@ -41,6 +41,9 @@ class ValueHead:
         fit = nn.functional.mse_loss(values_N, advantages_N + values_N.detach())
         return credit.rewards_N - advantages_N, fit
 
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self._head.parameters())
+
     def end(self, shifts_M: Tensor) -> None:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

@@ -17,6 +17,7 @@ from onward.wiring.foundation import Foundation, Stage, holder
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from learner.ranks import Ranks
     from learner.stage import Learner
     from serving.releases import LoopTimer, ReleaseController, StoreTraffic
     from serving.releases.cases import CaseGate
@@ -240,21 +241,22 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
     )
 
 
-def build_learner(foundation: Foundation) -> Stage:
-    """Where other machines may run one, too, only the holder of the lease learns; another stands by."""
+def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> Stage:
+    """`ranks`: processes that follow this one. Where other machines may run one, too, only the holder of the lease learns; another stands by."""
     from onward.leased import Leased
 
     if not foundation.is_shared:
-        return _make_learner(foundation)
+        return _make_learner(foundation, ranks)
 
     def make() -> Stage:
         publish_anchor(foundation, foundation.log)
-        return _make_learner(foundation)
+        return _make_learner(foundation, ranks)
 
     return Leased("learner", holder(), foundation.store, foundation.clock, foundation.settings.release.lease_s, make)
 
 
-def _make_learner(foundation: Foundation) -> "Learner":
+def _make_learner(foundation: Foundation, ranks: "Ranks | None") -> "Learner":
+    from learner.ranks import ALONE
     from learner.stage import Learner
     from serving.rendering import load_renderer
 
@@ -269,6 +271,7 @@ def _make_learner(foundation: Foundation) -> "Learner":
         foundation.clock,
         solutions_kept_out(foundation.settings.learner),
         load_renderer(foundation.model).tokenizer_digest,
+        ranks or ALONE,
     )
 
 

@@ -16,11 +16,13 @@ from core.events import Completion, LogprobSpace, Release, Reward, Sampling, Top
 from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version, new_inference_id
 from core.probes import ProbeRecord
 from core.settings import LearnerSettings
-from core.store import SqlStore, policies, turns
+from core.store import SqlStore, open_sqlite, policies, turns
 from ingest.sqlite_log import SqliteEventLog
 from learner.manifest import Manifest, decode
 from learner.probe import probe_of_model
+from learner.ranks import ALONE, Ranks
 from learner.stage import Learner
+from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
 from serving.weights import BlobWeights
 
@@ -145,8 +147,12 @@ class World:
             policies.put_release(connection, release)
         self.log.append_blocking(Topic.RELEASES, [release])
 
+    def close(self) -> None:
+        self.log.close()
+        self.store.close()
+
     def learner(
-        self, solutions: Mapping[str, str] | None = None, tokenizer: str | None = None, **settings: object
+        self, solutions: Mapping[str, str] | None = None, tokenizer: str | None = None, ranks: Ranks = ALONE, **settings: object
     ) -> Learner:
         options = LearnerSettings(**{"batch_turns": 8, "min_turns": 4, "max_lead": 100, **settings})  # type: ignore[arg-type]
         return Learner(
@@ -160,7 +166,18 @@ class World:
             self.clock,
             solutions,
             tokenizer,
+            ranks,
         )
+
+
+def open_world(directory: Path) -> World:
+    """Made, or as it was left."""
+    directory.mkdir(exist_ok=True)
+    log = SqliteEventLog(directory / "log.db", 2, 0.01)
+    store, blobs = open_sqlite(directory / "store.db"), FsspecBlobs(directory / "blobs")
+    weights, clock = BlobWeights(blobs), ManualClock(START)
+    ensure_anchor(store, log, weights, blobs, MODEL, "onward-tiny", anchor_probe, clock)
+    return World(directory, log, store, blobs, weights, clock)
 
 
 def logged_past(count: int, seed: int = 0) -> list[tuple[Completion, Reward]]:

@@ -28,7 +28,7 @@ from core.settings import LearnerSettings
 from core.store import policies, turns
 from core.weights_digest import digest_of_shards
 from learner import manifest
-from learner.checkpoint import FORMAT, Checkpoints, Meta
+from learner.checkpoint import FORMAT, Checkpoints, Meta, contents, restore
 from learner.manifest import Manifest, batch_of, prove_exactly_once
 from learner.state import LearnerState, make_state
 from learner.update import update
@@ -87,7 +87,7 @@ def checkpoints(tmp_path: Path, state: LearnerState) -> Checkpoints:
     """Of versions 2 and 3."""
     made = Checkpoints(tmp_path)
     for version in (2, 3):
-        made.write(state, meta_of(version), b"manifest")
+        made.write(contents(state), meta_of(version), b"manifest")
     return made
 
 
@@ -177,7 +177,7 @@ def test_a_checkpoint_gives_back_every_tensor(make_world: MakeWorld) -> None:
     assert checkpoint is not None
     states = [make_state(MODEL, LearnerSettings()) for _ in range(2)]
     for state in states:
-        checkpoint.restore(state)
+        restore(state, checkpoint)
     assert tensors_of(states[0].state_dict()) == tensors_of(states[1].state_dict())
     moments = states[0].state_dict()["optimizer"]["state"]
     assert {float(moment["step"]) for moment in moments.values()} == {2.0}

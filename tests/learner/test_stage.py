@@ -209,7 +209,7 @@ def test_an_update_that_is_no_number_is_skipped_kept_and_alarmed(make_world: Mak
 
 
 def fingerprint(learner: Learner) -> str:
-    state = learner._state
+    state = learner._crew._state
     tensors = [*state.policy.model.state_dict().values(), *state.advantages.state_dict()["head"].values()]
     moments = [str(state.optimizer.state_dict()["state"]), str(state.advantages.state_dict()["optimizer"]["state"])]
     return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors) + "".join(moments).encode()).hexdigest()

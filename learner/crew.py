@@ -1,0 +1,69 @@
+"""Work on the weights that all processes of a learner do together. The leader reads the log, decides what is to be done
+and writes what came of it; the others do every step with it, on their shards.
+
+A step is a function of a module, called with the state first.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from core.errors import OnwardError
+from core.probes import ProbeRecord, ProbeSet
+from core.settings import LearnerSettings
+from learner import probe
+from learner.ranks import Ranks
+from learner.state import LearnerState, make_optimizer, make_state
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_DISMISSED = "dismissed"
+logger = logging.getLogger(__name__)
+
+
+class Crew:
+    """As the leader has it."""
+
+    def __init__(self, model: Path, settings: LearnerSettings, ranks: Ranks) -> None:
+        ranks.tell((make_state, (model, settings)))
+        self._ranks, self._state = ranks, make_state(model, settings, ranks)
+        self.context_length = self._state.policy.context_length
+
+    def do(self, step: Callable[Concatenate[LearnerState, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """What `step` returns here, or raises; both are of all."""
+        assert not named, "steps are told by position"
+        self._ranks.tell((step, given))
+        return step(self._state, *given, **named)
+
+
+def dismiss(ranks: Ranks) -> None:
+    ranks.tell(_DISMISSED)
+
+
+def follow(ranks: Ranks) -> None:
+    """Do what the leader tells, until dismissed. Raises RuntimeError when the leader is gone."""
+    state: LearnerState | None = None
+    while (told := ranks.hear()) != _DISMISSED:
+        step, given = told
+        if step is make_state:
+            state = make_state(*given, ranks)
+            continue
+        try:
+            step(state, *given)
+        except OnwardError as error:  # the leader has it, too, and goes on or ends
+            logger.warning("%s", error)
+
+
+# ---------------------------------------------------------------------------------------------- steps
+
+
+def adopt(state: LearnerState, shards: Sequence[Path], settings: LearnerSettings) -> None:
+    """Other weights, and a fresh optimizer. Raises WeightsError."""
+    state.policy.load(shards)
+    state.optimizer = make_optimizer(state.policy, settings)
+
+
+def answers(state: LearnerState, texts: ProbeSet) -> ProbeRecord:
+    """What the policy says to a probe's texts."""
+    return probe.record(state.policy, texts, weights_digest="")
