@@ -30,9 +30,9 @@ def status_router(context: Context) -> APIRouter:
     @router.get("/v1/status")
     async def get_status(request: Request) -> Response:
         """What is live, versions by state, the running experiment, engines by state, what this process has counted
-        since its start, and what all API replicas were asked in the last minute by the asker's namespace (`complete`
-        false: this one alone). `last_release` is the sequence of the newest of `/v1/releases`. Where the store does
-        not answer, what stands in it is null."""
+        since its start (`busy_s`: seconds in which an engine worked for it), and what all API replicas were asked in
+        the last minute by the asker's namespace (`complete` false: this one alone). `last_release` is the sequence of
+        the newest of `/v1/releases`. Where the store does not answer, what stands in it is null."""
         identity = identify(context, request)
         only_parameters(request)
         try:
@@ -46,6 +46,7 @@ def status_router(context: Context) -> APIRouter:
                 **stored,
                 "turns": _turns(),
                 "tokens": _tokens(),
+                "busy_s": sum(_values(telemetry.BUSY_SECONDS).values()),
                 "last_minute": await _last_minute(services.live_state, identity.namespace),
                 "readiness": readiness_of(services),
             }
@@ -72,21 +73,21 @@ async def _last_minute(live_state: LiveState, namespace: Namespace) -> dict[str,
 def _turns() -> dict[str, Any]:
     """A turn that has several reasons counts under each."""
     return {
-        "answered": sum(_values(telemetry.TURNS).values()),
-        "untrainable": {reason: count for (reason,), count in _values(telemetry.UNTRAINABLE_TURNS).items()},
+        "answered": int(sum(_values(telemetry.TURNS).values())),
+        "untrainable": {reason: int(count) for (reason,), count in _values(telemetry.UNTRAINABLE_TURNS).items()},
     }
 
 
 def _tokens() -> dict[str, Any]:
     generated, prefilled, cached = (
-        sum(_values(counter).values())
+        int(sum(_values(counter).values()))
         for counter in (telemetry.GENERATED_TOKENS, telemetry.PREFILLED_TOKENS, telemetry.CACHED_TOKENS)
     )
     share = cached / (cached + prefilled) if cached + prefilled else None
     return {"generated": generated, "prefilled": prefilled, "cached": cached, "cached_share": share}
 
 
-def _values(counter: Counter) -> dict[tuple[str, ...], int]:
+def _values(counter: Counter) -> dict[tuple[str, ...], float]:
     """By the values of its labels."""
     samples = (sample for metric in counter.collect() for sample in metric.samples)
-    return {tuple(sample.labels.values()): int(sample.value) for sample in samples if sample.name.endswith("_total")}
+    return {tuple(sample.labels.values()): sample.value for sample in samples if sample.name.endswith("_total")}

@@ -91,6 +91,8 @@ UPDATES = _counter("learner_updates", "Optimizer steps")
 LEARNED_TURNS = _counter("learned_turns", "Turn revisions that trained weights", "kind")
 DROPPED_TURNS = _counter("dropped_turns", "Rewarded turns that did not train, by reason", "reason")
 LEARNER = _gauge("learner", "Figures of the last update", "figure")
+LEARNED_TOKENS = _counter("learned_tokens", "Sampled tokens in updates")
+LEARNER_SECONDS = _counter("learner_seconds", "How the learner spent its time, up to its newest version", "doing")
 REWARD_MASS_AGE = _counter("reward_mass", "Reward mass (absolute advantage) trained, by age of outcome", "age")
 # serving
 POLICY_VERSION = _gauge("policy_version", "The version that serves")
@@ -103,6 +105,9 @@ PREFILLED_TOKENS = _counter("prefilled_tokens", "Prompt tokens computed")
 CACHED_TOKENS = _counter("cached_tokens", "Prompt tokens found in a prefix cache")
 GENERATED_TOKENS = _counter("generated_tokens", "Tokens sampled")
 RUNNING_REQUESTS = _gauge("running_requests", "Requests in the engine")
+BUSY_SECONDS = _counter(
+    "engine_busy_seconds", "Time in which the engine had requests, or this process had some in a fleet"
+)
 WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot")
 REPLICAS = _gauge("replicas", "Engines of the fleet, by state", "state")
 REPLICA_REQUESTS = _counter("replica_requests", "Requests sent to a replica, by how they ended", "replica", "outcome")

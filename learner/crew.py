@@ -29,6 +29,8 @@ class Crew:
         ranks.tell((make_state, (model, settings)))
         self._ranks, self._state = ranks, make_state(model, settings, ranks)
         self.context_length = self._state.policy.context_length
+        self.num_parameters = sum(parameter.numel() for parameter in self._state.policy.parameters())
+        self.num_processes = ranks.count
 
     def do(self, step: Callable[Concatenate[LearnerState, P], T], *given: P.args, **named: P.kwargs) -> T:
         """What `step` returns here, or raises; both are of all."""

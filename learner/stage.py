@@ -20,6 +20,7 @@ from learner.checkpoint import Checkpoint, Checkpoints, Meta, contents, restore
 from learner.crew import Crew, adopt, answers
 from learner.exclusive import DirectoryLock
 from learner.lineage import Lineage
+from learner.pace import Pace
 from learner.provenance import ancestry, applied_on
 from learner.publish import publish
 from learner.ranks import ALONE, Ranks
@@ -63,6 +64,7 @@ class Learner:
         self._checkpoints = Checkpoints(directory)
         self._backlog = Backlog()
         self._lineage = Lineage()
+        self._pace = Pace()
         self._drops: dict[str, list[InferenceId]] = {}
         self.left_out = Counter[str]()
         """Turns that left the backlog without any update since this learner began, by reason."""
@@ -73,7 +75,8 @@ class Learner:
 
     def step(self, timeout_s: float) -> int:
         """The loop: admit what was rewarded, follow what was released, train when a batch is due, publish."""
-        records = self._reader.poll(_POLL_RECORDS, 0.0 if self._can_train() else timeout_s)
+        with self._pace.doing("waiting"):
+            records = self._reader.poll(_POLL_RECORDS, 0.0 if self._can_train() else timeout_s)
         for record in records:
             self._take(record)
         self._follow_releases()
@@ -83,12 +86,14 @@ class Learner:
         if not batch:
             return len(records)
         try:
-            result = self._crew.do(update, batch, self._settings, self._lineage.released)
+            with self._pace.doing("updating"):
+                result = self._crew.do(update, batch, self._settings, self._lineage.released)
         except NonFiniteLoss as error:
             self._skip(batch, error)
             return len(records) + len(batch)
         self._is_alarmed = self._is_alarmed and skipped.close_acknowledged(self._store, self._clock.now())
-        policy = self._publish(self._keep(batch, result))
+        with self._pace.doing("publishing"):
+            policy = self._publish(self._keep(batch, result))
         self._tidy(policy)
         return len(records) + len(batch)
 
@@ -220,10 +225,16 @@ class Learner:
             log_offsets={str(source): offset for source, offset in self._offsets.items()},
             turns=len(trained),
             updates=1,
-            metrics=result.metrics | manifest.counts(made),
+            metrics=result.metrics | manifest.counts(made) | self._paced(result),
             outcome_arrivals=tuple(s.reward.last_outcome_at for s in trained if s.reward.last_outcome_at),
             weights="",
             created_at=self._clock.now(),
+        )
+
+    def _paced(self, result: UpdateResult) -> dict[str, float]:
+        peak = self._settings.peak_tflops
+        return self._pace.take(
+            result.metrics["positions"], self._crew.num_parameters, peak and peak * self._crew.num_processes
         )
 
     def _meta(self, policy: PolicyVersion) -> Meta:

@@ -6,7 +6,7 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch.
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,12 +16,13 @@ from core.errors import OnwardError
 from core.ids import Version
 from core.settings import LearnerSettings
 from learner.credit import credited, with_follow
+from learner.figures import Tally
 from learner.kto import kto_loss
 from learner.ledger import Ledger
-from learner.losses import TokenInputs, TokenLosses, token_losses
+from learner.losses import TokenInputs, token_losses
 from learner.scored import ScoredTurn, TurnRecord
 from learner.sequences import merge
-from learner.staleness import Staleness, judge
+from learner.staleness import judge
 from learner.state import LearnerState
 from learner.tensors import MicroBatch, micro_batches
 
@@ -34,17 +35,6 @@ class NonFiniteLoss(OnwardError):
         self.figures = figures
 
 
-@dataclass
-class Tally:
-    """Sums over the batch, by figure."""
-
-    sums: dict[str, float] = field(default_factory=dict)
-
-    def add(self, **figures: float | Tensor) -> None:
-        for name, value in figures.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(value)
-
-
 @dataclass(frozen=True)
 class UpdateResult:
     records: tuple[TurnRecord, ...]
@@ -55,17 +45,17 @@ def update(
     state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSettings, released: Sequence[Version] = ()
 ) -> UpdateResult:
     """Change `state` by one step of the optimizer. The same state and batch give the same bits. `released`: versions
-    that were, in ascending order; by them staleness is counted. Several processes call it with the same batch. Raises NonFiniteLoss, and changes nothing, where loss
-    or gradient are no numbers."""
+    that were, in ascending order; by them staleness is counted. Several processes call it with the same batch. Raises
+    NonFiniteLoss, and changes nothing, where loss or gradient are no numbers."""
     batch = with_follow(batch, settings.turn_discount)
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
     state.advantages.begin(batch, rewards_M)
     parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device, packed=settings.packed)
     num_tokens = sum(len(part.targets_N) for part in parts)
     ledger = Ledger(batch, state.advantages.scale, num_tokens / len(batch), settings, released)
-    tally = Tally()
+    tally = Tally(released)
     for part, counts in state.ranks.share(parts):
-        given = (ledger, tally) if counts else (ledger.spare(), Tally())
+        given = (ledger, tally) if counts else (ledger.spare(), Tally(released))
         loss, fit = _forward(state, part, settings, *given)
         total = loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)
         (total * state.ranks.count if counts else total * 0).backward()  # processes' gradients are averaged
@@ -78,13 +68,13 @@ def update(
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.advantages.end(ledger.shifts_M)
-    return UpdateResult(ledger.records(), _metrics(tally, num_tokens, len(parts), rewards_M, ledger))
+    return UpdateResult(ledger.records(), tally.figures(len(parts), rewards_M, ledger))
 
 
 def _meet(state: LearnerState, ledger: Ledger, tally: Tally) -> None:
     """Every process goes on with what all found."""
     ledger.meet(state.ranks)
-    tally.sums = state.ranks.total(tally.sums)
+    tally.meet(state.ranks)
     state.ranks.average_gradients(state.advantages.parameters())
 
 
@@ -123,7 +113,7 @@ def _forward(
     advantage_N, keep_N = ledger.enter(part, credit, baseline_N, staleness)
     given = TokenInputs(logprobs_N, entropy_N, part.behaviour_N, anchor_N, advantage_N, keep_N, part.turns_N)
     losses = token_losses(given, settings, ledger.tokens_per_turn)
-    _count(tally, losses, entropy_N, fit, staleness, len(part.targets_N))
+    tally.enter(part, losses, entropy_N, keep_N, fit, staleness)
     if ledger.has_kto:
         late_M, gain_M = ledger.late(part, logprobs_N.device)
         late = kto_loss(logprobs_N, anchor_N, part.turns_N, late_M, gain_M, settings.kto_beta)
@@ -145,34 +135,3 @@ def _anchor_logprobs(
         return logprobs_N.detach()
     with torch.no_grad():
         return state.anchor.evaluate(part, computing_in(settings))[1]
-
-
-def _count(
-    tally: Tally, losses: TokenLosses, entropy_N: Tensor, fit: Tensor, staleness: Staleness, num_tokens: int
-) -> None:
-    tally.add(
-        loss=losses.loss_N.detach().sum(),
-        ratio=losses.ratio_N.sum(),
-        truncated=losses.truncated_N.sum(),
-        kl=losses.k3_N.sum(),
-        entropy=entropy_N.detach().sum(),
-        value_loss=fit.detach() * num_tokens,
-        ess=staleness.ess,
-    )
-
-
-def _metrics(tally: Tally, num_tokens: int, num_parts: int, rewards_M: Tensor, ledger: Ledger) -> dict[str, float]:
-    sums = tally.sums
-    per_token = ("loss", "ratio", "truncated", "kl", "entropy", "value_loss")
-    kept = [record for record in ledger.records() if record.dropped is None]
-    return {
-        **{name: sums[name] / num_tokens for name in per_token},
-        "ess": sums["ess"] / num_parts,
-        "gradient_norm": sums["gradient_norm"],
-        "reward": float(rewards_M.mean()),
-        "tokens": float(num_tokens),
-        "kept_share": len(kept) / len(ledger.batch),
-        "limited_turns": float(ledger.limited),
-        "stale_tokens": float(ledger.stale_tokens),
-        "divergence": sum(record.divergence for record in ledger.records()) / len(ledger.batch),
-    }

@@ -9,6 +9,7 @@ from core.errors import LogUnavailable
 from core.events import PolicyVersion, Topic
 from core.ids import Version
 from core.ports import EventLog
+from learner.pace import SECONDS
 from serving.releases import LoopTimer
 
 _MAX_RECORDS = 64
@@ -52,9 +53,12 @@ def observe(policy: PolicyVersion) -> None:
     late = policy.metrics.get("late_turns", 0.0)
     telemetry.LEARNED_TURNS.labels(kind="first").inc(policy.turns - late)
     telemetry.LEARNED_TURNS.labels(kind="late").inc(late)
+    telemetry.LEARNED_TOKENS.inc(policy.metrics.get("tokens", 0.0))
     for figure, value in policy.metrics.items():
         if figure.startswith(_DROPPED):
             telemetry.DROPPED_TURNS.labels(reason=figure.removeprefix(_DROPPED)).inc(value)
+        elif figure.startswith(SECONDS):
+            telemetry.LEARNER_SECONDS.labels(doing=figure.removeprefix(SECONDS)).inc(value)
         elif figure.startswith(_MASS):
             telemetry.REWARD_MASS_AGE.labels(age=figure.removeprefix(_MASS)).inc(value)
         else:

@@ -17,6 +17,7 @@ from core.events import PolicyVersion, Reward
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
 from core.store import policies
+from learner.pace import is_of_machine
 from learner.provenance import ancestry
 from onward.wiring import Foundation
 
@@ -53,8 +54,13 @@ def report_of(
         "weights_digest": made[-1].digest,
         "weights": str(target.layout.blobs / made[-1].weights),
         "strata": strata(rewards),
-        "updates": [{"version": each.version, "turns": each.turns, **each.metrics} for each in made if each.updates],
+        "updates": [_told(each) for each in made if each.updates],
     }
+
+
+def _told(policy: PolicyVersion) -> dict[str, Any]:
+    figures = {name: value for name, value in policy.metrics.items() if not is_of_machine(name)}
+    return {"version": policy.version, "turns": policy.turns, **figures}
 
 
 def summary(report: dict[str, Any]) -> dict[str, Any]:

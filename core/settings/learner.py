@@ -17,6 +17,8 @@ class LearnerSettings(Section):
     """Seed of everything random in the learner."""
     device: str = "cpu"
     """Torch device."""
+    peak_tflops: float | None = Field(default=None, gt=0)
+    """What one device can do at most in `precision`, for the figure `mfu`; None: it is not told."""
     batch_turns: int = Field(default=64, ge=2)
     """Scored turns in an update."""
     max_wait_s: float = Field(default=2.0, gt=0)

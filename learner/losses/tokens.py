@@ -36,10 +36,13 @@ class TokenInputs:
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """Each [N]; `loss_N` has a gradient, the rest are figures. `truncated_N`: where a bound of the policy's term took
-    effect."""
+    """Each [N]; `loss_N`, the sum of the three after it, has a gradient, the rest are figures. `truncated_N`: where a
+    bound of the policy's term took effect."""
 
     loss_N: Tensor
+    policy_N: Tensor
+    kl_N: Tensor
+    entropy_N: Tensor
     ratio_N: Tensor
     k3_N: Tensor
     truncated_N: Tensor
@@ -50,17 +53,23 @@ def token_losses(given: TokenInputs, settings: LearnerSettings, tokens_per_turn:
     Tokens where `keep_N` is false contribute nothing."""
     logprobs_N, turns_N, constant = given.logprobs_N, given.turns_N, settings.normaliser_tokens
     policy_N, changed_N = policy_loss(logprobs_N, given.behaviour_N, _advantage(given, settings), turns_N, settings)
-    loss_N = normalised(policy_N, settings.policy_normaliser, turns_N, tokens_per_turn, constant)
+    policy_N = normalised(policy_N, settings.policy_normaliser, turns_N, tokens_per_turn, constant)
+    loss_N, kl_N, entropy_N = policy_N, torch.zeros_like(policy_N), torch.zeros_like(policy_N)
     if settings.kl_placement == "loss":
         kl_N = settings.kl_coefficient * estimate(settings.kl_estimator, logprobs_N, given.anchor_N)
-        loss_N = loss_N + normalised(kl_N, settings.kl_normaliser, turns_N, tokens_per_turn, constant)
+        kl_N = normalised(kl_N, settings.kl_normaliser, turns_N, tokens_per_turn, constant)
+        loss_N = loss_N + kl_N
     if settings.entropy_coefficient:
         entropy_N = settings.entropy_coefficient * given.entropy_N
-        loss_N = loss_N - normalised(entropy_N, settings.entropy_normaliser, turns_N, tokens_per_turn, constant)
-    loss_N = torch.where(given.keep_N, loss_N, 0.0)
+        entropy_N = -normalised(entropy_N, settings.entropy_normaliser, turns_N, tokens_per_turn, constant)
+        loss_N = loss_N + entropy_N
+    loss_N, policy_N, kl_N, entropy_N = (
+        torch.where(given.keep_N, term_N, 0.0) for term_N in (loss_N, policy_N, kl_N, entropy_N)
+    )
     figures_N = logprobs_N.detach()
     ratio_N = (figures_N - given.behaviour_N).exp()
-    return TokenLosses(loss_N, ratio_N, k3(figures_N, given.anchor_N), changed_N & given.keep_N)
+    terms = (policy_N.detach(), kl_N.detach(), entropy_N.detach())
+    return TokenLosses(loss_N, *terms, ratio_N, k3(figures_N, given.anchor_N), changed_N & given.keep_N)
 
 
 def _advantage(given: TokenInputs, settings: LearnerSettings) -> Tensor:

@@ -242,7 +242,8 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
 
 
 def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> Stage:
-    """`ranks`: processes that follow this one. Where other machines may run one, too, only the holder of the lease learns; another stands by."""
+    """`ranks`: processes that follow this one. Where other machines may run one, too, only the holder of the lease
+    learns; another stands by."""
     from onward.leased import Leased
 
     if not foundation.is_shared:

@@ -16,6 +16,7 @@ from core.events import Sampling
 from core.ids import UNKNOWN, Version
 from core.ports import Clock, GenerateRequest, TokenChunk
 from core.settings import ServingSettings
+from serving.busy import BusyTime
 from serving.fleet.router import choose
 from serving.fleet.snapshot import Replica
 from serving.fleet.view import FleetView
@@ -41,6 +42,7 @@ class FleetPolicy:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: defaultdict[str, set[Generation]] = defaultdict(set)  # by replica
+        self._busy = BusyTime()
         self._suspects: dict[str, float] = {}  # until when, monotonic
         self._newest_heard = UNKNOWN
         self.on_first_token: FirstToken | None = None  # of a version, newer than all that spoke before
@@ -124,7 +126,7 @@ class FleetPolicy:
         generation, outcome = Generation(self._http(), replica.url, request), "hung_up"
         stream = generation.stream()
         self._under_way[replica.name].add(generation)
-        telemetry.RUNNING_REQUESTS.inc()
+        self._busy.one_more()
         try:
             async for chunk in stream:
                 self._heard(chunk, request)
@@ -138,7 +140,7 @@ class FleetPolicy:
             raise
         finally:
             self._under_way[replica.name].discard(generation)
-            telemetry.RUNNING_REQUESTS.dec()
+            self._busy.one_less()
             telemetry.REPLICA_REQUESTS.labels(replica.name, outcome).inc()
             await stream.aclose()
 

@@ -18,6 +18,7 @@ from core.errors import EngineUnavailable, OnwardError
 from core.ids import Version
 from core.ports import TokenChunk
 from core.settings import ServingSettings
+from serving.busy import BusyTime
 from serving.local import sequence
 from serving.local.attention import Row
 from serving.local.model import Decoder, slot_cache
@@ -43,6 +44,7 @@ class Scheduler:
         self._cache = slot_cache(models[live].model, settings.slots, context_length)
         self._slots = SlotTable(settings.slots, context_length)
         self._running: list[sequence.Sequence] = []
+        self._busy = BusyTime()
         self._waiting: deque[sequence.Sequence] = deque()
         self._spoke: set[Version] = set()  # since it last went live
         self._outbox = Outbox()
@@ -156,7 +158,7 @@ class Scheduler:
         for version in dict.fromkeys(self._version_of(each) for each in self._running):
             self._serve(version, [each for each in self._running if self._version_of(each) == version])
         self._running = [each for each in self._running if each.slot >= 0]
-        telemetry.RUNNING_REQUESTS.set(len(self._running))
+        self._busy.running(len(self._running))
         telemetry.WAITING_REQUESTS.set(len(self._waiting))
 
     def _version_of(self, each: sequence.Sequence) -> Version:

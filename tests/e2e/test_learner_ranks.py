@@ -1,4 +1,4 @@
-"""An engineer's model is too large for one device: `torchrun … -m onward learn` shares it out, and is a learner like any."""
+"""An engineer's model is too large for one device: `torchrun … -m onward learn` shares it out, and learns like any."""
 
 import os
 import subprocess
@@ -70,6 +70,6 @@ def test_two_processes_learn_one_dies_and_another_number_goes_on(tmp_path: Path)
             learns(service, log)
         with learner(directory, log, 2):
             learns(service, log)
-        assert "Traceback (most recent call last)" not in log.read_text().partition("SignalException")[0], "told to stop"
+        assert "/learner/" not in log.read_text(), "told to stop, none of them breaks"
     finally:
         service.stop()

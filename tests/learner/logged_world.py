@@ -152,7 +152,11 @@ class World:
         self.store.close()
 
     def learner(
-        self, solutions: Mapping[str, str] | None = None, tokenizer: str | None = None, ranks: Ranks = ALONE, **settings: object
+        self,
+        solutions: Mapping[str, str] | None = None,
+        tokenizer: str | None = None,
+        ranks: Ranks = ALONE,
+        **settings: object,
     ) -> Learner:
         options = LearnerSettings(**{"batch_turns": 8, "min_turns": 4, "max_lead": 100, **settings})  # type: ignore[arg-type]
         return Learner(

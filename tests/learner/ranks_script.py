@@ -26,7 +26,7 @@ def lead(directory: Path, updates: int, settings: dict[str, object], ranks: Rank
         for version in range(before + 1, before + updates + 1):
             made = policies.get_policy(connection, version)  # type: ignore[arg-type]
             assert made is not None
-            print(json.dumps(made.metrics), flush=True)
+            sys.stdout.write(json.dumps(made.metrics) + "\n")
     learner.close()
     world.close()
 
