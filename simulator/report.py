@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,9 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "rates_end": rates(truth.before(end_s)),
         "lost_turns": losses.turns,
         "lost_outcomes": losses.outcomes,
+        "engine_idle_share": _idle(metrics, end_s),
+        "learner_idle_share": _waiting(policies),
+        "learner": policies[0]["metrics"] if policies else None,
         "share_learned_from": sum(policy["turns"] for policy in policies) / rewarded if rewarded else None,
         "failures": truth.failures[:10],
         "exploit": traffic.exploit.name,
@@ -120,6 +123,19 @@ def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, floa
         "recovered_after_s": recovered[0] - shift_at_s if recovered else None,
         "recovered_share": best / before if best is not None and before else None,
     }
+
+
+def _idle(metrics: Mapping[str, float], seconds: float) -> float | None:
+    """Share of the run in which no engine worked."""
+    busy_s = metrics.get("onward_engine_busy_seconds_total")
+    return None if busy_s is None else max(0.0, 1 - busy_s / seconds)
+
+
+def _waiting(policies: Sequence[Mapping[str, Any]]) -> float | None:
+    """Share of the time up to its newest version in which the learner waited for rewards."""
+    spent = [figure for each in policies for figure in each["metrics"].items() if figure[0].startswith("seconds_")]
+    whole_s = sum(seconds for _, seconds in spent)
+    return sum(seconds for name, seconds in spent if name == "seconds_waiting") / whole_s if whole_s else None
 
 
 def _watched(report: dict[str, Any]) -> list[str]:
@@ -166,6 +182,8 @@ def summary(report: dict[str, Any], output: Path) -> str:
         f"policy versions       {report['versions']}, {report['swaps'] or 0} swaps",
         f"sessions, turns       {report['sessions']}, {report['turns']}; "
         f"{percent(report['share_learned_from'])} of the rewarded turns trained the model",
+        f"idle                  engine {percent(report['engine_idle_share'])}, learner "
+        f"{percent(report['learner_idle_share'])}",
         f"failed, lost          {report['failed_requests']} requests; "
         f"{report['lost_turns']} turns, {report['lost_outcomes']} outcomes; {report['turned_away']} users turned away",
         f"written               {output / 'report.json'}, {output / 'curves.png'}",

@@ -4,6 +4,7 @@ import { at, fill, make, number, percent, plain } from "./dom.js";
 import { get } from "./wire.js";
 
 const SILENT_S = 5;
+let before = null;  // how long engines had worked, and when that was asked
 const counts = found => Object.entries(found ?? {}).map(([name, count]) => `${number(count)} ${plain(name)}`).join(", ") || "–";
 const card = (title, value, ...notes) => make("div", "card", make("h3", "", title), make("p", "figure", value),
   ...notes.map(note => make("small", "block", note)));
@@ -20,11 +21,19 @@ export async function header() {
   return status;
 }
 
+/** Since it was asked before; before that nobody can say. */
+function idleShare(busy_s) {
+  const now_s = performance.now() / 1000, last = before;
+  before = { busy_s, now_s };
+  return last ? Math.max(0, 1 - (busy_s - last.busy_s) / (now_s - last.now_s)) : null;
+}
+
 function cards(status) {
-  const { last_minute: minute, tokens } = status;
+  const { last_minute: minute, tokens } = status, idle = idleShare(status.busy_s);
   at("cards").replaceChildren(
     card("Turns answered", number(status.turns.answered), "by this process"),
     card("Tokens generated", number(tokens.generated), "by this process"),
+    card("Engines idle", idle === null ? "–" : percent(idle), "of the last seconds, as this process sees them"),
     card("Cached prompt tokens", tokens.cached_share === null ? "–" : percent(tokens.cached_share),
       `${number(tokens.cached)} of ${number(tokens.cached + tokens.prefilled)}`),
     card("Your last minute", number(minute.turns), counts({ requests: minute.requests, errors: minute.errors }),

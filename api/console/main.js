@@ -4,12 +4,14 @@ import { at } from "./dom.js";
 import * as alarms from "./alarms.js";
 import * as curves from "./curves.js";
 import * as health from "./health.js";
+import * as learner from "./learner.js";
 import * as releases from "./releases.js";
 import * as rewards from "./rewards.js";
 import * as story from "./story.js";
 
 const PERIOD_MS = 3000, CURVES_PERIOD_MS = 10000;
-const REFRESH = { curves: curves.refresh, releases: releases.refresh, alarms: alarms.refresh, health: health.refresh };
+const drawn = () => Promise.all([curves.refresh(), learner.refresh()]);
+const REFRESH = { curves: drawn, releases: releases.refresh, alarms: alarms.refresh, health: health.refresh };
 const VIEWS = ["rewards", "curves", "releases", "alarms", "health"];
 const problems = new Map();  // of whom: what
 let view = "";
@@ -106,6 +108,7 @@ at("help-button").addEventListener("click", KEYS["?"]);
 rewards.begin(what => report("stream", what));
 releases.begin(what => report("order", what));
 curves.begin(again);
+learner.begin();
 alarms.begin(again);
 route();
 poll();

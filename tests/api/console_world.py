@@ -68,11 +68,21 @@ def policy(version: Version, at: datetime) -> PolicyVersion:
         log_offsets={"onward.rewards:0": 0},
         turns=32,
         updates=4,
+        metrics=figures(version) if version > 1 else {},
         outcome_arrivals=tuple(at - timedelta(seconds=wait) for wait in range(1, 33)) if version > 1 else (),
         weights="w",
         created_at=at,
         verdict=verdict,
     )
+
+
+def figures(version: Version) -> dict[str, float]:
+    """As an update has them."""
+    names = ("loss", "policy_loss", "kl_loss", "entropy_loss", "ratio_p01", "ratio_p50", "ratio_p99", "ratio_max")
+    names += ("truncated", "masked", "kept_share", "kl", "entropy", "explained_variance", "gradient_norm")
+    names += ("versions_behind", "versions_behind_max", "positions_per_s")
+    spent = ("waiting", "reading", "updating", "publishing")
+    return {name: place / version for place, name in enumerate(names)} | {f"seconds_{name}": 0.5 for name in spent}
 
 
 def experiment(start: datetime) -> Experiment:

@@ -194,7 +194,12 @@ def test_rewards_come_in_by_themselves_unless_paused(open_page: OpenPage, world:
 def test_curves_say_their_values(open_page: OpenPage) -> None:
     page = open_page("#curves")
     page.wait_for_selector("canvas")
-    assert page.locator("canvas").count() == 7
+    expect(page.locator("#charts canvas")).to_have_count(7)
+    expect(page.locator("#learner-charts canvas")).to_have_count(9)
+    by_term = page.locator("#learner-charts figure", has_text="Loss")
+    expect(by_term.locator(".entry")).to_have_text(["loss 0.00", "policy 0.167", "KL 0.333", "entropy 0.500"])
+    time_spent = page.locator("figure", has_text="The learner's time")
+    expect(time_spent.locator(".entry").first).to_have_text("waiting 25.0 %")
     by_version = page.locator("figure", has_text="Reward by version")
     expect(by_version.locator(".entry")).to_have_text([re.compile(r"live \d\.\d\d"), "canary 0.55"])
     assert page.evaluate(

@@ -1,0 +1,51 @@
+// The learner: what each version's update was made of, how stale its turns were, where the learner's time went.
+
+import { at } from "./dom.js";
+import { Chart, columns } from "./charts.js";
+import { get } from "./wire.js";
+
+const VERSIONS = 100;
+const fine = value => value.toPrecision(3);
+const share = value => `${(100 * value).toFixed(1)} %`;
+const count = value => value.toFixed(1);
+const over = (title, note, show, range = null) => new Chart(title, note, { over: "version", show, range });
+
+/** Of each chart: itself, and its lines: {name: figure}, or a function of a version's figures. */
+const CHARTS = [
+  [over("Loss", "a token's, by its terms", fine),
+    { loss: "loss", policy: "policy_loss", KL: "kl_loss", entropy: "entropy_loss" }],
+  [over("Ratio", "policy over behaviour, of an update's tokens", fine),
+    { "1 %": "ratio_p01", median: "ratio_p50", "99 %": "ratio_p99", most: "ratio_max" }],
+  [over("Left out", "share of tokens that a bound changed, or that are masked; share of turns left out", share, [0, 1]),
+    figures => ({ bounded: figures.truncated, masked: figures.masked, turns: 1 - figures.kept_share })],
+  [over("KL and entropy", "k3 to the anchor; nats a token", fine), { KL: "kl", entropy: "entropy" }],
+  [over("Baseline", "how much of what sets rewards apart it knows", share), { explained: "explained_variance" }],
+  [over("Gradient", "its norm, before it is clipped", fine), { norm: "gradient_norm" }],
+  [over("Staleness", "versions released since a token was sampled", count),
+    { mean: "versions_behind", most: "versions_behind_max" }],
+  [over("The learner's time", "share of it since the version before", share, [0, 1]), spent],
+  [over("Pace", "positions a second through the model, while it updates", value => value.toFixed(0)),
+    { positions: "positions_per_s" }],
+];
+
+function spent(figures) {
+  const parts = ["waiting", "reading", "updating", "publishing"].map(name => [name, figures[`seconds_${name}`] ?? 0]);
+  const whole = parts.reduce((sum, [, seconds]) => sum + seconds, 0) || 1;
+  return Object.fromEntries(parts.map(([name, seconds]) => [name, seconds / whole]));
+}
+
+export async function refresh() {
+  const listed = await get(`v1/policies?limit=${VERSIONS}`);
+  const learned = listed.data.filter(({ metrics }) => "loss" in metrics).reverse();
+  for (const [chart, lines] of CHARTS) {
+    const pick = typeof lines === "function" ? lines : figures =>
+      Object.fromEntries(Object.entries(lines).map(([name, figure]) => [name, figures[figure] ?? null]));
+    chart.draw(...columns(learned, row => row.version, row => pick(row.metrics)));
+  }
+}
+
+export function begin() {
+  at("learner-charts").append(...CHARTS.map(([chart]) => chart.figure));
+  const repaint = () => CHARTS.forEach(([chart]) => chart.plot && chart.build());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+}
