@@ -29,7 +29,7 @@ class Crew:
         ranks.tell((make_state, (model, settings)))
         self._ranks, self._state = ranks, make_state(model, settings, ranks)
         self.context_length = self._state.policy.context_length
-        self.num_parameters = sum(parameter.numel() for parameter in self._state.policy.parameters())
+        self.flops_of_a_position = self._state.policy.flops_of_a_position
         self.num_processes = ranks.count
 
     def do(self, step: Callable[Concatenate[LearnerState, P], T], *given: P.args, **named: P.kwargs) -> T:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 SECONDS = "seconds_"
 """Prefix of a figure: seconds since the version before, by what they were spent on."""
-_FLOPS_OF_A_PARAMETER = 6  # a position, forward and backward: arXiv:2001.08361, table 1
 
 
 class Pace:
@@ -26,10 +25,10 @@ class Pace:
         finally:
             self._spent_s[what] += self._now_s() - began_s  # type: ignore[assignment]
 
-    def take(self, positions: float, parameters: int, peak_tflops: float | None) -> dict[str, float]:
-        """Figures since the last time, for a version whose update put so many positions through a model of so many
-        parameters: seconds by what was done, `positions_per_s`, and `mfu`, the share of the device's peak, where that
-        is known (arXiv:2204.02311, appendix B, without attention)."""
+    def take(self, positions: float, flops: int, peak_tflops: float | None) -> dict[str, float]:
+        """Figures since the last time, for a version whose update put so many positions through a model, at so many
+        operations each: seconds by what was done, `positions_per_s`, and `mfu`, the share of the device's peak, where
+        that is known (arXiv:2204.02311, appendix B, without attention)."""
         now_s = self._now_s()
         spent_s = {name: self._spent_s[name] for name in ("waiting", "updating", "publishing")}
         spent_s["reading"] = now_s - self._began_s - sum(spent_s.values())
@@ -37,7 +36,7 @@ class Pace:
         figures = {f"{SECONDS}{name}": float(seconds) for name, seconds in spent_s.items()}
         figures["positions_per_s"] = positions / spent_s["updating"]
         if peak_tflops is not None:
-            figures["mfu"] = figures["positions_per_s"] * _FLOPS_OF_A_PARAMETER * parameters / (peak_tflops * 1e12)
+            figures["mfu"] = figures["positions_per_s"] * flops / (peak_tflops * 1e12)
         return figures
 
 

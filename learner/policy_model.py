@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM
 
 from core.errors import WeightsError
+from learner import lora
 from learner.ranks import like, whole
 from learner.tensors import MicroBatch
 
@@ -25,6 +26,9 @@ T = TypeVar("T")
 
 
 class PolicyModel:
+    is_given = True
+    """Whether its weights, adapters apart, are those of the directory it was made of."""
+
     def __init__(self, directory: Path, device: str, *, fused: bool = True) -> None:
         """`fused`: torch's own norms, which want all in one precision."""
         self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device)
@@ -78,20 +82,31 @@ class PolicyModel:
         return token_logprobs_and_entropy(hidden_ND, head_VD, batch.targets_N, batch.temperature_N)
 
     def parameters(self) -> list[nn.Parameter]:
-        return list(self.model.parameters())
+        """Those that train."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
+    def flops_of_a_position(self) -> int:
+        """Two a weight forward, two for what is before it, two for what trains: 6 N, where all does (arXiv:2001.08361,
+        table 1)."""
+        return sum(parameter.numel() * (6 if parameter.requires_grad else 4) for parameter in self.model.parameters())
 
     def tensors(self) -> dict[str, Tensor]:
         """What is published: every tensor once; tied ones under the name of the one they are tied to."""
-        return {name: whole(tensor).contiguous() for name, tensor in self._named().items()}
+        named = self._named()
+        for name, delta in lora.deltas(self.model):
+            named[name] = named[name] + delta
+        return {name: whole(tensor).contiguous() for name, tensor in named.items()}
 
     def _named(self) -> dict[str, Tensor]:
         tied = set(getattr(self.model, "_tied_weights_keys", None) or ()) if self._is_tied else set()
-        return {name: tensor for name, tensor in self.model.state_dict().items() if name not in tied}
+        return {name: tensor for name, tensor in lora.base_tensors(self.model).items() if name not in tied}
 
     @property
     def _is_tied(self) -> bool:
         return bool(getattr(self.model.config, "tie_word_embeddings", False))
 
+    @torch.no_grad()
     def load(self, shards: Sequence[Path]) -> None:
         """Raises WeightsError naming the file or the tensors that do not fit."""
         state: dict[str, Tensor] = {}
@@ -103,11 +118,27 @@ class PolicyModel:
         wanted = self._named()
         if state.keys() != wanted.keys():
             raise WeightsError(f"{shards[0].parent}: other tensors: {sorted(state.keys() ^ wanted.keys())[:4]}")
-        with torch.no_grad():
-            for name, tensor in wanted.items():
-                if state[name].shape != tensor.shape:
-                    raise WeightsError(f"{shards[0].parent}: {name} is {list(state[name].shape)}")
-                tensor.copy_(like(state[name].float(), tensor))
+        for name, tensor in wanted.items():
+            if state[name].shape != tensor.shape:
+                raise WeightsError(f"{shards[0].parent}: {name} is {list(state[name].shape)}")
+            tensor.copy_(like(state[name].float(), tensor))
+        lora.forget(self.model)
+        self.is_given = False
+
+    def adapters(self) -> dict[str, Any]:
+        """Of LoRA, for a checkpoint: what adapts, and the weights it adapts, unless they are those that were given."""
+        base = {} if self.is_given else {name: whole(tensor) for name, tensor in self._named().items()}
+        return {"adapters": {name: whole(tensor) for name, tensor in lora.adapters(self.model).items()}, "base": base}
+
+    @torch.no_grad()
+    def load_adapters(self, kept: dict[str, Any], given: "PolicyModel") -> None:
+        """Bit for bit as they were: sums that were published cannot be taken apart again."""
+        self.is_given = not kept["base"]
+        bases = given._named() if self.is_given else kept["base"]
+        for name, tensor in self._named().items():
+            tensor.copy_(like(bases[name], tensor))
+        for name, tensor in lora.adapters(self.model).items():
+            tensor.copy_(like(kept["adapters"][name], tensor))
 
 
 class _Root(nn.Module):

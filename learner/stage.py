@@ -234,7 +234,7 @@ class Learner:
     def _paced(self, result: UpdateResult) -> dict[str, float]:
         peak = self._settings.peak_tflops
         return self._pace.take(
-            result.metrics["positions"], self._crew.num_parameters, peak and peak * self._crew.num_processes
+            result.metrics["positions"], self._crew.flops_of_a_position, peak and peak * self._crew.num_processes
         )
 
     def _meta(self, policy: PolicyVersion) -> Meta:

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.errors import ConfigError
 from core.settings import LearnerSettings
+from learner import lora
 from learner.advantages import Advantages, make_advantages
 from learner.policy_model import PolicyModel
 from learner.ranks import ALONE, Ranks, like, whole
@@ -24,16 +26,27 @@ class LearnerState:
     optimizer: torch.optim.Optimizer
     advantages: Advantages
     ranks: Ranks = field(default=ALONE)
+    lora_rank: int = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the policy's weights, in full, however many processes share it."""
         return {
             "optimizer": self._optimizer_state(lambda tensor, _: whole(tensor), self.optimizer.state_dict()),
             "advantages": self.advantages.state_dict(),
+            **({"lora": {"rank": self.lora_rank, **self.policy.adapters()}} if self.lora_rank else {}),
             "rng": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError where other weights trained than do now."""
+        kept = state.get("lora", {"rank": 0})
+        if kept["rank"] != self.lora_rank:
+            raise ConfigError(
+                f"learner.lora_rank is {self.lora_rank}, and was {kept['rank']} when its checkpoint was written; "
+                "without the learner's directory it begins anew from the live version"
+            )
+        if self.lora_rank:
+            self.policy.load_adapters(kept, self.anchor)
         self.optimizer.load_state_dict(self._optimizer_state(like, state["optimizer"]))
         self.advantages.load_state_dict(state["advantages"])
         torch.set_rng_state(state["rng"])
@@ -56,13 +69,15 @@ def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> 
     fused = settings.precision == "float32"
     policy, anchor = (PolicyModel(model, settings.device, fused=fused) for _ in range(2))
     anchor.model.requires_grad_(False)
+    if settings.lora_rank:
+        lora.adapt(policy.model, settings)
     if settings.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     if ranks.mesh is not None:
         policy.shard(ranks.mesh)
         anchor.shard(ranks.mesh)
     advantages = make_advantages(settings, policy.hidden_size)
-    return LearnerState(policy, anchor, make_optimizer(policy, settings), advantages, ranks)
+    return LearnerState(policy, anchor, make_optimizer(policy, settings), advantages, ranks, settings.lora_rank)
 
 
 def make_optimizer(policy: PolicyModel, settings: LearnerSettings) -> torch.optim.Optimizer:

@@ -37,6 +37,13 @@ class LearnerSettings(Section):
     packed: bool = False
     """Whether sequences of different length share a row instead of being padded: for attention kernels that skip what
     sequences do not see of each other, on a GPU."""
+    lora_rank: int = Field(default=0, ge=0)
+    """0: all weights train. Else adapters of that rank beside the model's matrices (LoRA): less memory, and nothing new
+    for serving, which gets whole weights. They learn at a higher `learning_rate`."""
+    lora_alpha: float = Field(default=32.0, gt=0)
+    """What adapters add is scaled by `lora_alpha` / `lora_rank`."""
+    lora_targets: tuple[str, ...] = ()
+    """Names of the modules that get adapters, `q_proj` for example; none: all linear ones but the output matrix."""
     learning_rate: float = Field(default=4e-4, gt=0)
     """AdamW's."""
     warmup_updates: int = Field(default=0, ge=0)

@@ -79,7 +79,7 @@ def test_a_learners_time_is_told_by_what_it_did() -> None:
     for what in ("waiting", "updating", "publishing"):
         with pace.doing(what):
             pass
-    figures = pace.take(positions=100.0, parameters=10**9, peak_tflops=3.0)
+    figures = pace.take(positions=100.0, flops=6 * 10**9, peak_tflops=3.0)
     assert figures == {
         "seconds_waiting": 3.0,
         "seconds_updating": 2.0,

@@ -59,6 +59,13 @@ def weights(world: World) -> dict[str, torch.Tensor]:
     return load_file(newest.weights)
 
 
+def assert_same_weights(one: World, other: World) -> None:
+    mine, theirs = weights(one), weights(other)
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=2e-6, msg=name)
+
+
 def test_two_processes_learn_what_one_does_and_either_goes_on_from_the_other(make_world: MakeWorld) -> None:
     one, two = make_world("one"), make_world("two")
     for world in (one, two):
@@ -67,10 +74,15 @@ def test_two_processes_learn_what_one_does_and_either_goes_on_from_the_other(mak
     assert len({figures["loss"] for figures in apart}) == 4, "the updates are different ones"
     shared = train(two, 2, 2) + train(two, 1, 1) + train(two, 2, 1)
     assert_alike(shared, apart)
-    mine, theirs = weights(one), weights(two)
-    assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=2e-6, msg=name)
+    assert_same_weights(one, two)
+
+
+def test_adapters_are_shared_out_too(make_world: MakeWorld) -> None:
+    one, two = make_world("one"), make_world("two")
+    for world in (one, two):
+        world.tell(*logged_past(12))
+    assert_alike(train(two, 2, 1, lora_rank=4) + train(two, 1, 1, lora_rank=4), train(one, 1, 2, lora_rank=4))
+    assert_same_weights(one, two)
 
 
 def test_a_loss_that_is_no_number_is_skipped_by_all_processes(make_world: MakeWorld) -> None:

@@ -1,0 +1,52 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685), by peft: beside each chosen matrix W of the model, which stays, two thin
+ones learn, W' = W + (alpha / rank) B A, with B = 0 at first. What is published is W', under W's name.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from core.errors import ConfigError
+from core.settings import LearnerSettings
+
+_ADAPTER, _BASE, _MARK = "default", ".base_layer", ".lora_"
+
+
+def adapt(model: nn.Module, settings: LearnerSettings) -> None:
+    """Raises ConfigError where nothing in the model has such a name."""
+    from peft import LoraConfig, inject_adapter_in_model
+    from peft.utils.error import NoMatchingPeftModuleError
+
+    targets: Any = list(settings.lora_targets) or "all-linear"
+    config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
+    try:
+        inject_adapter_in_model(config, model)
+    except NoMatchingPeftModuleError as error:
+        raise ConfigError(f"learner.lora_targets: {error}") from error
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(_MARK in name)
+
+
+def adapters(model: nn.Module) -> dict[str, Tensor]:
+    """A and B of all, by name."""
+    return {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
+
+
+def base_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What they stand beside, by the model's own names."""
+    return {name.replace(_BASE, ""): tensor for name, tensor in model.state_dict().items() if _MARK not in name}
+
+
+def deltas(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name of W, W' - W)."""
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_A"):
+            yield f"{name}.weight", module.get_delta_weight(_ADAPTER)
+
+
+def forget(model: nn.Module) -> None:
+    """W' = W again. A stays what it is."""
+    for name, tensor in adapters(model).items():
+        if f"{_MARK}B." in name:
+            tensor.zero_()
