@@ -7,6 +7,7 @@ from datetime import datetime
 from core.events import Completion, Reward
 from core.ids import InferenceId
 from core.settings import LearnerSettings
+from learner.advantages.base import MIN_SCALE
 from learner.credit import are_sound
 from learner.scored import Applied, ScoredTurn
 from learner.tensors import sampled_places
@@ -37,10 +38,28 @@ class Backlog:
         for reward in waiting.values():
             self.add(reward)
 
-    def trim(self, most: int) -> list[Reward]:
-        """Let the oldest go beyond `most`; returns them."""
-        excess = max(0, len(self.pending) - most)
-        return [self.pending.pop(inference_id) for inference_id in list(self.pending)[:excess]]
+    def trim(self, most: int) -> list[tuple[Reward, str]]:
+        """Let go of what is beyond `most`, with the reason: first what would teach next to nothing (`uninformative`),
+        then the oldest (`backlog_full`)."""
+        excess = len(self.pending) - most
+        if excess <= 0:
+            return []
+        dull = self._uninformative()
+        chosen = [*dull, *(each for each in self.pending if each not in dull)][:excess]
+        return [(self.pending.pop(each), "uninformative" if each in dull else "backlog_full") for each in chosen]
+
+    def _uninformative(self) -> dict[InferenceId, Reward]:
+        """Whose reward is about the mean of those that wait in its stratum, so that its advantage is about nothing. A
+        turn that stands alone, or corrects what was learned, is not."""
+        strata: dict[tuple[str, str], list[Reward]] = {}
+        for reward in self.pending.values():
+            strata.setdefault((reward.namespace, reward.workload), []).append(reward)
+        dull: dict[InferenceId, Reward] = {}
+        for rewards in strata.values():
+            mean = math.fsum(reward.value for reward in rewards) / len(rewards)
+            alike = [reward for reward in rewards if abs(reward.value - mean) < MIN_SCALE] if len(rewards) > 1 else []
+            dull |= {each.inference_id: each for each in alike if each.inference_id not in self.applied}
+        return {each: dull[each] for each in self.pending if each in dull}
 
     def is_ready(self, settings: LearnerSettings, now: datetime) -> bool:
         """Enough of them, or fewer that have waited long enough."""

@@ -34,8 +34,9 @@ _WEIGHTS, _STATE, _META, _MANIFEST = "model.safetensors", "state.pt", "meta.msgp
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """`lineage` runs from the anchor to this version; `live`, `refused` and `released` are what had been heard of
-    releases up to `offsets`. `policy` still lacks digest and weights' path."""
+    """`lineage` runs from the first version to this one; `live`, `refused` and `released` are what had been heard of
+    releases up to `offsets`; `anchor` is the version that the KL term holds to, None the given model. `policy` still
+    lacks digest and weights' path."""
 
     format: int = FORMAT
     policy: PolicyVersion
@@ -43,6 +44,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     live: Version | None
     refused: tuple[Version, ...]
     released: tuple[Version, ...] = ()
+    anchor: Version | None = None
     offsets: dict[str, int]
     pending: tuple[Reward, ...]
     applied: dict[InferenceId, Applied]
@@ -79,11 +81,12 @@ def contents(state: LearnerState) -> Contents:
 
 def restore(state: LearnerState, checkpoint: Checkpoint) -> None:
     """Raises WeightsError or CheckpointError, naming the file."""
-    state.policy.load([checkpoint.weights])
     try:
         state.load_state_dict(torch.load(checkpoint.directory / _STATE, weights_only=True))
     except (RuntimeError, pickle.UnpicklingError, KeyError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.directory / _STATE}: {error}") from error
+    if not state.lora_rank:
+        state.policy.load([checkpoint.weights])
 
 
 class Checkpoints:

@@ -66,6 +66,14 @@ def adopt(state: LearnerState, shards: Sequence[Path], settings: LearnerSettings
     state.optimizer = make_optimizer(state.policy, settings)
 
 
+def anchor_at(state: LearnerState, shards: Sequence[Path]) -> None:
+    """None of them: the given model. Raises WeightsError."""
+    if shards:
+        state.anchor.load(shards)
+    else:
+        state.anchor.load_given()
+
+
 def answers(state: LearnerState, texts: ProbeSet) -> ProbeRecord:
     """What the policy says to a probe's texts."""
     return probe.record(state.policy, texts, weights_digest="")

@@ -22,6 +22,7 @@ class Lineage:
     live: Version | None = None
     refused: set[Version] = field(default_factory=set)
     released: list[Version] = field(default_factory=list)  # that ever were live, ascending; the newest of them
+    anchor: Version | None = None  # that the KL term holds to; None: the given model
 
     def follow(self, release: Release) -> None:
         match release.state:
@@ -52,6 +53,13 @@ class Lineage:
         if self.live is None or self.live in self.refused or self.live not in self.versions:
             return False
         return len(self.versions) - 1 - self.versions.index(self.live) < max_lead
+
+    def due_anchor(self, every: int | None) -> Version | None:
+        """The live version, where it is so many versions after the anchor; else None."""
+        if every is None or self.live not in self.versions:
+            return None
+        place = self.versions.index(self.anchor) if self.anchor in self.versions else 0
+        return self.live if self.versions.index(self.live) - place >= every else None
 
     def extend(self, version: Version) -> None:
         self.versions.append(version)

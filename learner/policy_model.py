@@ -31,6 +31,7 @@ class PolicyModel:
 
     def __init__(self, directory: Path, device: str, *, fused: bool = True) -> None:
         """`fused`: torch's own norms, which want all in one precision."""
+        self._directory = directory
         self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device)
         if fused:
             fuse_norms(self.model)
@@ -125,18 +126,29 @@ class PolicyModel:
         lora.forget(self.model)
         self.is_given = False
 
+    @torch.no_grad()
+    def load_given(self) -> None:
+        """As it was made."""
+        given = AutoModelForCausalLM.from_pretrained(self._directory, dtype=torch.float32).state_dict()
+        for name, tensor in self._named().items():
+            tensor.copy_(like(given[name], tensor))
+        lora.forget(self.model)
+        self.is_given = True
+
     def adapters(self) -> dict[str, Any]:
         """Of LoRA, for a checkpoint: what adapts, and the weights it adapts, unless they are those that were given."""
         base = {} if self.is_given else {name: whole(tensor) for name, tensor in self._named().items()}
         return {"adapters": {name: whole(tensor) for name, tensor in lora.adapters(self.model).items()}, "base": base}
 
     @torch.no_grad()
-    def load_adapters(self, kept: dict[str, Any], given: "PolicyModel") -> None:
+    def load_adapters(self, kept: dict[str, Any]) -> None:
         """Bit for bit as they were: sums that were published cannot be taken apart again."""
-        self.is_given = not kept["base"]
-        bases = given._named() if self.is_given else kept["base"]
-        for name, tensor in self._named().items():
-            tensor.copy_(like(bases[name], tensor))
+        if kept["base"]:
+            self.is_given = False
+            for name, tensor in self._named().items():
+                tensor.copy_(like(kept["base"][name], tensor))
+        elif not self.is_given:
+            self.load_given()
         for name, tensor in lora.adapters(self.model).items():
             tensor.copy_(like(kept["adapters"][name], tensor))
 

@@ -17,7 +17,7 @@ from core.store import policies, turns
 from learner import manifest, skipped
 from learner.backlog import Backlog, Bounds, refusal
 from learner.checkpoint import Checkpoint, Checkpoints, Meta, contents, restore
-from learner.crew import Crew, adopt, answers
+from learner.crew import Crew, adopt, anchor_at, answers
 from learner.exclusive import DirectoryLock
 from learner.lineage import Lineage
 from learner.pace import Pace
@@ -80,6 +80,7 @@ class Learner:
         for record in records:
             self._take(record)
         self._follow_releases()
+        self._move_anchor()
         if not self._lineage.may_train(self._settings.max_lead):
             return len(records)
         batch = self._due_batch()
@@ -116,8 +117,8 @@ class Learner:
         match record.event:
             case Reward() as reward:
                 if self._backlog.add(reward):
-                    for old in self._backlog.trim(self._settings.backlog_turns):
-                        self._drop(old.inference_id, "backlog_full")
+                    for passed_over, why in self._backlog.trim(self._settings.backlog_turns):
+                        self._drop(passed_over.inference_id, why)
             case Release() as release:
                 self._lineage.follow(release)
 
@@ -244,6 +245,7 @@ class Learner:
             live=self._lineage.live,
             refused=tuple(sorted(self._lineage.refused)),
             released=tuple(self._lineage.released),
+            anchor=self._lineage.anchor,
             offsets={str(source): offset for source, offset in self._offsets.items()},
             pending=tuple(self._backlog.pending.values()),
             applied=dict(self._backlog.applied),
@@ -284,6 +286,26 @@ class Learner:
         self._crew.do(restore, checkpoint)
         self._backlog.resume(dict(checkpoint.meta.applied))
         self._lineage.versions = list(checkpoint.meta.lineage)
+        self._hold_to(checkpoint.meta.anchor)
+
+    def _move_anchor(self) -> None:
+        version = self._lineage.due_anchor(self._settings.anchor_versions)
+        if version is not None:
+            self._hold_to(version)
+            logger.info("the KL term holds to version %d from now on", version)
+
+    def _hold_to(self, version: Version | None) -> None:
+        if version != self._lineage.anchor:
+            self._crew.do(anchor_at, [] if version is None else self._open(version))
+            self._lineage.anchor = version
+
+    def _open(self, version: Version) -> list[Path]:
+        """Published weights."""
+        with self._store.read() as connection:
+            policy = policies.get_policy(connection, version)
+        assert policy is not None, f"version {version} was released and is not in the store"
+        ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+        return list(self._weights.open(ref))
 
     def _follow_releases(self) -> None:
         """Go on from the live version when the newest one may not be built upon."""
@@ -305,14 +327,12 @@ class Learner:
     def _resume_from_weights(self, version: Version) -> None:
         """The optimizer was let go, or the version is another learner's: start it afresh. What the lineage has learned
         from is read from its manifests."""
-        with self._store.read() as connection:
-            policy = policies.get_policy(connection, version)
-        assert policy is not None, f"version {version} was released and is not in the store"
-        ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
-        self._crew.do(adopt, list(self._weights.open(ref)), self._settings)
+        self._crew.do(adopt, self._open(version), self._settings)
         lineage = ancestry(self._store, version)
         self._backlog.resume(applied_on(lineage, self._blobs))
         self._lineage.resumed_from(version, lineage[:-1])
+        if self._lineage.anchor not in lineage:
+            self._hold_to(None)
 
 
 def _age_s(scored: ScoredTurn) -> float:

@@ -18,8 +18,8 @@ from learner.ranks import ALONE, Ranks, like, whole
 
 @dataclass
 class LearnerState:
-    """`anchor` is the model that the KL term holds the policy near; it never changes. Of both, and of the optimizer's
-    moments, each of several processes has its shards."""
+    """`anchor` is the model that the KL term holds the policy near; updates never change it. Of both, and of the
+    optimizer's moments, each of several processes has its shards."""
 
     policy: PolicyModel
     anchor: PolicyModel
@@ -46,7 +46,7 @@ class LearnerState:
                 "without the learner's directory it begins anew from the live version"
             )
         if self.lora_rank:
-            self.policy.load_adapters(kept, self.anchor)
+            self.policy.load_adapters(kept)
         self.optimizer.load_state_dict(self._optimizer_state(like, state["optimizer"]))
         self.advantages.load_state_dict(state["advantages"])
         torch.set_rng_state(state["rng"])

@@ -26,8 +26,9 @@ class LearnerSettings(Section):
     min_turns: int = Field(default=16, ge=2)
     """Fewest turns in an update."""
     backlog_turns: int = Field(default=192, ge=2)
-    """Most turns that wait for an update; beyond it the oldest are let go, and counted. It bounds how long feedback
-    waits when it comes faster than it can be learned from."""
+    """Most turns that wait for an update; beyond it those are let go, and counted, whose reward is about the mean of
+    their workload, then the oldest. It bounds how long feedback waits when it comes faster than it can be learned
+    from."""
     micro_batch_tokens: int = Field(default=1024, ge=64)
     """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -90,6 +91,9 @@ class LearnerSettings(Section):
     """Geometric means of a turn's ratios with which it trains, with `geometric`."""
     kl_coefficient: float = Field(default=0.2, ge=0)
     """Weight of the estimated KL divergence to the anchor."""
+    anchor_versions: int | None = Field(default=None, ge=1)
+    """After so many versions the live one becomes the anchor, so that the KL term bounds how fast the policy moves and
+    not how far. None: the given model stays it."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How it is estimated."""
     kl_placement: Literal["loss", "reward"] = "loss"
