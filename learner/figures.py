@@ -4,7 +4,6 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -49,8 +48,8 @@ class Tally:
         staleness: Staleness,
     ) -> None:
         """What was computed of a micro-batch. `fit`: the baseline's own loss, a mean over its tokens."""
-        behind = [self._behind(version) for version in part.versions_N.tolist()]
-        self.most_behind = max(self.most_behind, *behind)
+        behind_N = self._behind(part.versions_N.cpu())
+        self.most_behind = max(self.most_behind, int(behind_N.max()))
         self.ratios.append(losses.ratio_N.cpu())
         self.add(
             loss=losses.loss_N.detach().sum(),
@@ -63,14 +62,16 @@ class Tally:
             masked=(~keep_N).sum(),
             kl=losses.k3_N.sum(),
             entropy=entropy_N.detach().sum(),
-            versions_behind=sum(behind),
+            versions_behind=behind_N.sum(),
             ess=staleness.ess,
             positions=part.ids_BT.numel(),
         )
 
-    def _behind(self, version: int) -> int:
-        """How many versions were released after it; none where it was not recorded."""
-        return len(self.released) - bisect_right(self.released, version) if version else 0
+    def _behind(self, versions_N: Tensor) -> Tensor:
+        """How many versions were released after each token's; none where it was not recorded."""
+        released = torch.tensor(self.released, dtype=versions_N.dtype)
+        behind_N = len(released) - torch.searchsorted(released, versions_N, right=True)
+        return torch.where(versions_N > 0, behind_N, 0)
 
     def meet(self, ranks: Ranks) -> None:
         """Take in what other processes counted."""
