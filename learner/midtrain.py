@@ -1,14 +1,13 @@
-"""Continued pretraining of a causal language model on a corpus directory.
+"""Continued pretraining of a causal language model on a corpus, with replayed sessions mixed in against forgetting.
 
 Reproducible: a fixed number of steps, an order of examples that follows from the seed, one thread; a run that was
 interrupted and resumed ends in the same bits.
 """
 
 import json
-import os
-import pickle
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from core.errors import CheckpointError, ConfigError
+from core.errors import ConfigError, OnwardError
 from core.weights_digest import digest_of_shards
-from learner.corpus import Example, encode, read_corpus
-from learner.packing import PackedRows, pack, to_tensors
+from learner.corpus_reader import Long, Reader
+from learner.midtrain_checkpoint import CHECKPOINT, Run, restore, save
+from learner.midtrain_losses import LossesBySource
+from learner.mixture import Mixture
+from learner.packing import PackedRows
 
+REPORT = "report.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
-_CHECKPOINT = "midtrain.pt"
 
 
 @dataclass(frozen=True)
@@ -37,35 +39,90 @@ class MidtrainOptions:
     learning_rate: float = 3e-3
     warmup_steps: int = 50
     save_every: int = 200
+    buffer_tokens: int = 1 << 24
+    """So many are in memory at once, and shuffled among each other; 12 bytes each."""
+    long: Long = "refuse"
+    """What becomes of a document that no row holds."""
+    mix: float = 0.0
+    """Share of the tokens that are of replayed sessions."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError naming the option at fault."""
+        if not 0 <= self.mix < 1:
+            raise ConfigError(f"--mix {self.mix:g}: want a share from 0 to below 1")
+        for name, least in {"steps": 1, "row_tokens": 2, "rows": 1, "save_every": 1, "buffer_tokens": 1}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: want at least {least}")
 
 
-def midtrain(corpus: Path, output: Path, init: Path, options: MidtrainOptions, *, resume: bool = False) -> str:
-    """Train `init` (a Hugging Face directory; without weights it starts from the seed) into `output`.
+@dataclass(frozen=True)
+class Sessions:
+    """Replayed ones: a file of `token_ids` and `spans`, and the figures of where it came from, for the report."""
 
-    Returns the weights' digest. Raises ConfigError naming the file, or the option, at fault.
+    file: Path
+    figures: dict[str, Any]
+
+
+def midtrain(
+    corpus: Path,
+    output: Path,
+    init: Path,
+    options: MidtrainOptions,
+    *,
+    also: Sequence[Path] = (),
+    sessions: Sessions | None = None,
+    resume: bool = False,
+) -> str:
+    """Train `init` (a Hugging Face directory; without weights it starts from the seed) on the corpus, then those of
+    `also`, into `output`, with a report of what was trained on and how well it is known.
+
+    Returns the weights' digest. Raises ConfigError naming the file, or the option, at fault, CheckpointError.
     """
+    assert (options.mix > 0) == (sessions is not None)
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
-    model, tokenizer = _load(init)
+    model, tokenizer = _load(init, options.row_tokens)
+    corpora = [corpus, *also]
+    reader = Reader(corpora, tokenizer, options.row_tokens, options.long)
+    replayed = None
+    if sessions is not None:
+        replayed = Reader([sessions.file], tokenizer, options.row_tokens, "refuse", source=len(corpora))
+    names = [*map(str, corpora), *(["sessions"] if sessions is not None else [])]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--also: a corpus is given twice: {', '.join(names)}")
+    run = Run(
+        model=model,
+        optimizer=_optimizer(model, options),
+        mixture=_mixture(reader, replayed, options),
+        losses=LossesBySource(names, options.steps),
+        options=asdict(options),
+        files=[each.fingerprint() for each in (reader, replayed) if each is not None],
+    )
     output.mkdir(parents=True, exist_ok=True)
     with _progress() as progress:
-        examples = _encode_all(corpus, tokenizer, options.row_tokens, progress)
-        _train(model, examples, tokenizer.pad_token_id or 0, output / _CHECKPOINT, options, resume, progress)
-    model.to(torch.bfloat16).save_pretrained(output)
-    for name in _TOKENIZER_FILES:
-        if (init / name).exists() and init.resolve() != output.resolve():
-            shutil.copyfile(init / name, output / name)
-    (output / _CHECKPOINT).unlink()
-    return digest_of_shards(sorted(output.glob("*.safetensors")))
+        _train(run, tokenizer.pad_token_id or 0, output / CHECKPOINT, options, resume, progress)
+    return _finish(run, init, output, sessions)
 
 
-def _load(init: Path) -> tuple[Any, Any]:
+def _load(init: Path, row_tokens: int) -> tuple[Any, Any]:
     if not (init / "config.json").exists():
         raise ConfigError(f"{init}: no config.json")
+    config = AutoConfig.from_pretrained(init)
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and row_tokens > context:
+        raise ConfigError(f"--row-tokens {row_tokens}: the model's context is {context}")
     tokenizer = AutoTokenizer.from_pretrained(init)
     if list(init.glob("*.safetensors")):
         return AutoModelForCausalLM.from_pretrained(init, dtype=torch.float32), tokenizer
-    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(init), dtype=torch.float32), tokenizer
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32), tokenizer
+
+
+def _optimizer(model: Any, options: MidtrainOptions) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+
+
+def _mixture(reader: Reader, replayed: Reader | None, options: MidtrainOptions) -> Mixture:
+    return Mixture(reader, replayed, options.mix, options.buffer_tokens, options.row_tokens, options.rows, options.seed)
 
 
 def _progress() -> Progress:
@@ -78,46 +135,38 @@ def _progress() -> Progress:
     )
 
 
-def _encode_all(corpus: Path, tokenizer: Any, row_tokens: int, progress: Progress) -> list[Example]:
-    documents = list(read_corpus(corpus))
-    task = progress.add_task("tokenise", total=len(documents), note="documents")
-    examples = []
-    for where, document in documents:
-        example = encode(tokenizer, document, where)
-        if len(example.token_ids) > row_tokens:
-            raise ConfigError(f"{where}: {len(example.token_ids)} tokens, a row holds {row_tokens}")
-        examples.append(example)
-        progress.advance(task)
-    return examples
-
-
-def _train(
-    model: Any,
-    examples: list[Example],
-    pad_id: int,
-    checkpoint: Path,
-    options: MidtrainOptions,
-    resume: bool,
-    progress: Progress,
-) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
-    done = _restore(checkpoint, model, optimizer, options) if resume else 0
+def _train(run: Run, pad_id: int, checkpoint: Path, options: MidtrainOptions, resume: bool, progress: Progress) -> None:
+    done = restore(checkpoint, run) if resume else 0
+    if done == options.steps:
+        return
+    batches = run.mixture.batches(pad_id, progress)
+    batch = next(batches)
     task = progress.add_task("train", total=options.steps, completed=done, note="")
-    for step, batch in enumerate(_batches(examples, pad_id, options)):
-        if step < done:
-            continue
-        if step == options.steps:
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * schedule(step, options)
-        loss = weighted_loss(model, batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        progress.update(task, advance=1, note=f"loss {loss.item():.3f}")
+    started_s, tokens = time.monotonic(), 0
+    for step in range(done, options.steps):
+        loss = _step(run, batch, step, options)
+        tokens += int((batch.sources_RT >= 0).sum())
+        rate = tokens / (time.monotonic() - started_s)
+        progress.update(task, advance=1, note=f"loss {loss:.3f}, {rate:,.0f} tokens/s")
         if (step + 1) % options.save_every == 0 or step + 1 == options.steps:
-            _save(checkpoint, model, optimizer, step + 1, options)
+            save(checkpoint, run, step + 1)
+        if step + 1 < options.steps:
+            batch = next(batches)
+
+
+def _step(run: Run, batch: PackedRows, step: int, options: MidtrainOptions) -> float:
+    for group in run.optimizer.param_groups:
+        group["lr"] = options.learning_rate * schedule(step, options)
+    losses_RT = token_losses(run.model, batch)
+    loss = weighted_mean(losses_RT, batch)
+    if not loss.isfinite():
+        raise OnwardError(f"step {step + 1}: the loss is {loss.item()}; what --save-every kept is from before it")
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+    run.losses.add(step, losses_RT, batch)
+    return loss.item()
 
 
 def schedule(step: int, options: MidtrainOptions) -> float:
@@ -129,45 +178,33 @@ def schedule(step: int, options: MidtrainOptions) -> float:
 
 def weighted_loss(model: Any, batch: PackedRows) -> Tensor:
     """Cross-entropy per token, averaged by weight."""
+    return weighted_mean(token_losses(model, batch), batch)
+
+
+def token_losses(model: Any, batch: PackedRows) -> Tensor:
+    """[R, T - 1]: cross-entropy of each token from the second place on, in nats."""
     logits_RTV = model(input_ids=batch.ids_RT, position_ids=batch.positions_RT, attention_mask=batch.mask_R1TT).logits
     losses = torch.nn.functional.cross_entropy(
         logits_RTV[:, :-1].flatten(0, 1), batch.ids_RT[:, 1:].flatten(), reduction="none"
     )
-    weights = batch.weights_RT[:, 1:].flatten()
-    return (losses * weights).sum() / weights.sum()
+    return losses.view(len(batch.ids_RT), -1)
 
 
-def _batches(examples: list[Example], pad_id: int, options: MidtrainOptions) -> Iterator[PackedRows]:
-    """Endless; each epoch in another order."""
-    lengths = [len(example.token_ids) for example in examples]
-    generator = torch.Generator().manual_seed(options.seed)
-    while True:
-        order = torch.randperm(len(examples), generator=generator).tolist()
-        rows = pack(lengths, order, options.row_tokens)
-        for start in range(0, len(rows), options.rows):
-            chosen = [[examples[index] for index in row] for row in rows[start : start + options.rows]]
-            yield to_tensors(chosen, options.row_tokens, pad_id)
+def weighted_mean(losses_RT: Tensor, batch: PackedRows) -> Tensor:
+    weights_RT = batch.weights_RT[:, 1:]
+    return (losses_RT.flatten() * weights_RT.flatten()).sum() / weights_RT.flatten().sum()
 
 
-def _save(path: Path, model: Any, optimizer: torch.optim.Optimizer, step: int, options: MidtrainOptions) -> None:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "options": asdict(options)}
-    partial = path.with_suffix(".partial")
-    torch.save(state, partial)
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def _restore(path: Path, model: Any, optimizer: torch.optim.Optimizer, options: MidtrainOptions) -> int:
-    """The number of steps done. Raises CheckpointError for a corrupt file, ConfigError for another run's."""
-    if not path.exists():
-        return 0
-    try:
-        state = torch.load(path, weights_only=True)
-    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    if state["options"] != asdict(options):
-        raise ConfigError(f"{path}: made with other options: {json.dumps(state['options'])}")
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["step"])
+def _finish(run: Run, init: Path, output: Path, sessions: Sessions | None) -> str:
+    """Weights, tokenizer and report; then the checkpoint goes."""
+    run.model.to(torch.bfloat16).save_pretrained(output)
+    for name in _TOKENIZER_FILES:
+        if (init / name).exists() and init.resolve() != output.resolve():
+            shutil.copyfile(init / name, output / name)
+    digest = digest_of_shards(sorted(output.glob("*.safetensors")))
+    report = {"weights_digest": digest, "options": run.options, "read": run.mixture.read}
+    if sessions is not None:
+        report |= {"sessions": sessions.figures}
+    (output / REPORT).write_text(json.dumps(report | run.losses.report(), indent=1) + "\n")
+    (output / CHECKPOINT).unlink()
+    return digest

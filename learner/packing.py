@@ -18,6 +18,7 @@ class PackedRows:
     positions_RT: Tensor  # from 0 in each example
     mask_R1TT: Tensor  # bool: may attend
     weights_RT: Tensor  # of predicting the token at this place; 0 at an example's first and in padding
+    sources_RT: Tensor  # of the example; -1 in padding
 
 
 def pack(lengths: Sequence[int], order: Sequence[int], row_tokens: int) -> list[list[int]]:
@@ -42,6 +43,7 @@ def to_tensors(rows: Sequence[Sequence[Example]], row_tokens: int, pad_id: int) 
     positions_RT = torch.zeros(shape, dtype=torch.long)
     segments_RT = torch.full(shape, -1)
     weights_RT = torch.zeros(shape)
+    sources_RT = torch.full(shape, -1)
     for row, examples in enumerate(rows):
         start = 0
         for number, example in enumerate(examples):
@@ -50,7 +52,8 @@ def to_tensors(rows: Sequence[Sequence[Example]], row_tokens: int, pad_id: int) 
             positions_RT[row, start:end] = torch.arange(end - start)
             segments_RT[row, start:end] = number
             weights_RT[row, start + 1 : end] = torch.tensor(example.weights[1:])
+            sources_RT[row, start:end] = example.source
             start = end
     same_RTT = segments_RT[:, :, None] == segments_RT[:, None, :]
     causal_TT = torch.ones(row_tokens, row_tokens, dtype=torch.bool).tril()
-    return PackedRows(ids_RT, positions_RT, (same_RTT & causal_TT)[:, None], weights_RT)
+    return PackedRows(ids_RT, positions_RT, (same_RTT & causal_TT)[:, None], weights_RT, sources_RT)

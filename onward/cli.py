@@ -11,7 +11,8 @@ from core.errors import ConfigError, OnwardError
 from onward.dead_letter_commands import dead_letters
 from onward.eval_commands import evals, propose
 from onward.judge_commands import judge
-from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, Set, overrides_of
+from onward.midtrain_command import midtrain
+from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, From, Set, To, overrides_of
 
 app = App(name="onward", help="Serve an open-weight model to a product and keep it learning from what users do.")
 
@@ -95,6 +96,7 @@ app.command(judge)
 app.command(evals)
 app.command(propose)
 app.command(dead_letters)
+app.command(midtrain)
 
 
 @app.command
@@ -251,27 +253,6 @@ def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, 
     from onward.rewards import explain
 
     explain(directory, inference_id, key)
-
-
-@app.command
-def midtrain(
-    corpus: Path,
-    output: Path,
-    *,
-    init: Path,
-    steps: int = 2000,
-    seed: int = 0,
-    resume: bool = False,
-) -> None:
-    """Continue pretraining a model on a directory of JSON lines (`messages` or `text`)."""
-    from learner.midtrain import MidtrainOptions
-    from learner.midtrain import midtrain as train
-
-    print(train(corpus, output, init, MidtrainOptions(steps=steps, seed=seed), resume=resume))
-
-
-From = Annotated[str | None, Parameter(name="--from", help="What was logged from this time on: 2026-11-21T15:00:00Z.")]
-To = Annotated[str | None, Parameter(name="--to", help="What was logged before this time.")]
 
 
 @app.command

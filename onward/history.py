@@ -1,14 +1,15 @@
-"""The past for commands: `onward archive --once`, and what `export` and `replay` read."""
+"""The past for commands: `onward archive --once`, and what `export`, `replay` and `midtrain` read."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from core.errors import ConfigError, LogUnavailable
-from core.events import Topic
+from core.events import Completion, Outcome, SessionEnded, Topic
 from core.ids import Namespace
-from core.ports import EventLog
+from core.ports import EventLog, Record, Store
+from core.store import turns
 from ingest.history import History
 from onward.wiring import Foundation, archive_blobs, build_keeper, open_foundation
 
@@ -39,6 +40,32 @@ def open_history(
     await_log(foundation.log)
     archive = archive_blobs(foundation.settings, foundation.layout)
     return History(foundation.log, archive, topic, begin, end, namespace)
+
+
+def span(history: History, directory: Path) -> tuple[datetime, datetime]:
+    """Event times of the first and the last turn or outcome. Raises ConfigError where there is none."""
+    ends: set[datetime] = set()
+    for records in history.read():
+        seen = ends.union(moment for record in records if (moment := _event_time(record)) is not None)
+        ends = {min(seen), max(seen)} if seen else ends
+    if not ends:
+        raise ConfigError(f"{directory}: no turns to replay, or none from --from to --to")
+    return min(ends), max(ends)
+
+
+def put_turns_of(history: History, store: Store) -> Iterator[list[Record]]:
+    """Its records; their turns are in the store before anybody asks for them."""
+    for records in history.read():
+        with store.begin() as connection:
+            turns.put_turns(connection, [record.event for record in records if isinstance(record.event, Completion)])
+        yield records
+
+
+def _event_time(record: Record) -> datetime | None:
+    match record.event:
+        case Completion() | Outcome() | SessionEnded() as event:
+            return event.received_at
+    return None
 
 
 def await_log(log: EventLog) -> None:

@@ -10,6 +10,8 @@ from core.errors import ConfigError
 Directory = Annotated[Path, Parameter(help="The service's directory: settings, log, store, weights.")]
 DEFAULT_DIRECTORY = Path("data")
 Set = Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")]
+From = Annotated[str | None, Parameter(name="--from", help="What was logged from this time on: 2026-11-21T15:00:00Z.")]
+To = Annotated[str | None, Parameter(name="--to", help="What was logged before this time.")]
 ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
 """By which the process that started this one looks for it; it then ends with that."""
 

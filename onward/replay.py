@@ -5,9 +5,8 @@ Time is the log's; every version is released as soon as it is made. The same rec
 settings and seed give the same rewards and the same weights, down to the digest.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,15 @@ from rich.progress import Progress
 
 from core.clock import ManualClock
 from core.errors import ConfigError
-from core.events import Completion, Outcome, Release, Reward, SessionEnded, Topic
+from core.events import Release, Reward, Topic
 from core.ids import Version
-from core.ports import Record
 from core.reward_spec import load_reward_spec
 from core.settings import LearnerSettings
-from core.store import policies, turns
-from ingest.history import History
+from core.store import policies
 from learner.probe import probe_of_model
 from learner.stage import Learner
 from onward.held_out import judge, split
-from onward.history import open_history, period, require_directory
+from onward.history import open_history, period, put_turns_of, require_directory, span
 from onward.replay_report import draw, report_of, summary, write
 from onward.wiring import Foundation, open_foundation, open_offline, solutions_kept_out
 from scoring.rescore import rescore
@@ -60,9 +57,9 @@ def replay_log(
             settings = settings.model_copy(update={"seed": seed})
         reward_spec = source.spec if spec is None else load_reward_spec(spec)
         history = open_history(source, Topic.TURNS, *times)
-        first, last = _span(history, source)
+        first, last = span(history, source.layout.root)
         with closing(open_offline(out)) as target:
-            records = _with_turns(history, target)
+            records = put_turns_of(history, target.store)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
             learned, held = split(rewards, holdout, target)
             left_out = _learn(source, target, learned, settings)
@@ -75,32 +72,6 @@ def replay_log(
     write(report, out)
     draw(report, out / "report.png")
     return summary(report)
-
-
-def _span(history: History, source: Foundation) -> tuple[datetime, datetime]:
-    """Event times of the first and the last turn or outcome. Raises ConfigError where there is none."""
-    ends: set[datetime] = set()
-    for records in history.read():
-        seen = ends.union(moment for record in records if (moment := _event_time(record)) is not None)
-        ends = {min(seen), max(seen)} if seen else ends
-    if not ends:
-        raise ConfigError(f"{source.layout.root}: no turns to replay, or none from --from to --to")
-    return min(ends), max(ends)
-
-
-def _with_turns(history: History, target: Foundation) -> Iterator[list[Record]]:
-    """Its records; their turns are in the target's store before the learner asks for them."""
-    for records in history.read():
-        with target.store.begin() as connection:
-            turns.put_turns(connection, [record.event for record in records if isinstance(record.event, Completion)])
-        yield records
-
-
-def _event_time(record: Record) -> datetime | None:
-    match record.event:
-        case Completion() | Outcome() | SessionEnded() as event:
-            return event.received_at
-    return None
 
 
 def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> dict[str, int]:

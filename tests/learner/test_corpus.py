@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from logged_world import MODEL
 from transformers import AutoTokenizer
 
 from core.errors import ConfigError
-from learner.corpus import CONTEXT_WEIGHT, encode, read_corpus
+from learner.corpus import CONTEXT_WEIGHT, Example, encode, windows
+from learner.corpus_files import read_corpus
 from simulator.corpus import write_corpus
 from simulator.toolbox import TOOLS, tool_call
 
@@ -95,3 +98,47 @@ def test_a_folder_without_a_corpus_is_named(tmp_path: Path) -> None:
 def test_a_conversation_that_the_template_refuses_is_named(tokenizer: Any, messages: list[Any]) -> None:
     with pytest.raises(ConfigError, match="part:7"):
         encode(tokenizer, {"messages": messages}, "part:7")
+
+
+def test_given_tokens_count_within_their_spans_alone(tokenizer: Any) -> None:
+    example = encode(tokenizer, {"token_ids": [5, 6, 7, 8, 9], "spans": [[1, 2], [3, 5]]}, "here")
+    assert example.token_ids == [5, 6, 7, 8, 9]
+    assert example.weights == [0.0, 1.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "spans", "word"),
+    [
+        ([5, 512], [[0, 1]], "token_ids: want integers from 0 to 511"),
+        ([5, -1], [[0, 1]], "token_ids"),
+        ([5, True], [[0, 1]], "token_ids"),
+        ([5, 1.0], [[0, 1]], "token_ids"),
+        ([5, 6], [[0, 3]], r"spans: want pairs \[start, end\] within 2 tokens"),
+        ([5, 6], [[1, 1]], "spans"),
+        ([5, 6], [[-1, 1]], "spans"),
+        ([5, 6], [0, 1], "spans"),
+        ([5, 6], None, "spans"),
+    ],
+)
+def test_given_tokens_that_are_none_of_the_model_are_named(
+    tokenizer: Any, ids: list[Any], spans: list[Any], word: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"part:7: {word}"):
+        encode(tokenizer, {"token_ids": ids, "spans": spans}, "part:7")
+
+
+@given(st.integers(0, 40), st.integers(2, 9))
+def test_windows_predict_every_token_once(length: int, row_tokens: int) -> None:
+    example = Example(list(range(length)), [float(n) for n in range(length)])
+    found = windows(example, row_tokens, source=3)
+    assert all(0 < len(each.token_ids) <= row_tokens or length == 0 for each in found)
+    assert [token for each in found for token in each.token_ids[1:]] == list(range(1, length))
+    assert [weight for each in found for weight in each.weights[1:]] == example.weights[1:]
+    assert [each.token_ids[0] for each in found[1:]] == [each.token_ids[-1] for each in found[:-1]]
+    assert {each.source for each in found} == {3}
+
+
+def test_a_conversation_that_the_template_itself_refuses_is_named(tokenizer: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(ConfigError, match="part:7: roles must alternate"):
+        encode(tokenizer, {"messages": TALK}, "part:7")

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from core.errors import CheckpointError, ConfigError
 from learner import midtrain as module
-from learner.corpus import read_corpus
+from learner.corpus_files import read_corpus
 from learner.midtrain import MidtrainOptions, midtrain
 from learner.packing import pack
 from simulator.corpus import write_corpus
@@ -32,7 +32,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = midtrain(corpus, tmp_path / "whole", MODEL, OPTIONS)
-    real, calls = module.weighted_loss, 0
+    real, calls = module.token_losses, 0
 
     def dying(*arguments: object) -> object:
         nonlocal calls
@@ -41,7 +41,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
             raise KeyboardInterrupt
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "weighted_loss", dying)
+    monkeypatch.setattr(module, "token_losses", dying)
     with pytest.raises(KeyboardInterrupt):
         midtrain(corpus, tmp_path / "parted", MODEL, OPTIONS)
     assert midtrain(corpus, tmp_path / "parted", MODEL, OPTIONS, resume=True) == whole

@@ -27,7 +27,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The run ends in the midst of this step (from 0)."""
-    real, done = module.weighted_loss, 0
+    real, done = module.token_losses, 0
 
     def dying(*arguments: object) -> object:
         nonlocal done
@@ -36,7 +36,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
         done += 1
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "weighted_loss", dying)
+    monkeypatch.setattr(module, "token_losses", dying)
 
 
 def interrupted(corpus: Path, output: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from logged_world import MODEL
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from learner.corpus import Example, encode, read_corpus
+from learner.corpus import Example, encode
+from learner.corpus_files import read_corpus
 from learner.midtrain import weighted_loss
 from learner.packing import pack, to_tensors
 from simulator.corpus import write_corpus

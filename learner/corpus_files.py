@@ -1,0 +1,141 @@
+"""Documents out of the files of a corpus, one at a time, from any place on: `.jsonl`, `.jsonl.zst` and `.parquet`.
+
+What is no document is refused with its file and line, never passed over.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from core.errors import ConfigError
+
+_KINDS = (".jsonl", ".jsonl.zst", ".parquet")
+_CHUNK_BYTES = 1 << 20
+_ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Place:
+    """The next document: the file, how many of its documents stand before it, and how many bytes, uncompressed (0 in
+    Parquet)."""
+
+    file: int = 0
+    documents: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    where: str  # file:line, lines counted from 1
+    document: dict[str, Any]
+    next: Place
+
+
+def files_of(corpus: Path) -> list[Path]:
+    """Of a directory, in order of their names; or the one file. Raises ConfigError where there is none, or one that
+    looks like a part of the corpus and cannot be read."""
+    if corpus.is_file():
+        if not corpus.name.endswith(_KINDS):
+            raise ConfigError(f"{corpus}: want a name that ends in {', '.join(_KINDS)}")
+        return [corpus]
+    files = [path for path in corpus.glob("*") if path.name.endswith(_KINDS)]
+    strange = [path for path in corpus.glob("*.jsonl.*") if path not in files]
+    if strange:
+        raise ConfigError(f"{min(strange)}: want a name that ends in {', '.join(_KINDS)}")
+    if not files:
+        raise ConfigError(f"{corpus}: no *.jsonl file, nor *.jsonl.zst or *.parquet")
+    return sorted(files)
+
+
+def read_corpus(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file:line, document) in a fixed order. Raises ConfigError naming the file and line that is none."""
+    for found in read_documents(files_of(directory)):
+        yield found.where, found.document
+
+
+def read_documents(files: Sequence[Path], start: Place = Place()) -> Iterator[Found]:
+    """From `start` to the end of the last file. Raises ConfigError naming the file and the line."""
+    for number in range(start.file, len(files)):
+        begin = start if number == start.file else Place(number)
+        read = _read_parquet if files[number].suffix == ".parquet" else _read_lines
+        try:
+            yield from read(files[number], begin)
+        except OSError as error:
+            raise ConfigError(f"{files[number]}: {error}") from error
+
+
+def _read_lines(path: Path, place: Place) -> Iterator[Found]:
+    with _opened(path, place.offset) as file:
+        for line in file:
+            place = Place(place.file, place.documents + 1, place.offset + len(line))
+            where = f"{path}:{place.documents}"
+            yield Found(where, _parsed(line, where), place)
+
+
+def _opened(path: Path, offset: int) -> BinaryIO:
+    if path.suffix != ".zst":
+        file = path.open("rb")
+        file.seek(offset)
+        return file
+    stream: BinaryIO = io.BufferedReader(pa.input_stream(path, compression="zstd"))
+    while offset:  # what is compressed can only be read from its beginning
+        skipped = len(stream.read(min(offset, _CHUNK_BYTES)))
+        if not skipped:
+            raise OSError(f"ends {offset} bytes before the place to go on from")
+        offset -= skipped
+    return stream
+
+
+def _parsed(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        content = json.loads(line.decode())
+    except ValueError as error:
+        raise ConfigError(f"{where}: no JSON ({error})") from error
+    return _document(content, where)
+
+
+def _document(content: Any, where: str) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise ConfigError(f"{where}: no object")
+    if isinstance(content.get("text"), str):
+        return content
+    if any(isinstance(content.get(name), list) for name in ("messages", "token_ids")):
+        return content
+    raise ConfigError(f"{where}: neither `text` nor `messages`, nor `token_ids`")
+
+
+def _read_parquet(path: Path, place: Place) -> Iterator[Found]:
+    """A row is a document, its columns what would be an object's members."""
+    try:
+        with pq.ParquetFile(path) as file:
+            for row in _rows(file, place.documents):
+                place = Place(place.file, place.documents + 1)
+                where = f"{path}:{place.documents}"
+                yield Found(where, _document(_without_nulls(row), where), place)
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"{path}: no Parquet ({error})") from error
+
+
+def _rows(file: Any, skip: int) -> Iterator[dict[str, Any]]:
+    for group in range(file.num_row_groups):
+        size = file.metadata.row_group(group).num_rows
+        if skip >= size:
+            skip -= size
+            continue
+        for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group]):
+            passed = min(skip, batch.num_rows)
+            skip -= passed
+            yield from batch.slice(passed).to_pylist()
+
+
+def _without_nulls(value: Any) -> Any:
+    """A column has a value in every row, if only null: what a message lacks it must not seem to have."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
