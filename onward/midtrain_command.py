@@ -35,8 +35,9 @@ def midtrain(
 ) -> None:
     """Continue pretraining a model on documents (`messages` or `text`) into OUTPUT, with report.json; prints the
     weights' digest."""
-    from learner.midtrain import CHECKPOINT, MidtrainOptions
+    from learner.midtrain import MidtrainOptions
     from learner.midtrain import midtrain as train
+    from learner.midtrain_checkpoint import CHECKPOINT
     from onward.rehearsal import Choice, forget, gather
 
     options = MidtrainOptions(
