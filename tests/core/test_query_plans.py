@@ -21,7 +21,7 @@ from bench.full_store import (
     session_id,
     turn,
 )
-from core.events import Release
+from core.events import GateVerdict, Release
 from core.ids import Version
 from core.ports import Store
 from core.store import curves, policies, rewards, turns
@@ -106,6 +106,7 @@ CURVES: Uses = {
 POLICIES: Uses = {
     "allocate_version": lambda c: policies.allocate_version(c, START),
     "put_policy": lambda c: policies.put_policy(c, policy()),
+    "put_verdict": lambda c: policies.put_verdict(c, Version(7), GateVerdict(action="hold", why="x")),
     "get_policy": lambda c: policies.get_policy(c, Version(7)),
     "list_policies": lambda c: policies.list_policies(c, 100),
     "first_version": policies.first_version,
