@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from scoring.monitors.watched import Watched
-from scoring.monitors.window import LEAST, Finding, Window, falls, rises
+from scoring.monitors.window import LEAST, Finding, Window, exceeds, falls, rises
 from scoring.truth import verdict
 
 _ACCEPTED = ("accepted", "edited", "partially_accepted")
@@ -23,8 +23,10 @@ def coverage(window: Window) -> Finding | None:
 
 
 def reported_against_verified(window: Window) -> Finding | None:
-    """Accepted by people, and failed by tests or build, among turns that both judged: believed more than it is good."""
-    return rises(window, _believed_in_vain, 0.1, is_share=True)
+    """Accepted by people, and failed by tests or build, among turns that both judged: believed more than it is good.
+    Where that is so of a fifth of them no past excuses it: what says `accepted` does not look."""
+    much = exceeds(window, _believed_in_vain, 0.2)
+    return much if much is not None and much.trips else rises(window, _believed_in_vain, 0.1, is_share=True)
 
 
 def judge_against_outcome(window: Window) -> Finding | None:

@@ -49,6 +49,17 @@ def rises(window: Window, measure: Measure, matters: float, *, is_share: bool = 
     return Finding(now - before - matters > SIGMAS * error, figures)
 
 
+def exceeds(window: Window, measure: Measure, most: float) -> Finding | None:
+    """Whether the share of `measure` lies above `most`, whatever it was before. None: too few turns to say."""
+    recent = _values(window.recent, measure)
+    if not _is_enough(recent):
+        return None
+    now = mean(recent)
+    error = sqrt(share_error(recent, now))
+    figures = {"recent": now, "reference": most, "turns": float(len(recent)), "standard_error": error}
+    return Finding(now - most > SIGMAS * error, figures)
+
+
 def falls(window: Window, measure: Measure, matters: float, *, is_share: bool = False) -> Finding | None:
     """The same downwards."""
     found = rises(window, lambda turn: None if (value := measure(turn)) is None else -value, matters, is_share=False)

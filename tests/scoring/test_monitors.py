@@ -104,6 +104,15 @@ def test_each_has_its_exploit_and_says_what_it_is_for() -> None:
     assert all(len(monitor.meaning) > 20 for monitor in MONITORS)
 
 
+@pytest.mark.parametrize(("share", "trips"), [(0.5, True), (0.1, False)])
+def test_a_client_that_never_looks_is_seen_without_a_better_past(share: float, trips: bool) -> None:
+    """Its first turns were believed in vain as often."""
+    believed = some(share, told={"accepted": 1.0, "tests_passed": -1.0})
+    finding = BY_NAME["reported_against_verified"].examine(Window(turns(1, believed), turns(2, believed)))
+    assert finding is not None
+    assert finding.trips is trips, finding.figures
+
+
 @pytest.mark.parametrize("name", EXPLOITS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_planted_exploit_trips_its_monitor(name: str, seed: int) -> None:
