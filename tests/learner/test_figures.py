@@ -1,16 +1,18 @@
 """What an operator reads of an update, against what it is by definition."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 import pytest
 import torch
-from logged_world import MODEL, logged_past
+from logged_world import MODEL, World, logged_past, settle
 from test_update import DEFAULT, some_batch
 
 from core.events import VersionSpan
 from core.ids import Version
+from core.store import policies
 from learner.pace import Pace, is_of_machine
 from learner.scored import ScoredTurn
 from learner.sequences import merge
@@ -74,19 +76,35 @@ def test_what_the_baseline_knows_is_told() -> None:
 
 
 def test_a_learners_time_is_told_by_what_it_did() -> None:
-    now_s = iter([0.0, 1.0, 4.0, 4.0, 6.0, 7.0, 10.0, 12.0]).__next__
+    """Of what is under way, the part until now; the rest is the next version's."""
+    now_s = iter([0.0, 1.0, 4.0, 4.0, 6.0, 7.0, 8.5, 10.0, 12.0]).__next__
     pace = Pace(now_s)
-    for what in ("waiting", "updating", "publishing"):
+    for what in ("waiting", "updating"):
         with pace.doing(what):
             pass
-    figures = pace.take(positions=100.0, flops=6 * 10**9, peak_tflops=3.0)
+    with pace.doing("publishing"):
+        figures = pace.take(positions=100.0, flops=6 * 10**9, peak_tflops=3.0)
     assert figures == {
         "seconds_waiting": 3.0,
+        "seconds_reading": 2.0,
         "seconds_updating": 2.0,
-        "seconds_publishing": 3.0,
-        "seconds_reading": 4.0,
+        "seconds_publishing": 1.5,
         "positions_per_s": 50.0,
         "mfu": pytest.approx(50 * 6e9 / 3e12),
     }
     assert all(map(is_of_machine, figures))
     assert not is_of_machine("loss")
+
+
+def test_no_time_is_less_than_nothing(make_world: Callable[[str], World]) -> None:
+    world = make_world("world")
+    learner = world.learner()
+    for seed in range(4):
+        world.tell(*logged_past(8, seed))
+        settle(learner)
+    with world.store.read() as connection:
+        versions = [policy for policy, _ in policies.list_policies(connection, 4)]
+    learner.close()
+    spent_s = [value for each in versions for name, value in each.metrics.items() if name.startswith("seconds_")]
+    assert len(spent_s) == 16
+    assert min(spent_s) >= 0

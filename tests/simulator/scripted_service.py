@@ -195,8 +195,10 @@ class ScriptedService:
         return about + [outcome for outcome in about if outcome["outcome_id"] in self.repeated]
 
     async def _policies(self, _request: web.Request) -> web.Response:
-        newest = {"version": 2, "turns": 30, "state": "live"}
-        return web.json_response({"live": 2, "data": [newest, {"version": 1, "turns": 0, "state": "retired"}]})
+        figures = {"loss": 0.5, "seconds_waiting": 1.5, "seconds_reading": 0.0, "seconds_updating": 0.5}
+        newest = {"version": 2, "turns": 30, "state": "live", "metrics": figures}
+        first = {"version": 1, "turns": 0, "state": "retired", "metrics": {}}
+        return web.json_response({"live": 2, "data": [newest, first]})
 
     async def _alarms(self, request: web.Request) -> web.Response:
         assert request.query["state"] == "all"
@@ -212,6 +214,7 @@ class ScriptedService:
             "# HELP onward_policy_version The version that serves",
             f"onward_policy_version {float(self.script.versions(len(self.chats)))}",
             'onward_rewards_total{kind="first"} 60.0',
+            "onward_engine_busy_seconds_total 0.55",
             'onward_feedback_to_served_quantile_seconds{quantile="0.5"} 3.5',
             'onward_feedback_to_served_quantile_seconds{quantile="0.99"} 7.25',
         )

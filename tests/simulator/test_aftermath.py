@@ -92,7 +92,8 @@ def test_alarms_and_releases_are_told_in_seconds_of_the_run(service: ScriptedSer
 
 def test_the_summary_tells_of_alarms(tmp_path: Any) -> None:
     asked = ("quality_start", "quality_end", "quality_rise", "reported_accept_end", "swaps", "share_learned_from")
-    nothing = dict.fromkeys((*asked, "feedback_to_served_p50_s", "feedback_to_served_p99_s"))
+    asked += ("feedback_to_served_p50_s", "feedback_to_served_p99_s", "engine_idle_share", "learner_idle_share")
+    nothing = dict.fromkeys(asked)
     counts = dict.fromkeys(
         ("versions", "sessions", "turns", "failed_requests", "lost_turns", "lost_outcomes", "turned_away"), 0
     )

@@ -162,6 +162,8 @@ FIGURES = PASSING | {
     "sessions": 3000,
     "turns": 7000,
     "share_learned_from": 0.987,
+    "engine_idle_share": 0.31,
+    "learner_idle_share": 0.12,
     "turned_away": 2,
 }
 
@@ -174,6 +176,7 @@ def test_the_summary_tells_the_figures() -> None:
         "p50 3.4 s, p99 -",
         "12, 11 swaps",
         "3000, 7000; 99% of the rewarded turns",
+        "engine 31%, learner 12%",
         "0 requests; 0 turns, 0 outcomes; 2 users turned away",
         "demo/report.json, demo/curves.png",
     ):
@@ -184,10 +187,11 @@ def test_the_summary_tells_the_figures() -> None:
 
 def test_the_summary_tells_what_nobody_could_tell_and_what_was_lost() -> None:
     nothing = dict.fromkeys(
-        ("quality_start", "quality_end", "quality_rise", "reported_accept_end", "swaps", "share_learned_from")
+        ("quality_start", "quality_end", "quality_rise", "reported_accept_end", "swaps", "share_learned_from", "engine_idle_share", "learner_idle_share")
     )
     text = summary(FIGURES | nothing | {"lost_turns": 3, "lost_outcomes": 1, "failed_requests": 5}, Path("demo"))
     assert "- at the start, - at the end" in text
+    assert "engine -, learner -" in text
     assert "5 requests; 3 turns, 1 outcomes" in text
     assert text.endswith("The run did not meet its bar.")
 
@@ -255,6 +259,8 @@ def test_a_model_that_learns_succeeds(
     assert written["quality_at_90_s"] is None, "there was no such second"
     assert (written["feedback_to_served_p50_s"], written["feedback_to_served_p99_s"]) == (3.5, 7.25)
     assert (written["versions"], written["swaps"], written["share_learned_from"]) == (2, 1, 0.5)
+    assert (written["learner_idle_share"], written["learner"]["loss"]) == (0.75, 0.5)
+    assert written["engine_idle_share"] == pytest.approx(1 - 0.55 / 2.2)
     assert 0 <= len(service.chats) - written["turns"] <= 20, "but for users who hung up"
     assert written["curves"]["quality"][-1] is not None
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -290,6 +296,7 @@ def test_a_service_without_figures_is_reported_all_the_same(
     assert written["failed_requests"] == written["sessions"] + 1, "and one for its own figures"
     assert written["feedback_to_served_p50_s"] is None
     assert written["share_learned_from"] is None
+    assert (written["engine_idle_share"], written["learner_idle_share"], written["learner"]) == (None, None, None)
     assert written["recovered_after_s"] is None
 
 
