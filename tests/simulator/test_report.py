@@ -186,9 +186,8 @@ def test_the_summary_tells_the_figures() -> None:
 
 
 def test_the_summary_tells_what_nobody_could_tell_and_what_was_lost() -> None:
-    nothing = dict.fromkeys(
-        ("quality_start", "quality_end", "quality_rise", "reported_accept_end", "swaps", "share_learned_from", "engine_idle_share", "learner_idle_share")
-    )
+    asked = ("quality_start", "quality_end", "quality_rise", "reported_accept_end", "swaps", "share_learned_from")
+    nothing = dict.fromkeys((*asked, "engine_idle_share", "learner_idle_share"))
     text = summary(FIGURES | nothing | {"lost_turns": 3, "lost_outcomes": 1, "failed_requests": 5}, Path("demo"))
     assert "- at the start, - at the end" in text
     assert "engine -, learner -" in text
