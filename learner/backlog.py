@@ -45,21 +45,20 @@ class Backlog:
         if excess <= 0:
             return []
         dull = self._uninformative()
-        chosen = [*dull, *(each for each in self.pending if each not in dull)][:excess]
+        chosen = sorted(self.pending, key=lambda each: each not in dull)[:excess]  # in either part the oldest first
         return [(self.pending.pop(each), "uninformative" if each in dull else "backlog_full") for each in chosen]
 
-    def _uninformative(self) -> dict[InferenceId, Reward]:
+    def _uninformative(self) -> set[InferenceId]:
         """Whose reward is about the mean of those that wait in its stratum, so that its advantage is about nothing. A
         turn that stands alone, or corrects what was learned, is not."""
         strata: dict[tuple[str, str], list[Reward]] = {}
         for reward in self.pending.values():
             strata.setdefault((reward.namespace, reward.workload), []).append(reward)
-        dull: dict[InferenceId, Reward] = {}
-        for rewards in strata.values():
+        dull: set[InferenceId] = set()
+        for rewards in (each for each in strata.values() if len(each) > 1):
             mean = math.fsum(reward.value for reward in rewards) / len(rewards)
-            alike = [reward for reward in rewards if abs(reward.value - mean) < MIN_SCALE] if len(rewards) > 1 else []
-            dull |= {each.inference_id: each for each in alike if each.inference_id not in self.applied}
-        return {each: dull[each] for each in self.pending if each in dull}
+            dull |= {reward.inference_id for reward in rewards if abs(reward.value - mean) < MIN_SCALE}
+        return dull - self.applied.keys()
 
     def is_ready(self, settings: LearnerSettings, now: datetime) -> bool:
         """Enough of them, or fewer that have waited long enough."""

@@ -16,6 +16,9 @@ from core.store.offsets import put_offset
 from onward.history import keep_once
 from onward.wiring import open_foundation
 
+COUNT = 24  # turns
+MIDDLE = (START + timedelta(seconds=COUNT / 2)).isoformat()
+LATE = (START + timedelta(days=1)).isoformat()
 SETTINGS = """
 [ingest]
 partitions = 2

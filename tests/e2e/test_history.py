@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from kept_world import ALL, START, append, archive, past
+from kept_world import ALL, COUNT, LATE, MIDDLE, START, append, archive, past
 
 from core.errors import ConfigError
 from core.events import Completion, Event
@@ -22,10 +22,7 @@ from onward.history import keep_once
 from onward.replay import replay_log
 from onward.rescore import compare_specs
 
-COUNT = 24
-MIDDLE = (START + timedelta(seconds=COUNT / 2)).isoformat()
 EARLY = (START - timedelta(days=1)).isoformat()
-LATE = (START + timedelta(days=1)).isoformat()
 
 
 @pytest.fixture(scope="module")

@@ -3,24 +3,19 @@
 import json
 import subprocess
 import sys
-import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_world import START, append, archive, past
+from kept_world import COUNT, LATE, MIDDLE, append, archive, past
 from logged_world import MODEL
+from service_tree import wait_for
 
 from core.errors import ConfigError
 from core.events import Completion, Event
 from onward.midtrain_command import midtrain
 from onward.rehearsal import Choice, gather
 from simulator.corpus import write_corpus
-
-COUNT = 24
-MIDDLE = (START + timedelta(seconds=COUNT / 2)).isoformat()
-LATE = (START + timedelta(days=1)).isoformat()
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +109,7 @@ def test_killed_and_begun_again_it_ends_as_if_nothing_had_been(events: list[Even
         command(tmp_path / "corpus", out, tmp_path / "data"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        while not (out / "midtrain.pt").exists() and process.poll() is None:
-            time.sleep(0.01)
+        wait_for(lambda: (out / "midtrain.pt").exists() or process.poll() is not None, 240, "a checkpoint")
         assert process.poll() is None, "it ended before it was killed"
     finally:
         process.kill()
