@@ -21,10 +21,10 @@ import msgspec
 import psutil
 
 import onward
+from bench import traffic
 from bench.table import Row, report
-from bench.traffic import one_turn, outcome_of
+from bench.traffic import outcome_of
 from core.events import Completion, Event, Outcome, Topic
-from core.ids import new_session_id
 from core.ports import Record
 from core.reward_spec import load_reward_spec
 from core.store import SqlStore, open_sqlite
@@ -34,7 +34,6 @@ from onward.wiring import open_foundation
 from scoring.book import Book
 
 TURNS = 100_000
-OF_A_SESSION = 3
 PER_S = 8.0  # turns that the demo's users cause
 SAID_AFTER_S = 5.0
 BATCH = 64
@@ -47,13 +46,8 @@ GOAL_FLAT = 0.5
 
 
 def turns(count: int) -> Iterator[Completion]:
-    session_id = new_session_id()
-    for number in range(count):
-        if number % OF_A_SESSION == 0:
-            session_id = new_session_id()
-        at = START + timedelta(seconds=number / PER_S)
-        asked = ({"role": "user", "content": f"write total_{number}(prices): the sum of all that are positive"},)
-        yield msgspec.structs.replace(one_turn(session_id, number % OF_A_SESSION), received_at=at, messages=asked)
+    for number, turn in enumerate(traffic.turns(count)):
+        yield msgspec.structs.replace(turn, received_at=START + timedelta(seconds=number / PER_S))
 
 
 def said_of(turn: Completion) -> Outcome:

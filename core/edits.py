@@ -4,9 +4,11 @@ import json
 import re
 from typing import Final
 
+from rapidfuzz.distance import Indel, Levenshtein
+
 LONGEST: Final = 16_384
-"""Characters of each text whose distance is taken: it takes time with the product of their lengths, a tenth of a
-second for two of this length."""
+"""Characters of each text whose distance is taken: it takes time with the product of their lengths, ten milliseconds for
+two of this length."""
 _TEXTS: Final = ("text", "content", "contents", "new_string", "new_text", "new_str", "replacement", "code", "code_edit")
 _NUMBERED = re.compile(r"^\s*\d+\s*[:|\t ]\s?")
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -14,28 +16,12 @@ _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 def edit_distance(a: str, b: str) -> float:
     """Levenshtein's distance as a share of the longer text's length: 0 for the same, 1 for nothing in common."""
-    return _levenshtein(a, b) / max(len(a), len(b), 1)
+    return Levenshtein.normalized_distance(a, b)
 
 
-def _levenshtein(a: str, b: str) -> int:
-    """By columns of the matrix as bits of whole numbers: G. Myers, JACM 46 (1999); H. Hyyrö (2001)."""
-    if len(a) < len(b):
-        a, b = b, a
-    if not b:
-        return len(a)
-    places: dict[str, int] = {}
-    for place, character in enumerate(b):
-        places[character] = places.get(character, 0) | 1 << place
-    every, last = (1 << len(b)) - 1, 1 << (len(b) - 1)
-    up, down, distance = every, 0, len(b)  # vertical steps of +1 and of -1
-    for character in a:
-        same = places.get(character, 0)
-        diagonal = (((same & up) + up) ^ up) | same | down
-        right, left = (down | ~(diagonal | up)) & every, up & diagonal
-        distance += bool(right & last) - bool(left & last)
-        right, left = (right << 1 | 1) & every, left << 1 & every
-        up, down = (left | ~(diagonal | right)) & every, right & diagonal
-    return distance
+def likeness(a: str, b: str, least: float) -> float:
+    """Twice the longest common subsequence's length as a share of both texts'; 0 where it lies below `least`."""
+    return Indel.normalized_similarity(a, b, score_cutoff=least)
 
 
 def share_left(edit: str, file: str) -> float | None:

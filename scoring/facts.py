@@ -130,7 +130,7 @@ def new_messages(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str,
 
 
 def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
-    said = [(message["role"], _normal(content_of(message))) for message in messages]
+    said = [(message["role"], normal(content_of(message))) for message in messages]
     return hashlib.blake2b(msgspec.json.encode(said), digest_size=8).hexdigest()
 
 
@@ -144,13 +144,14 @@ def calls_in(messages: Iterable[Mapping[str, Any]]) -> list[Call]:
 
 
 def _repeats(turn: Completion) -> bool:
-    said = _normal(turn.text)
+    said = normal(turn.text)
     if not said or turn.tool_calls or turn.purpose != "turn":
         return False
-    return any(message["role"] == "assistant" and _normal(content_of(message)) == said for message in turn.messages)
+    return any(message["role"] == "assistant" and normal(content_of(message)) == said for message in turn.messages)
 
 
-def _normal(text: str) -> str:
+def normal(text: str) -> str:
+    """Its words, whatever their case and the space between them."""
     return " ".join(text.split()).casefold()
 
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 
+from core.edits import likeness
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Conversation
+from scoring.facts import normal
 
-_LONGEST = 2000  # characters of a request that are looked at: likeness takes their product
+_LONGEST = 2000  # characters of a request that are looked at
 _SHORTEST = 12  # below it requests are alike by chance ("go on", "yes")
 
 
@@ -20,9 +21,9 @@ def displeased(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
     if found := re.search(spec.displeased, request, re.IGNORECASE):
         yield Conclusion("follow_up", parent.inference_id, True, f"says: {found[0].strip()}")
     elif len(request) >= _SHORTEST:
-        likeness = _likeness(request, conversation.earlier_request[:_LONGEST])
-        if likeness >= spec.repeats:
-            yield Conclusion("follow_up", parent.inference_id, True, f"asks again ({likeness:.0%} the same)")
+        alike = likeness(normal(request), normal(conversation.earlier_request[:_LONGEST]), spec.repeats)
+        if alike:
+            yield Conclusion("follow_up", parent.inference_id, True, f"asks again ({alike:.0%} the same)")
 
 
 def taken_back(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
@@ -33,8 +34,3 @@ def taken_back(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
     edits = [call.turn for call in conversation.calls if re.search(spec.edits, call.line, re.IGNORECASE)]
     if edits and edits[-1] is not None:
         yield Conclusion("reverted", edits[-1].inference_id, True, f"says: {found[0].strip()}")
-
-
-def _likeness(a: str, b: str) -> float:
-    matcher = SequenceMatcher(None, " ".join(a.split()).casefold(), " ".join(b.split()).casefold(), autojunk=False)
-    return matcher.ratio() if matcher.real_quick_ratio() > 0.5 else 0.0

@@ -4,10 +4,10 @@ import difflib
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from core.edits import LONGEST, edit_distance, patched, share_left, text_of_call
+from core.edits import LONGEST, edit_distance, likeness, patched, share_left, text_of_call
 
 TEXT = st.text("ab\n ", max_size=24)
 LINES = st.lists(st.text("ab-+ @\\", max_size=4), max_size=8).map("\n".join)
@@ -26,6 +26,23 @@ def plain_distance(a: str, b: str) -> int:
 def test_the_distance_is_levenshteins(a: str, b: str) -> None:
     assert edit_distance(a, b) == plain_distance(a, b) / max(len(a), len(b), 1)
     assert edit_distance(a, b) == edit_distance(b, a)
+
+
+def plain_common(a: str, b: str) -> int:
+    """The length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for x in a:
+        before = 0
+        for j, y in enumerate(b, 1):
+            before, row[j] = row[j], before + 1 if x == y else max(row[j], row[j - 1])
+    return row[-1]
+
+
+@given(a=TEXT, b=TEXT, least=st.floats(0.01, 1))
+def test_likeness_is_the_share_in_common(a: str, b: str, least: float) -> None:
+    share = 2 * plain_common(a, b) / (len(a) + len(b)) if a or b else 1.0
+    assume(abs(share - least) > 1e-9)
+    assert likeness(a, b, least) == pytest.approx(share if share >= least else 0.0)
 
 
 @pytest.mark.parametrize(("a", "b", "expected"), [("", "", 0), ("abc", "", 1), ("abc", "abd", 1 / 3), ("x", "y", 1)])

@@ -13,7 +13,6 @@ from core.store import open_sqlite
 from core.store.turns import get_turn_outcomes
 from scoring.book import Book
 from scoring.derived.conversation import Call
-from scoring.derived.follow_ups import _likeness
 from scoring.derived.results import verdict_of
 from scoring.derived.survival import share_left
 
@@ -144,7 +143,12 @@ def test_the_same_request_again_is_a_complaint(lab: ModuleType, chat: Chat) -> N
     chat.ask("write a function that sums xs", 0)
     chat.ask("Write a function  that sums xs!", 10)
     assert concluded(lab, chat) == {(0, "follow_up"): -1.0}
-    assert _likeness("a" * 1000, "b" * 1000) == 0
+
+
+def test_another_request_is_none(lab: ModuleType, chat: Chat) -> None:
+    chat.ask("write a function that sums xs", 0)
+    chat.ask("and now a test that an empty list gives 0", 10)
+    assert concluded(lab, chat) == {}
 
 
 def test_short_words_are_alike_by_chance(lab: ModuleType, chat: Chat) -> None:
