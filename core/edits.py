@@ -7,8 +7,8 @@ from typing import Final
 from rapidfuzz.distance import Indel, Levenshtein
 
 LONGEST: Final = 16_384
-"""Characters of each text whose distance is taken: it takes time with the product of their lengths, ten milliseconds for
-two of this length."""
+"""Characters of each text whose distance is taken: it takes time with the product of their lengths, some milliseconds
+for two of this length."""
 _TEXTS: Final = ("text", "content", "contents", "new_string", "new_text", "new_str", "replacement", "code", "code_edit")
 _NUMBERED = re.compile(r"^\s*\d+\s*[:|\t ]\s?")
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")

@@ -246,10 +246,11 @@ def _why(
 
 def _left_out(turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules) -> str:
     """What was said and does not count: of this turn, or of its session."""
-    out = left_out(session, rules.defence)
-    mine = [session.heard[outcome_id].outcome.inference_id in (None, turn.inference_id) for outcome_id in out]
-    counts = Counter(reason for reason, is_mine in zip(out.values(), mine, strict=True) if is_mine)
-    parts = [f"{counts[reason]} {reason}" for reason in sorted(counts)]
+    parts: list[str] = []
+    if out := left_out(session, rules.defence):
+        mine = [session.heard[outcome_id].outcome.inference_id in (None, turn.inference_id) for outcome_id in out]
+        counts = Counter(reason for reason, is_mine in zip(out.values(), mine, strict=True) if is_mine)
+        parts += [f"{counts[reason]} {reason}" for reason in sorted(counts)]
     for name, entries in heard.items():
         trimmed = 2 * _trimmed_at_an_end(len(entries), rules.outcomes[name].trim)
         parts += [f"{trimmed} of {len(entries)} {name} trimmed"] if trimmed else []
