@@ -147,11 +147,9 @@ class Canary:
         experiment = view.experiment
         if experiment is None:
             return None
-        refused = [
-            replica.refused[experiment.canary] for replica in view.replicas if experiment.canary in replica.refused
-        ]
-        if refused and not any(experiment.canary in replica.pinnable for replica in view.replicas):
-            return Verdict("rollback", refused[0])
+        why = view.refused_by_all_asked(experiment.canary)
+        if why is not None:
+            return Verdict("rollback", why)
         if not self._due():
             return None
         alarms = self._alarms_since(experiment.started_at)

@@ -45,6 +45,12 @@ class ReleaseView:
             return self.replicas[0].refused[version]
         return None
 
+    def refused_by_all_asked(self, version: Version) -> str | None:
+        """Why, when each replica that is to hold it refused it, one at least; None while one may still."""
+        asked = [r for r in self.replicas if r.name in self.targets and version in self.targets[r.name].hold]
+        refused = [r.refused[version] for r in asked if version in r.refused]
+        return refused[0] if refused and len(refused) == len(asked) else None
+
 
 def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) -> ReleaseView | None:
     """None before the first version is released."""

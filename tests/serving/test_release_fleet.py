@@ -227,6 +227,17 @@ def test_a_canary_that_its_engine_cannot_serve_is_taken_back(start_world: MakeWo
     assert world.check_one_lives() == 1
 
 
+def test_what_an_engine_of_the_others_refused_does_not_end_a_canary(start_world: MakeWorld) -> None:
+    """Nor that one of two cannot serve it."""
+    world = start_world("a", "b", "c", "d", **CANARY, canary_share=0.5)
+    world.engines["a"].unfit.add(2)
+    world.engines["d"].unservable.add(2)
+    world.publish()
+    world.run()
+    assert world.states() == {1: "live", 2: "canary"}
+    assert serving(world) == [1, 1, 2, 1]
+
+
 @pytest.mark.parametrize(("engines", "canary"), [(("a",), "on"), (("a",), "auto"), (("local",), "auto")])
 def test_where_no_canary_can_or_need_run_versions_are_released_directly(
     start_world: MakeWorld, engines: tuple[str, ...], canary: str
