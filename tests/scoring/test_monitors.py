@@ -59,12 +59,16 @@ def turns(seed: int, change: Change | None = None, *, quality: float = 0.4, coun
             repetition=rng.random() * 0.1,
             surprisal=rng.lognormvariate(-1.0, 0.4),
             value=value,
-            components={} if value is None else {"accepted": value, "effort": -0.02 * rng.random()},
+            components={} if value is None else {_said(value): value, "effort": -0.02 * rng.random()},
             told=told,
             judged={"accepted": told["accepted"]} if "accepted" in told and rng.random() < 0.5 else {},
         )
         made.append(msgspec.structs.replace(turn, **(change(turn, rng) if change else {})))
     return made
+
+
+def _said(value: float) -> str:
+    return "accepted" if value > 0 else "rejected"
 
 
 def some(share: float, **fields: Any) -> Change:
@@ -111,6 +115,15 @@ def test_a_client_that_never_looks_is_seen_without_a_better_past(share: float, t
     finding = BY_NAME["reported_against_verified"].examine(Window(turns(1, believed), turns(2, believed)))
     assert finding is not None
     assert finding.trips is trips, finding.figures
+
+
+def test_a_service_that_got_much_better_farms_nothing() -> None:
+    """Rewards are nearly all `accepted` then, which a while ago they were not."""
+    finding = BY_NAME["component_share"].examine(Window(turns(1, quality=0.95), turns(2, quality=0.2)))
+    assert finding is not None
+    assert finding.figures["recent"] > 0.8
+    assert finding.figures["recent"] - finding.figures["reference"] > 0.3
+    assert not finding.trips
 
 
 @pytest.mark.parametrize("name", EXPLOITS)
