@@ -1,6 +1,6 @@
 """What lying users cost: true quality after learning from a crowd a tenth of which lies, with the defence and without.
 
-    python -m bench.poison [--seeds 8] [--first-seed 0] [--updates 60]
+    python -m bench.poison [--seeds 8] [--first-seed 0] [--updates 100]
 
 In one process: the shipped model answers `write` tasks, 32 to an update, everybody judges what they got, and the
 learner's own update follows. Liars agree with each other: they take what is bad and turn down what is good. `quiet`
@@ -65,7 +65,8 @@ CROWDS = {
 
 def taught(crowd: Crowd, seed: int, updates: int) -> list[float]:
     """The share of answers that were good, update by update."""
-    settings = LearnerSettings(seed=seed, batch_turns=TURNS, max_user_share=SHARE if crowd.is_defended else None)
+    defence = {"max_user_share": SHARE, "distrust": True} if crowd.is_defended else {}
+    settings = LearnerSettings(seed=seed, batch_turns=TURNS, **defence)
     state, office, rng = make_state(MODEL, settings), Office(seed), random.Random(seed)
     curve = []
     for _ in range(updates):
@@ -134,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--updates", type=int, default=60)
+    parser.add_argument("--updates", type=int, default=100)
     options = parser.parse_args()
     torch.set_num_threads(1)
     runs = known()

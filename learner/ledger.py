@@ -12,7 +12,6 @@ from torch import Tensor
 from core.ids import Version
 from core.settings import LearnerSettings
 from learner.credit import TokenCredit, applied, fading
-from learner.influence import influences
 from learner.ranks import Ranks
 from learner.scored import ScoredTurn, TurnRecord
 from learner.staleness import Staleness, oldest_allowed, too_old
@@ -29,7 +28,9 @@ class Ledger:
         tokens_per_turn: float,
         settings: LearnerSettings,
         released: Sequence[Version] = (),
+        influence: Sequence[float] = (),
     ) -> None:
+        """`influence`: of each turn; without it, 1 of all."""
         self.batch = batch
         self.tokens_per_turn = tokens_per_turn
         self.stale_tokens = 0
@@ -39,8 +40,9 @@ class Ledger:
         self._kto_M = torch.tensor([_is_for_kto(scored, settings) for scored in batch]) & ~self._old_M
         self._late_M = [settings.late == "kto" and not _is_beyond(scored, settings) for scored in batch]
         self.has_kto = settings.late == "kto" or bool(self._kto_M.any())
-        shares = influences(batch, settings)
+        shares = influence or [1.0] * len(batch)
         self.limited = sum(share < 1 for share in shares)
+        self.expected_M = torch.zeros(len(batch))  # the reward that the whole answer let expect
         self._scales_M = torch.tensor(
             [s.applied.scale if s.applied else scale / share for s, share in zip(batch, shares, strict=True)]
         )
@@ -53,15 +55,16 @@ class Ledger:
     def spare(self) -> "Ledger":
         """For what is computed and does not count."""
         spare = copy(self)
-        spare._records, spare.shifts_M = {}, self.shifts_M.clone()
+        spare._records, spare.shifts_M, spare.expected_M = {}, self.shifts_M.clone(), self.expected_M.clone()
         return spare
 
     def meet(self, ranks: Ranks) -> None:
         """Take in what other processes entered."""
-        entered = ranks.gather((self._records, self.shifts_M, self.stale_tokens))
-        self._records = {turn: record for records, _, _ in entered for turn, record in records.items()}
-        self.shifts_M = torch.stack([shifts_M for _, shifts_M, _ in entered]).sum(0)
-        self.stale_tokens = sum(stale for _, _, stale in entered)
+        entered = ranks.gather((self._records, self.shifts_M, self.expected_M, self.stale_tokens))
+        self._records = {turn: record for records, _, _, _ in entered for turn, record in records.items()}
+        self.shifts_M = torch.stack([shifts_M for _, shifts_M, _, _ in entered]).sum(0)
+        self.expected_M = torch.stack([expected_M for _, _, expected_M, _ in entered]).sum(0)
+        self.stale_tokens = sum(stale for _, _, _, stale in entered)
 
     def enter(
         self, part: MicroBatch, new: TokenCredit, baseline_N: Tensor, staleness: Staleness
@@ -82,6 +85,7 @@ class Ledger:
         self.shifts_M += staleness.shift_M
         for turn in sorted(set(turns_N.tolist())):
             mine_N = turns_N == turn
+            self.expected_M[turn] = baseline_N.cpu()[mine_N][-1]
             self._records[turn] = self._record(
                 turn,
                 float(subtracted_N[mine_N].mean()),

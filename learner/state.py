@@ -12,6 +12,7 @@ from core.errors import ConfigError
 from core.settings import LearnerSettings
 from learner import lora
 from learner.advantages import Advantages, make_advantages
+from learner.influence import Influence
 from learner.policy_model import PolicyModel
 from learner.ranks import ALONE, Ranks, like, whole
 
@@ -27,12 +28,14 @@ class LearnerState:
     advantages: Advantages
     ranks: Ranks = field(default=ALONE)
     lora_rank: int = 0
+    influence: Influence = field(default_factory=lambda: Influence(LearnerSettings()))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the policy's weights, in full, however many processes share it."""
         return {
             "optimizer": self._optimizer_state(lambda tensor, _: whole(tensor), self.optimizer.state_dict()),
             "advantages": self.advantages.state_dict(),
+            "influence": self.influence.state_dict(),
             **({"lora": {"rank": self.lora_rank, **self.policy.adapters()}} if self.lora_rank else {}),
             "rng": torch.get_rng_state(),
         }
@@ -49,6 +52,8 @@ class LearnerState:
             self.policy.load_adapters(kept)
         self.optimizer.load_state_dict(self._optimizer_state(like, state["optimizer"]))
         self.advantages.load_state_dict(state["advantages"])
+        if "influence" in state:  # of builds before there was one
+            self.influence.load_state_dict(state["influence"])
         torch.set_rng_state(state["rng"])
 
     def _optimizer_state(self, change: Callable[[Tensor, Tensor], Tensor], state: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +82,15 @@ def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> 
         policy.shard(ranks.mesh)
         anchor.shard(ranks.mesh)
     advantages = make_advantages(settings, policy.hidden_size)
-    return LearnerState(policy, anchor, make_optimizer(policy, settings), advantages, ranks, settings.lora_rank)
+    return LearnerState(
+        policy,
+        anchor,
+        make_optimizer(policy, settings),
+        advantages,
+        ranks,
+        settings.lora_rank,
+        Influence(settings),
+    )
 
 
 def make_optimizer(policy: PolicyModel, settings: LearnerSettings) -> torch.optim.Optimizer:

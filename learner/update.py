@@ -49,10 +49,11 @@ def update(
     NonFiniteLoss, and changes nothing, where loss or gradient are no numbers."""
     batch = with_follow(batch, settings.turn_discount)
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
-    state.advantages.begin(batch, rewards_M)
+    influence = state.influence.weigh(batch)
+    state.advantages.begin(batch, rewards_M, influence)
     parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device, packed=settings.packed)
     num_tokens = sum(len(part.targets_N) for part in parts)
-    ledger = Ledger(batch, state.advantages.scale, num_tokens / len(batch), settings, released)
+    ledger = Ledger(batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence)
     tally = Tally(released)
     for part, counts in state.ranks.share(parts):
         given = (ledger, tally) if counts else (ledger.spare(), Tally(released))
@@ -68,7 +69,9 @@ def update(
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.advantages.end(ledger.shifts_M)
-    return UpdateResult(ledger.records(), tally.figures(len(parts), rewards_M, ledger))
+    state.influence.end(batch, ledger.expected_M.tolist())
+    figures = tally.figures(len(parts), rewards_M, ledger) | state.influence.figures(batch)
+    return UpdateResult(ledger.records(), figures)
 
 
 def _meet(state: LearnerState, ledger: Ledger, tally: Tally) -> None:

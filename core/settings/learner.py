@@ -130,8 +130,11 @@ class LearnerSettings(Section):
     """Age past which an outcome teaches the baselines alone, also where `late` is `kto`. So long the learner remembers
     what it has learned from a turn."""
     max_user_share: float | None = Field(default=None, gt=0, le=1)
-    """Most of an update that one user's turns may be, as a share; beyond it they count less each. A turn that names no
-    user counts by its session. None: no bound."""
+    """Most of the last ten or so updates that one user's turns may be, as a share; beyond it they count less each, and
+    those of others up to twice as much. A turn that names no user counts by its session. None: no bound."""
+    distrust: bool = False
+    """Whether a user counts less whose words keep going against what the value head expects of such answers: liars, but
+    also who has a taste that nobody shares. Needs `advantage` value, `discount` 1 and `gae_lambda` 1."""
     share_repeats: bool = False
     """Whether turns of one user in an update with the same prompt and answer count as one together."""
     keep_out: Path | None = None
@@ -152,6 +155,10 @@ class LearnerSettings(Section):
                 raise ValueError(
                     f"{name}: advantage = {self.advantage} knows one baseline a turn; value has one a token"
                 )
+        if self.distrust and (self.advantage, self.discount, self.gae_lambda) != ("value", 1, 1):
+            raise ValueError(
+                "distrust: needs a value head that expects whole rewards (advantage = value, discount = 1)"
+            )
         if self.loss == "ppo" and self.correction in ("tis", "tis_sequence"):
             raise ValueError(f"correction: {self.correction} would count the ratio twice: ppo has it in itself")
         self._kl_has_a_gradient()

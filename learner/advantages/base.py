@@ -18,8 +18,9 @@ MIN_SCALE = 0.05  # rewards of a batch may all be alike
 class Advantages(Protocol):
     """One batch at a time: `begin`, `tokens` for each micro-batch, `end`. State is part of the checkpoint."""
 
-    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
-        """Read what the batch is compared with, before the batch changes it."""
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
+        """Read what the batch is compared with, before the batch changes it. `influence`: of each turn in
+        the fit; all alike without."""
         ...
 
     @property

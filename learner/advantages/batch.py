@@ -18,6 +18,6 @@ class BatchBaseline(TurnBaseline):
         super().__init__()
         self._whiten = whiten
 
-    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._baselines_M, scale = whitened(rewards_M, torch.zeros(len(rewards_M)))
         self.scale = scale if self._whiten else 1.0

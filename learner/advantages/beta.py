@@ -37,7 +37,7 @@ class BetaBaseline(TurnBaseline):
         self._prior = 0.5
         self._evidence: dict[str, tuple[float, float]] = {}
 
-    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._batch = batch
         self._prior = sum(map(self._mapped, batch)) / len(batch)
         raw_M = torch.tensor([self._low + self._width * self._expected(stratum(scored)) for scored in batch])

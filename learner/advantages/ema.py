@@ -20,7 +20,7 @@ class EmaBaseline(TurnBaseline):
         super().__init__()
         self._strata = StratumAverages(decay)
 
-    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._batch = batch
         raw_M = self._strata.read(batch, prior=float(rewards_M.mean()))
         self._baselines_M, self.scale = whitened(rewards_M, raw_M)

@@ -22,7 +22,7 @@ class LeaveOneOut(TurnBaseline):
         super().__init__()
         self._strata = StratumAverages(decay)
 
-    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._batch = batch
         baselines_M = self._strata.read(batch, prior=float(rewards_M.mean()))
         groups: defaultdict[str, list[int]] = defaultdict(list)

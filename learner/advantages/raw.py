@@ -14,5 +14,5 @@ from learner.scored import ScoredTurn
 
 
 class RawReward(TurnBaseline):
-    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._baselines_M = torch.zeros_like(rewards_M)

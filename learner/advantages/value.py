@@ -29,17 +29,24 @@ class ValueHead:
         self._optimizer = torch.optim.AdamW(self._head.parameters(), lr=learning_rate, foreach=True)
         self._gamma, self._lam = gamma, lam
         self.scale = 1.0
+        self._influence_M: Tensor | None = None  # all alike
 
-    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor) -> None:
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self.scale = batch_scale(rewards_M)
+        alike = all(weight == 1 for weight in influence)
+        self._influence_M = None if alike else torch.tensor(influence, device=rewards_M.device)
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         values_N = self._head(hidden_ND.detach())[:, 0]
         if self._gamma == self._lam == 1:
-            return values_N.detach(), nn.functional.mse_loss(values_N, credit.rewards_N)
+            return values_N.detach(), self._fit(values_N, credit.rewards_N, credit)
         advantages_N = advantages(values_N.detach(), credit, self._gamma, self._lam)
-        fit = nn.functional.mse_loss(values_N, advantages_N + values_N.detach())
-        return credit.rewards_N - advantages_N, fit
+        return credit.rewards_N - advantages_N, self._fit(values_N, advantages_N + values_N.detach(), credit)
+
+    def _fit(self, values_N: Tensor, targets_N: Tensor, credit: TokenCredit) -> Tensor:
+        if self._influence_M is None:
+            return nn.functional.mse_loss(values_N, targets_N)
+        return (self._influence_M[credit.turns_N] * (values_N - targets_N) ** 2).mean()
 
     def parameters(self) -> list[nn.Parameter]:
         return list(self._head.parameters())

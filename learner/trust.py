@@ -1,0 +1,68 @@
+"""Who can be believed, by how a user's words agree with what all users together let expect.
+
+The value head has learned from everybody what answers like this one are worth. A user whose words go along with it on
+the whole is believed; one whose words go against it, again and again, is a liar or has a taste that nobody shares. The
+two are told apart as in the annotator models of Dawid and Skene (Applied Statistics 28(1), 1979) and Raykar et al.
+(JMLR 11, 2010), where a classifier stands in for the truth: by the odds that a user's agreement is that of the others
+rather than its opposite. While the head knows nothing, everybody agrees with it by chance alone, and is believed.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+_PRIOR = math.log(19)  # odds that a user is honest of whom nothing is known
+_KEPT = 0.99  # of a user's agreement, from one turn to the next: people change
+_CLIP = 3.0  # of one turn's agreement
+_RATE = 0.1  # of what users in general agree by
+_LEAST = 0.01
+_USERS = 100_000  # remembered; who was silent longest is forgotten first
+
+Said = tuple[str, float, float, float]  # user, reward, what was expected, influence
+
+
+class Trust:
+    def __init__(self) -> None:
+        self._agreed: dict[str, float] = {}  # by user: sum of agreements, the latest user last
+        self._usual = 0.0  # agreement of a turn
+
+    def of(self, user: str) -> float:
+        """From `_LEAST` to 1: the odds that the user is honest, 1 for whoever is as likely as a stranger."""
+        odds = _PRIOR + 2 * max(self._usual, 0.0) * self._agreed.get(user, 0.0)
+        return max(_LEAST, min(1.0, _logistic(odds) / _logistic(_PRIOR)))
+
+    def hear(self, said: Sequence[Said]) -> None:
+        """The turns of an update. Agreement: reward times what was expected, both in standard deviations from the
+        update's weighted mean."""
+        weights = [weight for _, _, _, weight in said]
+        rewards = _standard([reward for _, reward, _, _ in said], weights)
+        expected = _standard([value for _, _, value, _ in said], weights)
+        agreed = [max(-_CLIP, min(_CLIP, a * b)) for a, b in zip(rewards, expected, strict=True)]
+        if not said:
+            return
+        usual = math.fsum(a * w for a, w in zip(agreed, weights, strict=True)) / math.fsum(weights)
+        self._usual += _RATE * (usual - self._usual)
+        for (user, _, _, _), agreement in zip(said, agreed, strict=True):
+            self._agreed[user] = _KEPT * self._agreed.pop(user, 0.0) + agreement
+        for user in list(self._agreed)[: max(0, len(self._agreed) - _USERS)]:
+            del self._agreed[user]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"agreed": dict(self._agreed), "usual": self._usual}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._agreed, self._usual = dict(state["agreed"]), state["usual"]
+
+
+def _logistic(odds: float) -> float:
+    return 1 / (1 + math.exp(-odds))
+
+
+def _standard(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """In standard deviations from the weighted mean; all 0 where they are alike."""
+    whole = math.fsum(weights)
+    if not whole:
+        return []
+    mean = math.fsum(v * w for v, w in zip(values, weights, strict=True)) / whole
+    spread = math.sqrt(math.fsum(w * (v - mean) ** 2 for v, w in zip(values, weights, strict=True)) / whole)
+    return [(value - mean) / spread if spread else 0.0 for value in values]
