@@ -1,12 +1,12 @@
 """What lying users cost: true quality after learning from a crowd a tenth of which lies, with the defence and without.
 
-    python -m bench.poison [--seeds 8] [--first-seed 0] [--updates 100]
+    python -m bench.poison [--only CROWD …] [--seeds 8] [--first-seed 0] [--updates 100]
 
 In one process: the shipped model answers `write` tasks, 32 to an update, everybody judges what they got, and the
 learner's own update follows. Liars agree with each other: they take what is bad and turn down what is good. `quiet`
-ones speak as much as others, `loud` ones ten times as much. The defence is `learner.max_user_share`. Cost is the final
-true quality of the run without liars above theirs, paired by seed. Runs are kept one by one, so that the table can be
-made in pieces.
+ones speak as much as others; `loud` ones ten times as much, so that most of what is said are lies. The defence is
+`learner.max_user_share` and `learner.distrust`. Cost is the final true quality of the run without liars above theirs,
+paired by seed. Runs are kept one by one, so that the table can be made in pieces.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SHARE = 0.05  # of an update that one user may be: twice an even share
 LOUD = 10.0
 GOAL = 0.05
 T_95 = {7: 2.365, 8: 2.306, 9: 2.262, 11: 2.201, 15: 2.131}  # Student's t, two-sided, by degrees of freedom
-COSTLY = ("quiet, open", "quiet, defended", "loud, open", "loud, defended")
+HONEST, DEFENDED = "honest", ("quiet, defended",)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Crowd:
 
 
 CROWDS = {
-    "honest": Crowd(0.0, False),
+    HONEST: Crowd(0.0, False),
     "quiet, open": Crowd(1.0, False),
     "quiet, defended": Crowd(1.0, True),
     "loud, open": Crowd(LOUD, False),
@@ -102,21 +102,30 @@ def final(curve: Sequence[float]) -> float:
 
 
 def rows(runs: dict[str, list[float]], updates: int) -> Iterator[Row]:
-    seeds = sorted({int(name.rpartition(" ")[2]) for name, curve in runs.items() if len(curve) == updates})
-    whole = [seed for seed in seeds if all(_name(crowd, seed) in runs for crowd in CROWDS)]
-    first = statistics.fmean(final(runs[_name("honest", seed)][:FINAL]) for seed in whole)
-    yield Row(f"true quality of the first {FINAL} updates, {len(whole)} seeds", first, "share")
+    """Each crowd by the seeds that it and the honest one have."""
+    seeds = {crowd: [seed for seed in range(100) if _has(runs, crowd, seed, updates)] for crowd in CROWDS}
+    honest = {seed: final(runs[_name(HONEST, seed)]) for seed in seeds[HONEST]}
+    first = statistics.fmean(statistics.fmean(runs[_name(HONEST, seed)][:FINAL]) for seed in honest)
+    yield Row(f"true quality of the first {FINAL} updates, {len(honest)} seeds", first, "share")
     for crowd in CROWDS:
-        value = statistics.fmean(final(runs[_name(crowd, seed)]) for seed in whole)
-        yield Row(f"{crowd}: true quality of the last {FINAL} of {updates} updates", value, "share")
-    for crowd in COSTLY:
-        costs = [final(runs[_name("honest", seed)]) - final(runs[_name(crowd, seed)]) for seed in whole]
-        mean, half = interval(costs)
+        both = [seed for seed in seeds[crowd] if seed in honest]
+        if not both:
+            continue
+        ends = {seed: final(runs[_name(crowd, seed)]) for seed in both}
+        metric = f"{crowd}: true quality of the last {FINAL} of {updates} updates, {len(both)} seeds"
+        yield Row(metric, statistics.fmean(ends.values()), "share")
+        if crowd == HONEST:
+            continue
+        mean, half = interval([honest[seed] - ends[seed] for seed in both])
         metric = f"{crowd}: cost, ± {half:.3f} (95 %)"
-        if "defended" in crowd:
-            yield Row.at_most(metric, mean, "share", "honest", mean, GOAL)
+        if crowd in DEFENDED:
+            yield Row.at_most(metric, mean, "share", HONEST, mean, GOAL)
         else:
-            yield Row(metric, mean, "share", "honest", mean)
+            yield Row(metric, mean, "share", HONEST, mean)
+
+
+def _has(runs: dict[str, list[float]], crowd: str, seed: int, updates: int) -> bool:
+    return len(runs.get(_name(crowd, seed), ())) == updates
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -133,6 +142,7 @@ def _name(crowd: str, seed: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=list(CROWDS), default=list(CROWDS), metavar="CROWD")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--updates", type=int, default=100)
@@ -140,8 +150,8 @@ def main() -> None:
     torch.set_num_threads(1)
     runs = known()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    wanted = [(crowd, seed) for seed in seeds for crowd in CROWDS]
-    wanted = [(crowd, seed) for crowd, seed in wanted if len(runs.get(_name(crowd, seed), ())) != options.updates]
+    wanted = [(crowd, seed) for seed in seeds for crowd in options.only]
+    wanted = [(crowd, seed) for crowd, seed in wanted if not _has(runs, crowd, seed, options.updates)]
     for crowd, seed in track(wanted, f"{len(wanted)} runs of {options.updates} updates"):
         runs = known() | {_name(crowd, seed): taught(CROWDS[crowd], seed, options.updates)}
         RUNS.write_text(json.dumps(runs, indent=1) + "\n")

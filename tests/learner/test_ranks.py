@@ -28,6 +28,8 @@ SETTINGS: dict[str, object] = {
     "micro_batch_tokens": 96,
     "kl_coefficient": 0.01,
     "advantage": "value",
+    "max_user_share": 0.3,
+    "distrust": True,
 }
 
 
