@@ -153,7 +153,8 @@ def main() -> None:
     wanted = [(crowd, seed) for seed in seeds for crowd in options.only]
     wanted = [(crowd, seed) for crowd, seed in wanted if not _has(runs, crowd, seed, options.updates)]
     for crowd, seed in track(wanted, f"{len(wanted)} runs of {options.updates} updates"):
-        runs = known() | {_name(crowd, seed): taught(CROWDS[crowd], seed, options.updates)}
+        curve = taught(CROWDS[crowd], seed, options.updates)
+        runs = known() | {_name(crowd, seed): curve}  # others may have written meanwhile
         RUNS.write_text(json.dumps(runs, indent=1) + "\n")
     report("poison", list(rows(runs, options.updates)))
 

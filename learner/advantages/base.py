@@ -19,8 +19,8 @@ class Advantages(Protocol):
     """One batch at a time: `begin`, `tokens` for each micro-batch, `end`. State is part of the checkpoint."""
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
-        """Read what the batch is compared with, before the batch changes it. `influence`: of each turn in
-        the fit; all alike without."""
+        """Read what the batch is compared with, before the batch changes it. `influence`: of each turn;
+        all alike without."""
         ...
 
     @property
@@ -77,10 +77,17 @@ class TurnBaseline:
         pass
 
 
-def batch_scale(rewards_M: Tensor) -> float:
-    """The standard deviation of the batch's rewards, not below MIN_SCALE."""
-    spread = float(rewards_M.std()) if len(rewards_M) > 1 else MIN_SCALE
-    return max(spread, MIN_SCALE)
+def batch_scale(rewards_M: Tensor, influence_M: Tensor | None = None) -> float:
+    """The standard deviation of the batch's rewards, not below MIN_SCALE. With influences it is of what they leave: the
+    rewards of somebody who counts for nothing would otherwise make all others' small."""
+    if len(rewards_M) < 2:
+        return MIN_SCALE
+    if influence_M is None:
+        return max(float(rewards_M.std()), MIN_SCALE)
+    whole = influence_M.sum()
+    freedom = whole - (influence_M**2).sum() / whole
+    mean = (influence_M * rewards_M).sum() / whole
+    return max(float(((influence_M * (rewards_M - mean) ** 2).sum() / freedom).sqrt()), MIN_SCALE)
 
 
 def whitened(rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, float]:

@@ -32,9 +32,9 @@ class ValueHead:
         self._influence_M: Tensor | None = None  # all alike
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
-        self.scale = batch_scale(rewards_M)
         alike = all(weight == 1 for weight in influence)
         self._influence_M = None if alike else torch.tensor(influence, device=rewards_M.device)
+        self.scale = batch_scale(rewards_M, self._influence_M)
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         values_N = self._head(hidden_ND.detach())[:, 0]

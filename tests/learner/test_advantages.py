@@ -117,6 +117,26 @@ def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
     assert float(last_N.abs().max()) < 0.05
 
 
+def test_who_counts_for_little_moves_neither_scale_nor_head() -> None:
+    """As if those who count were alone; as loud as they are, when all count alike."""
+    rewards, lie = [1.0, 0.5, -0.5, 1.0], [9.0]
+    hidden_ND = torch.eye(HIDDEN)[:1].repeat(5, 1)
+    alone, beside, loud = value_head(), value_head(), value_head()
+    run(alone, turns(rewards), hidden_ND[:4])
+    for _ in range(300):
+        rewards_M = torch.tensor(rewards + lie)
+        for head, influence in ((beside, (1.0, 1.0, 1.0, 1.0, 1e-6)), (loud, (2.0,) * 5)):
+            head.begin(turns(rewards + lie), rewards_M, influence)
+            _, fit = head.tokens(hidden_ND, a_token_each(rewards_M))
+            fit.backward()
+            head.end(torch.zeros(5))
+    assert beside.scale == pytest.approx(alone.scale, rel=1e-3)
+    assert loud.scale == pytest.approx(statistics.stdev(rewards + lie))
+    expected, misled = (float(head.tokens(hidden_ND, a_token_each(rewards_M))[0][0]) for head in (beside, loud))
+    assert expected == pytest.approx(statistics.mean(rewards), abs=0.05)
+    assert misled == pytest.approx(statistics.mean(rewards + lie), abs=0.2)
+
+
 def test_the_value_head_does_not_reach_into_the_policy() -> None:
     head = value_head()
     head.begin(turns([1.0, 0.0]), torch.tensor([1.0, 0.0]))
