@@ -155,7 +155,7 @@ def main() -> None:
     for crowd, seed in track(wanted, f"{len(wanted)} runs of {options.updates} updates"):
         curve = taught(CROWDS[crowd], seed, options.updates)
         runs = known() | {_name(crowd, seed): curve}  # others may have written meanwhile
-        RUNS.write_text(json.dumps(runs, indent=1) + "\n")
+        RUNS.write_text(json.dumps(runs) + "\n")
     report("poison", list(rows(runs, options.updates)))
 
 
