@@ -37,7 +37,7 @@ SHARE = 0.05  # of an update that one user may be: twice an even share
 LOUD = 10.0
 GOAL = 0.05
 T_95 = {7: 2.365, 8: 2.306, 9: 2.262, 11: 2.201, 15: 2.131}  # Student's t, two-sided, by degrees of freedom
-HONEST, DEFENDED = "honest", ("quiet, defended",)
+HONEST = "honest"
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def rows(runs: dict[str, list[float]], updates: int) -> Iterator[Row]:
             continue
         mean, half = interval([honest[seed] - ends[seed] for seed in both])
         metric = f"{crowd}: cost, ± {half:.3f} (95 %)"
-        if crowd in DEFENDED:
+        if CROWDS[crowd].is_defended:
             yield Row.at_most(metric, mean, "share", HONEST, mean, GOAL)
         else:
             yield Row(metric, mean, "share", HONEST, mean)

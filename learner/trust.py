@@ -27,19 +27,19 @@ class Trust:
         self._usual = 0.0  # agreement of a turn
 
     def of(self, user: str) -> float:
-        """From `_LEAST` to 1: the odds that the user is honest, 1 for whoever is as likely as a stranger."""
+        """From `_LEAST` to 1: how likely the user is honest, against a stranger, and 1 for whoever is likelier."""
         odds = _PRIOR + 2 * max(self._usual, 0.0) * self._agreed.get(user, 0.0)
         return max(_LEAST, min(1.0, _logistic(odds) / _logistic(_PRIOR)))
 
     def hear(self, said: Sequence[Said]) -> None:
         """The turns of an update. Agreement: reward times what was expected, both in standard deviations from the
         update's weighted mean."""
+        if not said:
+            return
         weights = [weight for _, _, _, weight in said]
         rewards = _standard([reward for _, reward, _, _ in said], weights)
         expected = _standard([value for _, _, value, _ in said], weights)
         agreed = [max(-_CLIP, min(_CLIP, a * b)) for a, b in zip(rewards, expected, strict=True)]
-        if not said:
-            return
         usual = math.fsum(a * w for a, w in zip(agreed, weights, strict=True)) / math.fsum(weights)
         self._usual += _RATE * (usual - self._usual)
         for (user, _, _, _), agreement in zip(said, agreed, strict=True):
@@ -61,8 +61,6 @@ def _logistic(odds: float) -> float:
 def _standard(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """In standard deviations from the weighted mean; all 0 where they are alike."""
     whole = math.fsum(weights)
-    if not whole:
-        return []
     mean = math.fsum(v * w for v, w in zip(values, weights, strict=True)) / whole
     spread = math.sqrt(math.fsum(w * (v - mean) ** 2 for v, w in zip(values, weights, strict=True)) / whole)
     return [(value - mean) / spread if spread else 0.0 for value in values]

@@ -1,7 +1,7 @@
 """No user is more than a share of what is learned, and who is against everybody is soon none of it."""
 
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
@@ -30,10 +30,10 @@ def influences(batch: list[ScoredTurn], **settings: object) -> list[float]:
     return Influence(LearnerSettings.model_validate(settings)).weigh(batch)
 
 
-def mass_of(batch: list[ScoredTurn], found: list[float]) -> Counter[str]:
-    mass: Counter[str] = Counter()
+def mass_of(batch: list[ScoredTurn], found: list[float]) -> dict[str, float]:
+    mass: defaultdict[str, float] = defaultdict(float)
     for scored, influence in zip(batch, found, strict=True):
-        mass[user_of(scored)] += influence  # type: ignore[assignment]
+        mass[user_of(scored)] += influence
     return mass
 
 
