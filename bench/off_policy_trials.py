@@ -1,7 +1,7 @@
-"""Whether off-policy intervals hold what they promise: 200 seeded trials at each distance of a candidate, whose true
-value is known.
+"""Whether off-policy intervals hold what they promise: seeded trials of candidates whose true value is known, at
+several distances.
 
-    python -m bench.off_policy_trials [--trials 200]
+    python -m bench.off_policy_trials [--trials 3000]
 
 Users come with contexts; a policy answers in tokens, each a softmax choice; the reward is a user's yes or no, likelier
 the better the tokens, and users differ. The width is compared with that of an on-policy run of the candidate with as
@@ -21,7 +21,7 @@ from learner.off_policy.estimators import off_policy
 from learner.off_policy.jackknife import Estimate, estimate
 from learner.off_policy.overlap import LoggedTurns, kish
 
-TRIALS = 200
+TRIALS = 3000
 USERS, USER_TURNS = 400, 5  # on average
 CONTEXTS, TOKENS, CHOICES = 12, 6, 8
 QUALITY, USER_SPREAD = 0.3, 0.15  # how far tokens, and users, move the probability of a yes from 0.5

@@ -6,8 +6,8 @@ snips
 clipped
     Weights are cut at c = sqrt(N) (Ionides 2008, "Truncated Importance Sampling"), so that no turn decides alone. What
     is cut off may have earned anything between the least and the greatest reward, and the interval has room for both
-    (the outer intervals of Bottou et al. 2013, JMLR 14, "Counterfactual Reasoning and Learning Systems"); the value
-    takes it to be as the rest. Where nothing is cut it is snips.
+    (the outer intervals of Bottou et al. 2013, JMLR 14, "Counterfactual Reasoning and Learning Systems", reaching as
+    far beyond as Imbens & Manski 2004 have it); the value takes it to be as the rest. Where nothing is cut it is snips.
 dr
     mean v + sum w (r - q) / sum w: predictions v of what the candidate earns, mended by how far the rewards are from
     the predictions q (Dudík, Langford & Li 2011, arXiv 1103.4601; weights that sum to 1: Thomas & Brunskill 2016,
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from learner.off_policy.jackknife import Estimate, Floats, Statistic, Sums, estimate
+from learner.off_policy.jackknife import Estimate, Floats, Statistic, Sums, measure, quantile_beside, t_quantile
 from learner.off_policy.overlap import MIN_EFFECTIVE, LoggedTurns, Overlap, overlap
 
 
@@ -58,8 +58,11 @@ def off_policy(
     sums, freedom = _sums(turns), found.effective_clusters - 1
 
     def enclosed(statistics: tuple[Statistic, ...], less: Statistic) -> Estimate:
-        value, low, high = (estimate(sums, _difference(of, less), freedom, confidence) for of in statistics)
-        return Estimate(value.value, low.low, high.high)
+        (value, _), (least, below), (most, above) = (measure(sums, _difference(of, less)) for of in statistics)
+        error = max(below, above)
+        room = (most - least) / error if error else math.inf
+        reach = t_quantile(quantile_beside(room, confidence), freedom)
+        return Estimate(value, least - reach * below, most + reach * above)
 
     return OffPolicy(
         found,

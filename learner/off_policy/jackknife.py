@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Sums = Mapping[str, Floats]  # by column, of each cluster; or of all clusters, or of all but one
+_HALVINGS = 40  # of half the chance of error
 Statistic = Callable[[Sums], Floats]
 
 
@@ -36,13 +37,38 @@ def summed(cluster_N: NDArray[np.int64], columns_N: Sums) -> Sums:
 
 
 def estimate(sums_G: Sums, statistic: Statistic, freedom: float, confidence: float) -> Estimate:
-    """`statistic` takes sums, of which there may be many at once. `freedom`: degrees of it in the error."""
+    """`freedom`: degrees of it in the error."""
+    value, error = measure(sums_G, statistic)
+    reach = t_quantile((1 + confidence) / 2, freedom) * error
+    return Estimate(value, value - reach, value + reach)
+
+
+def measure(sums_G: Sums, statistic: Statistic) -> tuple[float, float]:
+    """(value, standard error). `statistic` takes sums, of which there may be many at once."""
     whole = {name: column_G.sum() for name, column_G in sums_G.items()}
     without_G = statistic({name: whole[name] - column_G for name, column_G in sums_G.items()})
     value = float(statistic(whole))
     squared = (len(without_G) - 1) / len(without_G) * float(((without_G - without_G.mean()) ** 2).sum())
-    reach = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(squared)
-    return Estimate(value, value - reach, value + reach)
+    return value, math.sqrt(squared)
+
+
+def quantile_beside(room: float, confidence: float) -> float:
+    """Which quantile to reach out by from either end of a room that holds the value, `room` standard errors wide, for
+    an interval that holds it with this confidence wherever in the room it is (Imbens & Manski 2004, Econometrica 72,
+    eq. 6-7). Without room both ends may fail it, in a wide one only the nearer."""
+    normal = NormalDist()
+
+    def held(probability: float) -> float:
+        z = normal.inv_cdf(probability)
+        return normal.cdf(z + room) - normal.cdf(-z)
+
+    least, most = confidence, (1 + confidence) / 2
+    if held(most) <= confidence:  # no room
+        return most
+    for _ in range(_HALVINGS):
+        middle = (least + most) / 2
+        least, most = (middle, most) if held(middle) < confidence else (least, middle)
+    return most
 
 
 def t_quantile(probability: float, freedom: float) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench.off_policy_trials import LEAST, TOO_FAR, WIDEST, run
 from learner.off_policy.estimators import OffPolicy, off_policy
-from learner.off_policy.jackknife import estimate, t_quantile
+from learner.off_policy.jackknife import estimate, quantile_beside, t_quantile
 from learner.off_policy.overlap import LoggedTurns, kish, overlap
 
 NAMES = ("snips", "clipped", "dr")
@@ -115,6 +115,21 @@ def test_what_was_cut_off_may_have_earned_anything() -> None:
     near, far = off_policy(cut).values["clipped"], off_policy(cut, reward_range=(-10, 10)).values["clipped"]
     assert near.value == far.value
     assert far.low < near.low < near.high < far.high
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_an_interval_with_room_holds_what_is_at_the_end_of_it(confidence: float) -> None:
+    """Drawn, not by the formula: an estimate of either end, a room's width apart, with the same error of 1."""
+    drawn = np.random.default_rng(3).normal(size=400_000)
+    reaches = []
+    for room in (0.0, 0.3, 1.0, 3.0):
+        reach = t_quantile(quantile_beside(room, confidence), math.inf)
+        held = ((drawn - reach <= 0) & (drawn + room + reach >= 0)).mean()
+        assert held == pytest.approx(confidence, abs=0.002)
+        reaches.append(reach)
+    assert reaches == sorted(reaches, reverse=True)
+    assert quantile_beside(0.0, confidence) == (1 + confidence) / 2
+    assert quantile_beside(math.inf, confidence) == pytest.approx(confidence)
 
 
 def with_one(column: str, wrong: float) -> LoggedTurns:
