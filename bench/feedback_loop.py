@@ -5,6 +5,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -18,7 +19,7 @@ from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
 from core.ids import GroupId, InferenceId, Namespace, SessionId, Version
 from core.settings import LearnerSettings
 from learner.scored import ScoredTurn
-from learner.update import UpdateResult, update
+from learner.update import NonFiniteLoss, UpdateResult, update
 
 BATCH = 64
 MOST = 2 * BATCH  # turns of an update
@@ -82,9 +83,10 @@ def learn(
         while waiting and waiting[0][0] <= step and len(batch) < MOST:
             batch.append(heapq.heappop(waiting)[2])
         if learns and len(batch) > 1:
-            result = update(state, batch, settings)
-            if heard is not None:
-                heard(batch, result)
+            with suppress(NonFiniteLoss):  # the learner lets the batch go
+                result = update(state, batch, settings)
+                if heard is not None:
+                    heard(batch, result)
         recent.append(copy.deepcopy(state.policy))
     return Learned(missed, state.policy, users)
 

@@ -11,7 +11,7 @@ streams. Streams that are not run again stay as they are.
 import argparse
 import json
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,13 @@ from bench.table import RESULTS, Row, report
 
 SEEDS = 32
 TUNING_SEEDS = range(1000, 1004)
-LEARNING_RATES = (0.003, 0.006, 0.012)
+LEARNING_RATES = (0.003, 0.006, 0.012, 0.024, 0.048)
 HORIZONS = (STEPS // 8, STEPS // 2, STEPS)  # steps of BATCH turns
+BLOCK = 10  # steps whose mean is kept
 CHANCE = 0.05
 _CURVES = RESULTS / "regret_curves.json"
 _PICTURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "regret.png"
-Curves = dict[str, dict[str, list[list[float]]]]  # stream, way, seed, step
+Curves = dict[str, dict[str, list[list[float]]]]  # stream, way, seed, block
 
 
 def main() -> None:
@@ -46,10 +47,10 @@ def main() -> None:
             rates[stream] = _tuned(pool, progress, stream)
             runs = [Run(way, stream, seed, rates[stream][way]) for way in WAYS for seed in range(asked.seeds)]
             lost = _all(pool, progress, f"{stream}: {asked.seeds} seeds", runs)
-            curves[stream] = {way: [lost[run] for run in runs if run.way == way] for way in WAYS}
-            _CURVES.write_text(json.dumps({"rates": rates, "curves": _rounded(curves)}))
+            curves[stream] = {way: [_blocks(lost[run]) for run in runs if run.way == way] for way in WAYS}
+            _CURVES.write_text(json.dumps({"rates": rates, "curves": curves}) + "\n")
     report("regret", list(rows(curves)))
-    draw(curves, HORIZONS, BATCH, DEFAULT, _PICTURE)
+    draw(curves, [horizon * BATCH for horizon in HORIZONS], BLOCK * BATCH, DEFAULT, _PICTURE)
 
 
 def _tuned(pool: Any, progress: Progress, stream: str) -> dict[str, float]:
@@ -102,7 +103,7 @@ def _row(name: str, turns: str, regrets: np.ndarray, gain: np.ndarray, chance: d
 
 def _means(ways: dict[str, list[list[float]]], horizon: int) -> dict[str, np.ndarray]:
     """By way, each seed's mean up to the horizon."""
-    return {way: np.array(seeds)[:, :horizon].mean(1) for way, seeds in ways.items()}
+    return {way: np.array(seeds)[:, : horizon // BLOCK].mean(1) for way, seeds in ways.items()}
 
 
 def _read() -> tuple[dict[str, dict[str, float]], Curves]:
@@ -112,11 +113,8 @@ def _read() -> tuple[dict[str, dict[str, float]], Curves]:
     return kept["rates"], kept["curves"]
 
 
-def _rounded(curves: Curves) -> Curves:
-    def short(seeds: Iterable[list[float]]) -> list[list[float]]:
-        return [[round(value, 4) for value in steps] for steps in seeds]
-
-    return {stream: {way: short(seeds) for way, seeds in ways.items()} for stream, ways in curves.items()}
+def _blocks(steps: list[float]) -> list[float]:
+    return [round(float(block.mean()), 5) for block in np.array(steps).reshape(-1, BLOCK)]
 
 
 def _progress() -> Progress:

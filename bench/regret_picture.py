@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 _COLUMNS = 4
-_SMOOTH = 12  # steps
 
 
 def draw(
-    curves: dict[str, dict[str, list[list[float]]]], horizons: Sequence[int], batch: int, default: str, path: Path
+    curves: dict[str, dict[str, list[list[float]]]], horizons: Sequence[int], block: int, default: str, path: Path
 ) -> None:
+    """`curves`: means of blocks, by stream, way and seed. `horizons` and `block` are turns."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -19,14 +19,13 @@ def draw(
 
     height = -(-len(curves) // _COLUMNS)
     figure, axes = plt.subplots(height, _COLUMNS, figsize=(14, 3.2 * height), sharex=True, sharey=True, squeeze=False)
-    kernel = np.ones(_SMOOTH) / _SMOOTH
     for (stream, ways), axis in zip(curves.items(), axes.flat, strict=False):
         for way, seeds in ways.items():
-            mean = np.convolve(np.array(seeds).mean(0), kernel, "valid")
-            at = (np.arange(len(mean)) + _SMOOTH) * batch
+            mean = np.array(seeds).mean(0)
+            at = (np.arange(len(mean)) + 0.5) * block
             axis.plot(at, mean, label=way, linewidth=2.5 if way == default else 1.0)
         for horizon in horizons:
-            axis.axvline(horizon * batch, color="lightgrey", linewidth=0.8)
+            axis.axvline(horizon, color="lightgrey", linewidth=0.8)
         axis.set_title(stream)
     for axis in list(axes.flat)[len(curves) :]:
         axis.axis("off")

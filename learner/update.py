@@ -31,8 +31,11 @@ class NonFiniteLoss(OnwardError):
     """An update that would have spoilt the weights; `figures` are its sums."""
 
     def __init__(self, figures: dict[str, float]) -> None:
-        super().__init__("the update was skipped: " + ", ".join(f"{name} {value}" for name, value in figures.items()))
+        super().__init__(figures)
         self.figures = figures
+
+    def __str__(self) -> str:
+        return "the update was skipped: " + ", ".join(f"{name} {value}" for name, value in self.figures.items())
 
 
 @dataclass(frozen=True)

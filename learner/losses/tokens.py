@@ -8,7 +8,7 @@ each by its own normaliser. With the KL in the reward, what each token is reward
 Legend: N sampled tokens of a micro-batch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from learner.credit import to_go
 from learner.losses.kl import estimate, k1, k3
 from learner.losses.normalisers import normalised
 from learner.losses.policy import policy_loss
+
+_FARTHEST = 60.0  # nats, in figures: beyond, the estimate is not a number that can be kept
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class TokenLosses:
 def token_losses(given: TokenInputs, settings: LearnerSettings, tokens_per_turn: float) -> TokenLosses:
     """To be summed and divided by the update's number of tokens, of which there are `tokens_per_turn` in the mean.
     Tokens where `keep_N` is false contribute nothing."""
+    given = _only_kept(given)
     logprobs_N, turns_N, constant = given.logprobs_N, given.turns_N, settings.normaliser_tokens
     policy_N, changed_N = policy_loss(logprobs_N, given.behaviour_N, _advantage(given, settings), turns_N, settings)
     policy_N = normalised(policy_N, settings.policy_normaliser, turns_N, tokens_per_turn, constant)
@@ -69,7 +72,18 @@ def token_losses(given: TokenInputs, settings: LearnerSettings, tokens_per_turn:
     figures_N = logprobs_N.detach()
     ratio_N = (figures_N - given.behaviour_N).exp()
     terms = (policy_N.detach(), kl_N.detach(), entropy_N.detach())
-    return TokenLosses(loss_N, *terms, ratio_N, k3(figures_N, given.anchor_N), changed_N & given.keep_N)
+    k3_N = k3(figures_N, torch.minimum(given.anchor_N, figures_N + _FARTHEST))
+    return TokenLosses(loss_N, *terms, ratio_N, k3_N, changed_N & given.keep_N)
+
+
+def _only_kept(given: TokenInputs) -> TokenInputs:
+    """The same, without gradients where not kept: 0 times the gradient of a term that is infinite is no number."""
+    logprobs_N, entropy_N = given.logprobs_N, given.entropy_N
+    return replace(
+        given,
+        logprobs_N=torch.where(given.keep_N, logprobs_N, logprobs_N.detach()),
+        entropy_N=torch.where(given.keep_N, entropy_N, entropy_N.detach()),
+    )
 
 
 def _advantage(given: TokenInputs, settings: LearnerSettings) -> Tensor:

@@ -115,3 +115,19 @@ def test_k3_estimates_the_divergence() -> None:
     p, q = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64), torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)
     expected = float((p * (p / q).log()).sum())
     assert float((p * k3(p.log(), q.log())).sum()) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_turn_that_is_left_out_spoils_nothing_however_far_from_the_anchor_it_is() -> None:
+    """exp(200) is no float32: its gradient times 0 would be no number, and the whole update would be skipped."""
+    alone_N = torch.tensor([-1.0], requires_grad=True)
+    both_N = torch.tensor([-1.0, -200.0], requires_grad=True)
+    options = {"kl_coefficient": 0.02, "entropy_coefficient": 0.01}
+    one = losses(alone_N, [-1.1], [0.5], anchor=[-1.2], **options)
+    two = losses(both_N, [-1.1, -0.5], [0.5, 0.5], keep=[True, False], anchor=[-1.2, -0.1], **options)
+    one.loss_N.sum().backward()
+    two.loss_N.sum().backward()
+    assert alone_N.grad is not None
+    assert both_N.grad is not None
+    assert both_N.grad.tolist() == [alone_N.grad.item(), 0.0]
+    assert torch.isfinite(two.k3_N).all()
+    assert two.k3_N[1] > 1e20
