@@ -5,6 +5,7 @@ import pytest
 
 from bench.feedback_world import CHOICES, CONTEXTS, STREAMS, Users
 from bench.paired import holm, likelihood_of_chance
+from bench.regret import BLOCK, crossed
 from bench.regret_run import DEFAULT, Run, regret
 
 RATE, STEPS = 0.012, 100
@@ -44,3 +45,13 @@ def test_chance_is_likely_of_noise_alone() -> None:
     assert 0.01 < np.mean(np.array(found) < 0.1) < 0.2
     assert likelihood_of_chance(rng.normal(-1, 1, 20)) < 0.01
     assert likelihood_of_chance(rng.normal(1, 1, 20)) > 0.99
+
+
+def test_no_learning_rate_is_chosen_by_what_it_is_judged_by() -> None:
+    """Of noise alone, the better of two rates on the same seeds looks better than it is."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(200, 2, 16, 2))
+    assert abs(np.mean([crossed({"a": one, "b": two}, BLOCK).mean() for one, two in noise])) < 0.05
+    apart = {"a": [[1.0, 0.0]] * 4, "b": [[0.0, 3.0]] * 4}
+    assert crossed(apart, BLOCK).tolist() == [0.0] * 4
+    assert crossed(apart, 2 * BLOCK).tolist() == [0.5] * 4
