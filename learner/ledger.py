@@ -17,6 +17,8 @@ from learner.scored import ScoredTurn, TurnRecord
 from learner.staleness import Staleness, oldest_allowed, too_old
 from learner.tensors import MicroBatch
 
+_ALL_ALIKE = "all_alike"
+
 
 class Ledger:
     """A turn trains by its importance weights (`enter`), or by KTO (`late`), or the baseline alone."""
@@ -49,8 +51,14 @@ class Ledger:
         self._applied_M = torch.tensor([s.applied.worth if s.applied else 0.0 for s in batch])
         self._correction_M = torch.tensor([s.is_correction for s in batch])
         self._rewards_M = torch.tensor([s.worth for s in batch])
+        self._alike_M = ~self._correction_M & self._all_alike()
         self._fading = settings.discount * settings.gae_lambda
         self._records: dict[int, TurnRecord] = {}
+
+    def _all_alike(self) -> bool:
+        """Then nothing says which answers are better, and a spread of 0 is nothing to divide by."""
+        credited = any(scored.reward.credits for scored in self.batch)
+        return not credited and bool((self._rewards_M == self._rewards_M[0]).all())
 
     def spare(self) -> "Ledger":
         """For what is computed and does not count."""
@@ -79,7 +87,7 @@ class Ledger:
             difference_N = self._faded(new) - self._faded(before)
             gained_N = torch.where(correction_N, difference_N, gained_N)
         advantage_N = gained_N / self._scales_M[turns_N]
-        keep_M = staleness.keep_M & ~self._old_M & ~self._kto_M
+        keep_M = staleness.keep_M & ~self._old_M & ~self._alike_M & ~self._kto_M
         stale_N = part.versions_N.cpu() < self._oldest
         self.stale_tokens += int(stale_N.sum())
         self.shifts_M += staleness.shift_M
@@ -111,11 +119,13 @@ class Ledger:
             return "too_old"
         if not fresh:
             return "too_divergent"
-        return "too_stale" if stale else None
+        if stale:
+            return "too_stale"
+        return _ALL_ALIKE if bool(self._alike_M[turn]) else None
 
     def _record(self, turn: int, baseline: float, credit: float, divergence: float, dropped: str | None) -> TurnRecord:
         scored = self.batch[turn]
-        late = bool(self._kto_M[turn]) or (self._late_M[turn] and dropped is not None)
+        late = bool(self._kto_M[turn]) or (self._late_M[turn] and dropped not in (None, _ALL_ALIKE))
         return TurnRecord(
             inference_id=scored.inference_id,
             revision=scored.reward.revision,

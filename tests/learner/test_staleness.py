@@ -108,12 +108,13 @@ def test_staleness_is_counted_in_released_versions(released: list[int], version:
 def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, kept: int) -> None:
     spans = [VersionSpan(start=a, end=b, version=Version(v)) for a, b, v in ((0, 5, 2), (5, 10, 3), (10, 12, 7))]
     turn = make_turn(0, policy_versions=tuple(spans))
-    batch = [ScoredTurn(turn, make_reward(turn, 1.0))]
+    other = make_turn(1, policy_versions=(VersionSpan(start=0, end=12, version=Version(7)),))
+    batch = [ScoredTurn(turn, make_reward(turn, 1.0)), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
     ledger = Ledger(batch, 1.0, 12.0, LearnerSettings(max_versions_behind=most), versions(1, 2, 3, 7))
-    fresh = judge(part.behaviour_N, part.behaviour_N, part.turns_N, 1, max_divergence=1.0, min_ess=0.0)
-    _, keep_N = ledger.enter(part, credited(part, batch), torch.zeros(12), fresh)
-    assert keep_N.tolist() == [False] * (12 - kept) + [True] * kept
+    fresh = judge(part.behaviour_N, part.behaviour_N, part.turns_N, 2, max_divergence=1.0, min_ess=0.0)
+    _, keep_N = ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), fresh)
+    assert keep_N[part.turns_N == 0].tolist() == [False] * (12 - kept) + [True] * kept
     assert ledger.stale_tokens == 12 - kept
     assert ledger.any_kept
 

@@ -4,14 +4,18 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+import pytest
 import torch
 from logged_world import MODEL, logged_past
 from torch import Tensor, nn
 
+from core.ids import Version
 from core.settings import LearnerSettings
-from learner.scored import ScoredTurn
+from learner.scored import Applied, ScoredTurn
 from learner.sequences import merge
 from learner.state import LearnerState, make_state
 from learner.tensors import MicroBatch, micro_batches
@@ -97,6 +101,22 @@ def test_every_choice_trains() -> None:
         found = trained(**options)
         assert not all(map(torch.equal, found, usual)), options
         assert all(bool(torch.isfinite(weight).all()) for weight in found), options
+
+
+@pytest.mark.parametrize("advantage", ["value", "ema", "batch", "raw"])
+def test_rewards_that_are_all_alike_train_no_weights_and_are_counted(advantage: str) -> None:
+    settings = LearnerSettings(advantage=advantage)  # type: ignore[arg-type]
+    state = make_state(MODEL, settings)
+    before = [weight.clone() for weight in weights(state)]
+    alike = [replace(scored, reward=msgspec.structs.replace(scored.reward, value=1.0)) for scored in some_batch(0)]
+    for _ in range(2):
+        result = update(state, alike, settings)
+        assert {record.dropped for record in result.records} == {"all_alike"}
+        assert all(map(torch.equal, weights(state), before))
+    applied = Applied(revision=0, reward=0.0, scale=1.0, version=Version(1), received_at=alike[-1].turn.received_at)
+    corrected = [*alike[:-1], replace(alike[-1], applied=applied)]
+    kept = [record.dropped for record in update(state, corrected, settings).records]
+    assert kept == ["all_alike"] * (len(alike) - 1) + [None]
 
 
 def test_activations_that_are_computed_again_are_the_same() -> None:
