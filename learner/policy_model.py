@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from onward_kernels import token_logprobs_and_entropy
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -17,12 +16,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM
 
-from core.errors import WeightsError
+from core.errors import ConfigError, WeightsError
 from learner import lora
+from learner.output_head import OutputHead
 from learner.ranks import like, whole
 from learner.tensors import MicroBatch
 
 T = TypeVar("T")
+_TRIED = 8  # tokens
+_AGREEMENT = 1e-4
 
 
 class PolicyModel:
@@ -30,13 +32,26 @@ class PolicyModel:
     """Whether its weights, adapters apart, are those of the directory it was made of."""
 
     def __init__(self, directory: Path, device: str, *, fused: bool = True) -> None:
-        """`fused`: torch's own norms, which want all in one precision."""
+        """`fused`: torch's own norms, which want all in one precision. Raises ConfigError where the model's logits are
+        not what its output head makes of its hidden states."""
         self._directory = directory
         self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device)
+        self.head = OutputHead(self.model)
+        self._require_its_own_logits()
         if fused:
             fuse_norms(self.model)
         self.model.train()
         self._root = _Root(self.model)
+
+    @torch.no_grad()
+    def _require_its_own_logits(self) -> None:
+        some = min(_TRIED, self.model.config.get_text_config().vocab_size)
+        ids_BT = torch.arange(some, device=self.model.device)[None]
+        hidden_BTD = self.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        own_BTV, found_BTV = self.model(input_ids=ids_BT, use_cache=False).logits, self.head.logits(hidden_BTD)
+        if float((own_BTV - found_BTV).abs().max()) > _AGREEMENT * float(own_BTV.abs().max()):
+            kind = type(self.model).__name__
+            raise ConfigError(f"{self._directory}: {kind} changes its logits in a way that the learner does not know")
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Keep a share of each tensor in each process, and gather layer by layer."""
@@ -64,7 +79,7 @@ class PolicyModel:
 
     @property
     def hidden_size(self) -> int:
-        return int(self.model.config.hidden_size)
+        return int(self.model.config.get_text_config().hidden_size)
 
     @property
     def context_length(self) -> int:
@@ -79,8 +94,7 @@ class PolicyModel:
 
     def score(self, hidden_ND: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(logprobs_N, entropy_N) under each turn's own temperature."""
-        head_VD = self.model.get_output_embeddings().weight
-        return token_logprobs_and_entropy(hidden_ND, head_VD, batch.targets_N, batch.temperature_N)
+        return self.head.score(hidden_ND, batch.targets_N, batch.temperature_N)
 
     def parameters(self) -> list[nn.Parameter]:
         """Those that train."""

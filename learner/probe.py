@@ -14,6 +14,7 @@ from torch import Tensor
 from core.errors import WeightsError
 from core.probes import ProbeRecord, ProbeSet
 from core.weights_digest import digest_of_shards
+from learner.output_head import OutputHead
 from learner.policy_model import PolicyModel
 
 _TEXTS = 16
@@ -60,7 +61,7 @@ def record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> Pro
 
 
 def _record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> ProbeRecord:
-    head_VD = policy.model.get_output_embeddings().weight
+    head_VD = policy.head.weight_VD
     ids_PL = torch.tensor(probe_set.token_ids, device=head_VD.device)
     wanted_PLK = torch.cat([ids_PL[:, 1:, None], torch.tensor(probe_set.choices, device=head_VD.device)], dim=-1)
     parts: list[tuple[Tensor, Tensor]] = []
@@ -68,7 +69,7 @@ def _record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> Pr
         for start in range(0, len(ids_PL), _TEXTS_AT_A_TIME):
             some = slice(start, start + _TEXTS_AT_A_TIME)
             hidden_SLD = policy.model.base_model(input_ids=ids_PL[some], use_cache=False).last_hidden_state
-            parts += _score(hidden_SLD[:, :-1].flatten(0, 1), head_VD, wanted_PLK[some].flatten(0, 1))
+            parts += _score(hidden_SLD[:, :-1].flatten(0, 1), policy.head, wanted_PLK[some].flatten(0, 1))
     found_PLK = torch.cat([found_CK for found_CK, _ in parts]).view(wanted_PLK.shape).tolist()
     entropy_N = torch.cat([entropy_C for _, entropy_C in parts])
     return ProbeRecord(
@@ -83,13 +84,13 @@ def _record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> Pr
     )
 
 
-def _score(hidden_ND: Tensor, head_VD: Tensor, wanted_NK: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _score(hidden_ND: Tensor, head: OutputHead, wanted_NK: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """(log-probabilities of the wanted tokens [C, K], entropy_C), chunk by chunk. One logit that is not finite makes
     its place's entropy NaN."""
-    chunk = max(1, _LOGITS_AT_A_TIME // len(head_VD))
+    chunk = max(1, _LOGITS_AT_A_TIME // len(head.weight_VD))
     for start in range(0, len(hidden_ND), chunk):
         some = slice(start, start + chunk)
-        logp_CV = (hidden_ND[some] @ head_VD.T).float().log_softmax(-1)
+        logp_CV = head.logits(hidden_ND[some]).float().log_softmax(-1)
         yield logp_CV.gather(1, wanted_NK[some]), -(logp_CV.exp() * logp_CV).sum(-1)
 
 

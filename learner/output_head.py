@@ -1,0 +1,64 @@
+"""From hidden states to log-probabilities, as each family of models does it:
+
+    logits = cap * tanh(scale * (W h + b) / cap)
+
+where most have neither bias (GPT-J and Phi do), scale (Cohere multiplies by `logit_scale`, Granite divides by
+`logits_scaling`) nor cap (Gemma 2's `final_logit_softcapping`).
+
+Legend: N sampled tokens, C of them at a time, D hidden size, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from onward_kernels import token_logprobs_and_entropy
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+_LOGITS_AT_A_TIME = 2**24  # 64 MiB
+
+
+class OutputHead:
+    """Of a Hugging Face causal LM, whose weights it reads when asked, since they may be gathered only then."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config.get_text_config()
+        self._model = model
+        self._scale = float(getattr(config, "logit_scale", None) or 1) / float(getattr(config, "logits_scaling", 1))
+        self._cap: float | None = getattr(config, "final_logit_softcapping", None)
+
+    @property
+    def weight_VD(self) -> Tensor:
+        return self._model.get_output_embeddings().weight  # type: ignore[no-any-return]
+
+    @property
+    def _bias_V(self) -> Tensor | None:
+        return getattr(self._model.get_output_embeddings(), "bias", None)
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """[N, V]."""
+        logits_NV = self._scale * nn.functional.linear(hidden_ND, self.weight_VD, self._bias_V)
+        return logits_NV if self._cap is None else self._cap * torch.tanh(logits_NV / self._cap)
+
+    def score(self, hidden_ND: Tensor, targets_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:
+        """(logprobs_N, entropy_N), without all logits at once."""
+        if self._cap is not None:
+            return self._score_in_chunks(hidden_ND, targets_N, temperature_N)
+        weight_VD = self.weight_VD
+        if (bias_V := self._bias_V) is not None:  # one more column, for a hidden state that is always 1
+            weight_VD = torch.cat([weight_VD, bias_V[:, None]], 1)
+            hidden_ND = nn.functional.pad(hidden_ND, (0, 1), value=1.0)
+        if self._scale != 1:
+            hidden_ND = self._scale * hidden_ND
+        return token_logprobs_and_entropy(hidden_ND, weight_VD, targets_N, temperature_N)
+
+    def _score_in_chunks(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
+        size = max(1, _LOGITS_AT_A_TIME // len(self.weight_VD))
+        chunks = zip(*(column_N.split(size) for column_N in columns), strict=True)
+        found = [checkpoint(self._score_plainly, *chunk, use_reentrant=False) for chunk in chunks]
+        logprobs_N, entropy_N = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return logprobs_N, entropy_N
+
+    def _score_plainly(self, hidden_CD: Tensor, targets_C: Tensor, temperature_C: Tensor) -> tuple[Tensor, Tensor]:
+        logp_CV = (self.logits(hidden_CD) / temperature_C[:, None]).log_softmax(1)
+        return logp_CV.gather(1, targets_C[:, None])[:, 0], -(logp_CV.exp() * logp_CV).sum(1)
