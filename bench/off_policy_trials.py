@@ -6,7 +6,7 @@ several distances.
 Users come with contexts; a policy answers in tokens, each a softmax choice; the reward is a user's yes or no, likelier
 the better the tokens, and users differ. The width is compared with that of an on-policy run of the candidate with as
 many users as the logged turns are worth, by the same arithmetic. No interval is stated in trials that are refused; the
-farthest candidate is there to be refused.
+farthest candidate is there to be refused. Predictions are the product's, with contexts as strata.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from bench.table import Row, report
 from learner.off_policy.estimators import off_policy
 from learner.off_policy.jackknife import Estimate, estimate
 from learner.off_policy.overlap import LoggedTurns, kish
+from learner.off_policy.predictions import predictions
 
 TRIALS = 3000
 USERS, USER_TURNS = 400, 5  # on average
 CONTEXTS, TOKENS, CHOICES = 12, 6, 8
 QUALITY, USER_SPREAD = 0.3, 0.15  # how far tokens, and users, move the probability of a yes from 0.5
 YES, NO = 1.0, -0.5
-PREDICTION_ERROR = 0.15  # deviation of the predictions that the doubly robust estimator is given
 DISTANCES = (0.2, 0.4, 0.6, 0.8, 1.0)  # logits' standard deviation between candidate and logged policy
 TOO_FAR = 3.0
 LEAST, MOST = 0.90, 0.99  # share of intervals that must contain the truth
@@ -86,13 +86,9 @@ def speak(world: World, policy: Array, users: int, rng: np.random.Generator) -> 
     places = (context[:, None], np.arange(TOKENS), drawn.sum(2))
     likes = rng.uniform(-USER_SPREAD, USER_SPREAD, users)[user]
     yes = rng.random(len(user)) < 0.5 + QUALITY * world.quality[places].mean(1) + likes
-    predictions = world.accepted(world.logged) + rng.normal(0, PREDICTION_ERROR, CONTEXTS)
-    return LoggedTurns.of(
-        (world.candidate[places] - policy[places]).sum(1),
-        np.where(yes, YES, NO),
-        user,
-        NO + (YES - NO) * predictions[context],
-    )
+    reward = np.where(yes, YES, NO)
+    ratios = (world.candidate[places] - policy[places]).sum(1)
+    return LoggedTurns.of(ratios, reward, user, predictions(reward, context, user))
 
 
 def trial(world: World, rng: np.random.Generator, ended: Ended) -> None:

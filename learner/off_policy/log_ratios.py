@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from learner.off_policy.overlap import LoggedTurns
+from learner.off_policy.predictions import predictions
 from learner.policy_model import PolicyModel
 from learner.scored import ScoredTurn
 from learner.sequences import merge
@@ -14,16 +15,17 @@ from learner.tensors import micro_batches
 
 def logged_turns(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens: int, device: str) -> LoggedTurns:
     """Turns with the latest revision of their reward, each once; those that the candidate was trained on would flatter
-    it. A user's turns, or a session's of nobody, are one cluster. Raises ValueError naming an untrainable turn, whose
-    log-probabilities are not of the distribution that it was sampled from."""
+    it. A user's turns, or a session's of nobody, are one cluster. What a turn is expected to earn is told from other
+    users' of its namespace and workload. Raises ValueError naming an untrainable turn, whose log-probabilities are not
+    of the distribution that it was sampled from."""
     for scored in batch:
         if not scored.turn.trainable:
             raise ValueError(f"{scored.inference_id}: untrainable ({', '.join(scored.turn.untrainable_reasons)})")
-    return LoggedTurns.of(
-        _log_ratios(candidate, batch, max_tokens, device),
-        [scored.reward.value for scored in batch],
-        [f"{scored.turn.namespace}\0{scored.turn.user_id or scored.turn.session_id}" for scored in batch],
-    )
+    rewards = [scored.reward.value for scored in batch]
+    strata = [f"{scored.turn.namespace}\0{scored.turn.workload}" for scored in batch]
+    users = [f"{scored.turn.namespace}\0{scored.turn.user_id or scored.turn.session_id}" for scored in batch]
+    ratios = _log_ratios(candidate, batch, max_tokens, device)
+    return LoggedTurns.of(ratios, rewards, users, predictions(rewards, strata, users))
 
 
 def _log_ratios(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens: int, device: str) -> np.ndarray:
