@@ -1,8 +1,10 @@
 """The evaluation gate: refuse a candidate, hold it for a person, or let it pass, and say why.
 
 refuse   shown to be worse than the live version, over all cases and not within the margin, or in a group of them
-hold     some case could not run, or the cases cannot tell: too few of them for the margin, as a rule
-pass     shown to be no worse than by the margin; for one of 5% that takes 31 cases at least, all alike
+hold     some case could not run; or half of a group is lost, in too few cases to show it; or the cases cannot tell: too
+         few of them for the margin, as a rule
+pass     shown to be no worse than by the margin; for one of 5% that takes 31 cases at least, all alike; groups that are
+         too small to refuse anything are named
 """
 
 import asyncio
@@ -14,7 +16,8 @@ from serving.evals.cases import Suite
 from serving.evals.comparison import Difference, Pair, by_group, cases_needed, difference, paired, power
 from serving.evals.run import Answer, CaseResult, Limits, run_suite, unscored
 
-_NAMED = 5  # cases, in a text
+_NAMED = 5  # cases or groups, in a text
+_HALF = 0.5  # of a group, lost on balance: nobody would call it the same, however few its cases are
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,10 @@ def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: B
     if not pairs:
         return Verdict("hold", f"no case ran on both sides: {_some(missing)}", {"unscored": len(missing)}, missing)
     found = difference(pairs, bounds.alpha)
-    action, why = _decided(found, _forgotten(pairs, bounds), missing, bounds)
+    groups, lost = _groups(pairs, bounds), _lost(pairs)
+    action, why = _decided(found, groups, missing, bounds)
+    why += _beyond_proof(pairs, groups, bounds) if action != "refuse" else ""
+    why += f"; lost: {_first(lost)}" if lost and action != "pass" else ""
     figures = {
         "cases": found.cases,
         "effective_cases": found.effective,
@@ -72,20 +78,21 @@ def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: B
         "power": power(found, bounds.margin, bounds.alpha),
         "cases_needed": cases_needed(found.spread, bounds.margin, bounds.alpha, bounds.power),
     }
-    return Verdict(action, why, figures, missing, _lost(pairs))
+    return Verdict(action, why, figures, missing, lost)
 
 
 def _decided(
-    found: Difference, forgotten: Mapping[str, Difference], missing: Mapping[str, str], bounds: Bounds
+    found: Difference, groups: Mapping[str, Difference], missing: Mapping[str, str], bounds: Bounds
 ) -> tuple[Literal["refuse", "hold", "pass"], str]:
     said = f"{found.candidate:.1%} of {found.cases} cases right against {found.live:.1%}, {_within(found)}"
     if found.high < 0 and found.low <= -bounds.margin:
         return "refuse", f"worse: {said}"
-    if forgotten:
-        worse = ", ".join(f"{name!r} ({_within(group)})" for name, group in forgotten.items())
-        return "refuse", f"worse in group {worse}; in all {said}"
+    if forgotten := {name: group for name, group in groups.items() if group.high < 0}:
+        return "refuse", f"worse in group {_each(forgotten)}; in all {said}"
     if missing:
         return "hold", f"{len(missing)} answers could not be had or checked ({_some(missing)}); of the others {said}"
+    if halved := {name: group for name, group in groups.items() if group.estimate <= -_HALF}:
+        return "hold", f"half or more is lost of group {_each(halved)}, too few cases to be sure; in all {said}"
     if found.low > -bounds.margin:
         return "pass", f"no worse by {bounds.margin:.1%}: {said}"
     chance = power(found, bounds.margin, bounds.alpha)
@@ -96,10 +103,19 @@ def _decided(
     )
 
 
-def _forgotten(pairs: Sequence[Pair], bounds: Bounds) -> dict[str, Difference]:
-    """Groups in which it is shown to be worse. One alone is the whole, and has been judged."""
+def _groups(pairs: Sequence[Pair], bounds: Bounds) -> Mapping[str, Difference]:
+    """One alone is the whole, and has been judged."""
     groups = by_group(pairs, bounds.alpha)
-    return {name: found for name, found in groups.items() if found.high < 0} if len(groups) > 1 else {}
+    return groups if len(groups) > 1 else {}
+
+
+def _beyond_proof(pairs: Sequence[Pair], groups: Mapping[str, Difference], bounds: Bounds) -> str:
+    """Names the groups that could not be shown to be worse even if the live version did all of it and the candidate
+    nothing."""
+    all_lost = _groups([replace(pair, candidate=0.0, live=1.0) for pair in pairs], bounds)
+    small = [name for name, worst in all_lost.items() if worst.high >= 0]
+    named = _first([f"{name!r} ({groups[name].cases}, {groups[name].estimate:+.1%})" for name in small])
+    return f"; too few cases to refuse it by, were all of them lost: group {named}" if small else ""
 
 
 def _lost(pairs: Sequence[Pair]) -> list[str]:
@@ -111,6 +127,14 @@ def _within(found: Difference) -> str:
     return f"{found.estimate:+.1%}, within [{found.low:+.1%}, {found.high:+.1%}]"
 
 
+def _each(groups: Mapping[str, Difference]) -> str:
+    return ", ".join(f"{name!r} ({_within(group)})" for name, group in groups.items())
+
+
 def _some(missing: Mapping[str, str]) -> str:
-    named = [f"{name}: {why}" for name, why in list(missing.items())[:_NAMED]]
-    return "; ".join(named) + (f"; and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+    return _first([f"{name}: {why}" for name, why in missing.items()], "; ")
+
+
+def _first(names: Sequence[str], between: str = ", ") -> str:
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return between.join([*names[:_NAMED], *more])

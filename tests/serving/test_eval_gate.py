@@ -94,15 +94,21 @@ def test_a_verdict_reads_well() -> None:
     right, wrong = [1.0] * 60 + [0.0] * 40, [1.0] * 30 + [0.0] * 70
     worse = judge(results(wrong), results(right), BOUNDS)
     assert worse.action == "refuse"
-    assert worse.why == "worse: 30.0% of 100 cases right against 60.0%, -30.0%, within [-37.0%, -21.8%]"
+    assert worse.why == (
+        "worse: 30.0% of 100 cases right against 60.0%, -30.0%, within [-37.0%, -21.8%]; lost: all 30, all 31, "
+        "all 32, all 33, all 34, and 25 more"
+    )
     assert worse.lost == [f"all {n}" for n in range(30, 60)]
     same = judge(results([1.0, 0.0] * 20), results([0.0, 1.0] * 20), BOUNDS)
     assert same.action == "hold"
     assert same.why == (
         "not shown to be no worse by 5.0%: 50.0% of 40 cases right against 50.0%, +0.0%, within [-25.1%, +25.1%]; of "
-        "an equal one these cases show it in 9% of trials, 2415 would in 80%"
+        "an equal one these cases show it in 9% of trials, 2415 would in 80%; lost: all 1, all 3, all 5, "
+        "all 7, all 9, and 15 more"
     )
-    assert judge(results(right), results(wrong), BOUNDS).why.startswith("no worse by 5.0%: 60.0% of 100 cases right")
+    better = judge(results([*right[:-1], 0.0]), results([*wrong[:-1], 1.0]), BOUNDS)
+    assert better.why == "no worse by 5.0%: 60.0% of 100 cases right against 31.0%, +29.0%, within [+20.6%, +36.3%]"
+    assert better.lost == ["all 99"], "known, but one among many won is not what the verdict is about"
 
 
 def test_a_case_that_could_not_run_keeps_it_from_passing() -> None:
@@ -133,6 +139,40 @@ def test_forgetting_one_thing_is_not_outweighed_by_all_else() -> None:
     assert found.why.startswith("worse in group 'sql' (-50.0%, within [")
     assert found.figures["low"] > -BOUNDS.margin
     assert found.lost == [f"sql {n}" for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("few", "lost", "others", "action", "said"),
+    [
+        (2, 2, 1, "hold", "half or more is lost of group 'few' (-100.0%, within ["),
+        (3, 3, 4, "hold", "half or more is lost of group 'few' (-100.0%, within ["),
+        (4, 2, 4, "hold", "half or more is lost of group 'few' (-50.0%, within ["),
+        (4, 4, 4, "refuse", "worse in group 'few'"),
+        (3, 1, 4, "pass", "; too few cases to refuse it by, were all of them lost: group 'few' (3, -33.3%)"),
+        (2, 0, 1, "pass", "; too few cases to refuse it by, were all of them lost: group 'few' (2, +0.0%)"),
+        (4, 0, 1, "pass", "no worse by 5.0%"),
+    ],
+)
+def test_a_group_too_small_to_tell_does_not_pass_in_silence(
+    few: int, lost: int, others: int, action: str, said: str
+) -> None:
+    rest = [one for n in range(others) for one in results([1.0] * 60, f"other {n}")]
+    found = judge(
+        results([0.0] * lost + [1.0] * (few - lost), "few") + rest, results([1.0] * few, "few") + rest, BOUNDS
+    )
+    assert found.action == action, found.why
+    assert said in found.why
+    assert ("too few cases to refuse it by" in found.why) == (action != "refuse" and few < 4)
+    named = "; lost: " + ", ".join(f"few {n}" for n in range(lost))
+    assert found.why.endswith(named) == (action != "pass")
+    assert found.lost == [f"few {n}" for n in range(lost)]
+
+
+def test_what_was_won_in_a_small_group_outweighs_what_was_lost() -> None:
+    rest = results([1.0] * 60, "other")
+    found = judge(results([0.0, 1.0], "few") + rest, results([1.0, 0.0], "few") + rest, BOUNDS)
+    assert found.action == "pass"
+    assert "group 'few' (2, +0.0%)" in found.why
 
 
 def answers(rng: np.random.Generator, live: list[float], loss: float, regain: float) -> list[float | None]:
