@@ -11,8 +11,8 @@ clipped
 dr
     mean v + sum w (r - q) / sum w: predictions v of what the candidate earns, mended by how far the rewards are from
     the predictions q (Dudík, Langford & Li 2011, arXiv 1103.4601; weights that sum to 1: Thomas & Brunskill 2016,
-    arXiv 1604.00923). Poor predictions cost width and nothing else. Those of `predictions` know the situation and not the
-    answer: then v = q.
+    arXiv 1604.00923). Poor predictions cost width and nothing else. Those of `predictions` know the situation, not
+    the answer: then v = q.
 
 Written here because no library that has them is kept: obp, vw-estimators and scope-rl had their last releases in 2023.
 """
