@@ -109,10 +109,18 @@ def load_settings(file: Path | None, environment: Mapping[str, str] = os.environ
         if name.startswith(PREFIX) and name not in NOT_SETTINGS:
             _place(values, name.removeprefix(PREFIX).lower().split("__"), _parse(text))
     try:
-        return Settings.model_validate(values)
+        return _kept_out(Settings.model_validate(values))
     except ValidationError as error:
         lines = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise ConfigError("settings: " + "; ".join(lines)) from error
+
+
+def _kept_out(settings: Settings) -> Settings:
+    """What versions are asked before users have them is not learned by heart, unless another suite is kept out."""
+    suite, learner = settings.release.evals.suite, settings.learner
+    if suite is None or learner.keep_out is not None:
+        return settings
+    return settings.model_copy(update={"learner": learner.model_copy(update={"keep_out": suite})})
 
 
 def _place(values: dict[str, Any], path: list[str], value: Any) -> None:

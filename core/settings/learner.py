@@ -138,7 +138,8 @@ class LearnerSettings(Section):
     share_repeats: bool = False
     """Whether turns of one user in an update with the same prompt and answer count as one together."""
     keep_out: Path | None = None
-    """A suite of eval cases: turns whose answers resemble the solution of one do not train, and are counted."""
+    """A suite of eval cases: turns whose answers resemble the solution of one do not train, and are counted. None: that
+    of `release.evals.suite`, where there is one."""
     max_lead: int = Field(default=2, ge=1)
     """Most versions ahead of the live one; then turns accumulate."""
     keep_checkpoints: int = Field(default=8, ge=2)

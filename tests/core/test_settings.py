@@ -99,3 +99,19 @@ def test_every_stage_refuses_what_it_does_not_know() -> None:
         if isinstance(field.default, BaseModel):
             assert field.default.model_config.get("extra") == "forbid"
             assert field.default.model_config.get("frozen") is True
+
+
+@pytest.mark.parametrize(
+    ("environment", "kept_out"),
+    [
+        ({}, None),
+        ({"ONWARD_RELEASE__EVALS__SUITE": "asked"}, Path("asked")),
+        ({"ONWARD_RELEASE__EVALS__SUITE": "asked", "ONWARD_LEARNER__KEEP_OUT": "other"}, Path("other")),
+        ({"ONWARD_LEARNER__KEEP_OUT": "other"}, Path("other")),
+    ],
+)
+def test_the_suite_that_versions_are_asked_is_kept_out_of_training(
+    environment: dict[str, str], kept_out: Path | None
+) -> None:
+    settings = load_settings(None, {**environment, "ONWARD_LEARNER__SEED": "3"})
+    assert (settings.learner.keep_out, settings.learner.seed) == (kept_out, 3)
