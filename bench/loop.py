@@ -27,13 +27,13 @@ from bench.table import RESULTS, Row, report
 RUNS = RESULTS / "loop_runs.json"
 WAYS = {
     DEFAULT: "value",
+    "batch, whitened": "batch",
+    "leave one out": "leave_one_out",
     "moving average": "ema",
     "beta tracker": "beta",
-    "batch, whitened": "batch",
     "batch, centred": "centre",
-    "leave one out": "leave_one_out",
 }
-"""`learner.advantage` of each."""
+"""`learner.advantage` of each, the three of the least regret first."""
 Runs = dict[str, list[float]]  # true quality, window by window
 
 
