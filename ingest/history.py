@@ -37,7 +37,8 @@ class History:
         self._ends = {source: log.end(source) for source in self._sources}
         self._done = dict.fromkeys(self._sources, 0)
         self.missing = 0
-        """Records that the last reading found in neither, where all was asked for."""
+        """Records that the last reading found in neither: of a period, in the midst of what it found in the log; of one
+        namespace it cannot be said."""
 
     @property
     def share(self) -> float:
@@ -51,19 +52,21 @@ class History:
         for records in read_whole(self._log, self._topic, self._starts(), self._ends):
             for record in records:
                 if record.offset > done[record.source]:  # the log has it no longer, or does since it was asked
-                    yield from self._from_archive(record.source, done[record.source], record.offset)
+                    counts = not self._is_part or (done[record.source] > 0 and self._is_of_time(record))
+                    yield from self._from_archive(record.source, done[record.source], record.offset, counts)
                 done[record.source] = record.offset + 1
             yield self._chosen(records)
         for source, offset in done.items():
             if offset < self._ends[source]:
-                yield from self._from_archive(source, offset, self._ends[source])
+                yield from self._from_archive(source, offset, self._ends[source], not self._is_part)
 
     def _starts(self) -> dict[TopicPartition, int]:
         if self._begin is None:
             return {source: self._log.earliest(source) for source in self._sources}
         return {source: self._log.offset_at(source, self._begin) for source in self._sources}
 
-    def _from_archive(self, source: TopicPartition, start: int, end: int) -> Iterator[list[Record]]:
+    def _from_archive(self, source: TopicPartition, start: int, end: int, counts: bool) -> Iterator[list[Record]]:
+        """`counts`: whether what is not there either is missing."""
         found = 0
         for stretch, files in stretches(self._files()).items():
             if stretch.partition == source.partition and stretch.start < end and stretch.end > start:
@@ -74,7 +77,7 @@ class History:
                     found += len(records)
                     self._done[source] = records[-1].offset + 1
                     yield self._chosen(records)
-        if found < end - start and not self._is_part:
+        if found < end - start and counts and self._namespace is None:
             missing = end - start - found
             self.missing += missing
             logger.warning("%s: %d records before offset %d are neither in log nor archive", source, missing, end)
@@ -95,8 +98,10 @@ class History:
         return [record for record in records if self._wants(record)]
 
     def _wants(self, record: Record) -> bool:
+        of_namespace = self._namespace is None or namespace_of(record.event) == self._namespace
+        return of_namespace and self._is_of_time(record)
+
+    def _is_of_time(self, record: Record) -> bool:
         if self._begin is not None and record.appended_at < self._begin:
             return False
-        if self._end is not None and record.appended_at >= self._end:
-            return False
-        return self._namespace is None or namespace_of(record.event) == self._namespace
+        return self._end is None or record.appended_at < self._end

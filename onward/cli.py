@@ -12,7 +12,7 @@ from onward.dead_letter_commands import dead_letters
 from onward.eval_commands import evals, propose
 from onward.judge_commands import judge
 from onward.midtrain_command import midtrain
-from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, From, Set, To, overrides_of
+from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, From, Set, To, overrides_of, overrides_of_learner
 
 app = App(name="onward", help="Serve an open-weight model to a product and keep it learning from what users do.")
 
@@ -278,6 +278,7 @@ def replay(
     *,
     out: Path,
     spec: Path | None = None,
+    learner: Annotated[Path | None, Parameter(help="A TOML file with another [learner] section.")] = None,
     seed: int | None = None,
     from_: From = None,
     to: To = None,
@@ -285,10 +286,12 @@ def replay(
     set_: Set = None,
 ) -> None:
     """Score and train again from a directory's log and archive, from the anchor, into OUT: a candidate, report.json and
-    report.png of what was learned; prints the digests. `--set learner.advantage=ema` tries another learner."""
+    report.png of what was learned; prints the digests. `--learner FILE` tries another learner; `--set
+    learner.advantage=ema`, too, and wins over it."""
     from onward.replay import replay_log
 
-    print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides_of(set_), holdout), indent=2))
+    overrides = overrides_of_learner(learner) | overrides_of(set_)
+    print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides, holdout), indent=2))
 
 
 @app.command

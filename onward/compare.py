@@ -11,6 +11,7 @@ from onward.replay_report import read
 
 _TAIL = 10  # updates whose mean stands for the end
 _FIGURES = ("reward", "kl", "entropy", "ratio", "truncated", "kept_share", "divergence", "gradient_norm")
+_SAME = ("from", "to", "missing", "spec", "holdout", "rewards_digest", "weights_digest")
 
 
 def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict[str, Any]:
@@ -18,9 +19,7 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
     `refused`: why users held out tell nothing. Raises ConfigError where either is no replay."""
     a, b = read(first), read(second)
     compared = {
-        "same": {
-            name: a[name] == b[name] for name in ("from", "to", "spec", "holdout", "rewards_digest", "weights_digest")
-        },
+        "same": {name: a[name] == b[name] for name in _SAME},
         "refused": tuple((report["held_out"] or {}).get("refused") for report in (a, b)),
         "settings": dict(_different(a["learner"], b["learner"])),
         "figures": dict(_figures(a, b)),
@@ -78,6 +77,8 @@ def _show(console: Console, compared: dict[str, Any], names: tuple[str, str]) ->
     same = compared["same"]
     period = same["from"] and same["to"]
     console.print("the same records" if period else "[yellow]other records[/]: figures of rewards do not compare")
+    if not same["missing"]:
+        console.print("[yellow]records are missing[/] of the one that are not of the other")
     if not same["spec"]:
         console.print("[yellow]other reward specs[/]: rewards are not in the same measure")
     if same["weights_digest"]:

@@ -1,5 +1,7 @@
 """What commands have in common: their arguments, and how settings are given with them."""
 
+import json
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -25,3 +27,22 @@ def overrides_of(assignments: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--set {assignment}: want SECTION.NAME=VALUE")
         overrides["ONWARD_" + name.upper().replace(".", "__")] = value
     return overrides
+
+
+def overrides_of_learner(file: Path | None) -> dict[str, str]:
+    """A file's [learner] section, in the environment's words. Raises ConfigError."""
+    if file is None:
+        return {}
+    try:
+        content = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    for name in content.keys() - {"learner"}:
+        raise ConfigError(f"{file}: [{name}]: want [learner] alone")
+    learner = content.get("learner")
+    if not isinstance(learner, dict):
+        raise ConfigError(f"{file}: want a [learner] section")
+    return {
+        f"ONWARD_LEARNER__{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in learner.items()
+    }

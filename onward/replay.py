@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.progress import Progress
 
 from core.clock import ManualClock
@@ -20,6 +21,7 @@ from core.ids import Version
 from core.reward_spec import load_reward_spec
 from core.settings import LearnerSettings
 from core.store import policies
+from core.weights_digest import digest_of_shards
 from learner.probe import probe_of_model
 from learner.stage import Learner
 from onward.held_out import judge, split
@@ -44,7 +46,7 @@ def replay_log(
     """What was logged from `begin` to before `end`. `spec`, `seed` and what `overrides` leaves open default to the
     directory's own. `holdout`: the share of users that the candidate does not learn from, and is judged by. What was
     learned, update by update, goes into report.json and report.png of `out`. Raises ConfigError when `out` is in use
-    already, or naming the option at fault."""
+    already, where another model spoke, or naming the option at fault."""
     require_directory(directory)
     if not 0 <= holdout < 1:
         raise ConfigError(f"--holdout {holdout:g}: want a share from 0 to below 1")
@@ -52,6 +54,7 @@ def replay_log(
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: not empty")
     with closing(open_foundation(directory, overrides or {})) as source:
+        _require_the_model_that_spoke(source)
         settings = source.settings.learner
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
@@ -72,6 +75,19 @@ def replay_log(
     write(report, out)
     draw(report, out / "report.png")
     return summary(report)
+
+
+def _require_the_model_that_spoke(source: Foundation) -> None:
+    """As far as the directory knows what its first version was; a log alone does not say."""
+    with source.store.read() as connection:
+        versions = policies.list_versions(connection)
+        first = policies.get_policy(connection, versions[0]) if versions else None
+    ours = digest_of_shards(sorted(source.model.glob("*.safetensors")))
+    if first is not None and first.digest != ours:
+        raise ConfigError(
+            f"{source.layout.root}: its turns are of versions of other weights ({first.digest}) than those of "
+            f"serving.model, {source.model} ({ours})"
+        )
 
 
 def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> dict[str, int]:
@@ -100,7 +116,7 @@ def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settin
         load_renderer(source.model).tokenizer_digest,
     )
     try:
-        with Progress() as progress:
+        with Progress(console=Console(stderr=True)) as progress:
             task = progress.add_task("learn", total=len(rewards))
             for start in range(0, len(rewards), settings.min_turns):
                 part = rewards[start : start + settings.min_turns]

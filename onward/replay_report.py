@@ -23,7 +23,7 @@ from onward.wiring import Foundation
 
 logger = logging.getLogger(__name__)
 FILE = "report.json"
-_SUMMARY = ("rewards", "rewards_digest", "version", "weights_digest", "weights", "left_out")
+_SUMMARY = ("rewards", "rewards_digest", "version", "weights_digest", "weights", "left_out", "missing")
 _DRAWN = {
     "reward": "mean reward of the batch",
     "kl": "KL to the anchor (k3)",

@@ -1,5 +1,6 @@
 """A service's past: turns really sampled, what users said of them, and where their records are now."""
 
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -7,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from logged_world import START, make_turn
+from safetensors.torch import load_file, save_file
 
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import OutcomeId
@@ -14,6 +16,7 @@ from core.ports import TopicPartition
 from core.store.database import to_micros
 from core.store.offsets import put_offset
 from onward.history import keep_once
+from onward.layout import SHIPPED_MODEL
 from onward.wiring import open_foundation
 
 COUNT = 24  # turns
@@ -79,3 +82,11 @@ def archive(directory: Path) -> dict[str, int]:
 
 
 __all__ = ["ALL", "START", "append", "archive", "past"]
+
+
+def another_model(directory: Path) -> Path:
+    model = directory / "model"
+    shutil.copytree(SHIPPED_MODEL, model)
+    tensors = {name: tensor + 0.01 for name, tensor in load_file(model / "model.safetensors").items()}
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    return model

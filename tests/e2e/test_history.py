@@ -6,21 +6,27 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from kept_world import ALL, COUNT, LATE, MIDDLE, START, append, archive, past
+from kept_world import ALL, COUNT, LATE, MIDDLE, START, another_model, append, archive, past
 
 from core.errors import ConfigError
-from core.events import Completion, Event
+from core.events import Completion, Event, Topic
+from learner.probe import probe_of_model
+from onward.cli import app
 from onward.compare import compare_replays
 from onward.export import export
 from onward.history import keep_once
+from onward.options import overrides_of_learner
 from onward.replay import replay_log
 from onward.rescore import compare_specs
+from onward.wiring import open_foundation
+from serving.releases import ensure_anchor
 
 EARLY = (START - timedelta(days=1)).isoformat()
 
@@ -128,6 +134,62 @@ def test_what_another_model_said_is_counted_and_teaches_nothing(tmp_path: Path) 
     report = replay_log(tmp_path / "log", tmp_path / "out", None, None)
     assert report["version"] == 1, "nothing was learned"
     assert report["left_out"] == {"other_tokenizer": COUNT}
+
+
+def test_what_versions_of_another_model_said_is_refused_by_digest(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    append(directory, past(COUNT))
+    with closing(open_foundation(directory)) as made:
+        recorded = partial(probe_of_model, device="cpu")
+        ensure_anchor(made.store, made.log, made.weights, made.blobs, made.model, "tiny", recorded)
+    other = {"ONWARD_SERVING__MODEL": str(another_model(tmp_path))}
+    with pytest.raises(ConfigError, match=r"log: its turns are of versions of other weights .* than those of serving"):
+        replay_log(directory, tmp_path / "refused", None, None, overrides=other)
+    assert not (tmp_path / "refused").exists()
+    assert replay_log(directory, tmp_path / "out", None, None)["version"] > 1
+
+
+def test_another_learner_comes_from_a_file(directories: dict[str, Path], tmp_path: Path) -> None:
+    file, out = tmp_path / "other.toml", tmp_path / "out"
+    file.write_text('[learner]\nadvantage = "ema"\nseed = 7\nlora_targets = ["q_proj"]\nlate_max_age_s = 5.5\n')
+    app(
+        ["replay", str(directories["log"]), "--out", str(out), "--learner", str(file), "--set", "learner.seed=8"],
+        result_action="return_value",
+    )
+    learner = json.loads((out / "report.json").read_text())["learner"]
+    wanted = {"advantage": "ema", "seed": 8, "lora_targets": ["q_proj"], "late_max_age_s": 5.5}
+    assert {name: learner[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[learner]\nadvantage = ema", r"other\.toml: .*line 2"),
+        ("[learner]\nspeed = 3", r"learner\.speed"),
+        ("[serving]\nport = 3", r"other\.toml: \[serving\]: want \[learner\] alone"),
+        ("learner = 3", r"other\.toml: want a \[learner\] section"),
+    ],
+)
+def test_a_file_that_is_no_learner_is_refused(
+    directories: dict[str, Path], tmp_path: Path, text: str, why: str
+) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=why):
+        replay_log(directories["log"], tmp_path / "out", None, None, overrides=overrides_of_learner(file))
+
+
+@pytest.mark.parametrize("times", [(None, None), (EARLY, None), (EARLY, LATE)], ids=["all", "from", "both"])
+def test_a_gap_in_the_log_is_counted(tmp_path: Path, times: tuple[str | None, str | None]) -> None:
+    append(tmp_path / "log", past(COUNT))
+    whole = replay_log(tmp_path / "log", tmp_path / "whole", None, None, *times)
+    with closing(sqlite3.connect(tmp_path / "log" / "log.db")) as connection:
+        gone = "DELETE FROM records WHERE topic = ? AND partition = 0 AND record_offset IN (3, 4, 5)"
+        assert connection.execute(gone, (Topic.TURNS,)).rowcount == 3
+        connection.commit()
+    holed = replay_log(tmp_path / "log", tmp_path / "holed", None, None, *times)
+    assert (whole["missing"], holed["missing"]) == (0, 3)
+    assert compare_replays(tmp_path / "whole", tmp_path / "holed")["same"]["missing"] is False
 
 
 def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str, Path], tmp_path: Path) -> None:

@@ -1,18 +1,15 @@
 """What was learned offline reaches users: judged beside what they have, released, or kept for a person."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_world import append, past
-from safetensors.torch import load_file, save_file
+from kept_world import another_model, append, past
 from service_tree import Service, wait_for
 
 from core.errors import ConfigError
 from core.events import PolicyVersion
-from onward.layout import SHIPPED_MODEL
 from onward.propose import propose
 from onward.replay import replay_log
 from serving.evals.gate import Bounds
@@ -115,11 +112,3 @@ def test_what_cannot_be_proposed_says_why_and_leaves_nothing(service: Service, r
     with pytest.raises(ConfigError, match="alien: it began from other weights"):
         hand_over(tmp_path / "alien", service, None)
     assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
-
-
-def another_model(directory: Path) -> Path:
-    model = directory / "model"
-    shutil.copytree(SHIPPED_MODEL, model)
-    tensors = {name: tensor + 0.01 for name, tensor in load_file(model / "model.safetensors").items()}
-    save_file(tensors, model / "model.safetensors", {"format": "pt"})
-    return model

@@ -18,7 +18,7 @@ def replay(directory: Path, out: Path, *options: str) -> Any:
     command = [sys.executable, "-m", "onward", "replay", str(directory), "--out", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout[done.stdout.index("{") :])
+    return json.loads(done.stdout)
 
 
 def test_twice_the_same_and_otherwise_not(make_service: MakeService, tmp_path: Path) -> None:
