@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
-from core.events import Completion, LogprobSpace, Release, Reward, Sampling, Topic, VersionSpan
+from core.events import Completion, LogprobSpace, PolicyVersion, Release, Reward, Sampling, Topic, VersionSpan
 from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version, new_inference_id
 from core.probes import ProbeRecord
 from core.settings import LearnerSettings
@@ -204,3 +204,21 @@ def settle(learner: Learner) -> None:
 
 def manifests(world: World) -> list[Manifest]:
     return [decode(world.blobs.get(path)) for path in world.blobs.list("manifests/")]
+
+
+def lineage_of_newest(world: World) -> list[Manifest]:
+    """From the anchor's first child."""
+    by_version = {one.version: one for one in manifests(world)}
+    version, lineage = max(by_version), []
+    while version in by_version:
+        lineage.insert(0, by_version[version])
+        version = by_version[version].parent
+    return lineage
+
+
+def publications(world: World) -> list[Version]:
+    """What the log says was published, as often as it says it."""
+    consumer = world.log.consumer("test", [Topic.POLICIES])
+    records = consumer.poll(1000, 0.0)
+    consumer.close()
+    return [record.event.version for record in records if isinstance(record.event, PolicyVersion)]

@@ -1,12 +1,7 @@
 """Checkpoints: whole or not there; and what becomes of a learner that dies between any two steps."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +9,21 @@ import msgspec
 import pytest
 import torch
 from blake3 import blake3
-from logged_world import MODEL, START, World, logged_past, settle
+from logged_world import MODEL, START, World, lineage_of_newest, logged_past, manifests, publications, settle
 
 import learner.checkpoint
 import learner.publish
 import learner.stage
 from core.errors import CheckpointError
-from core.events import PolicyVersion, Topic
+from core.events import PolicyVersion
 from core.ids import Version
 from core.ports import WeightsRef
 from core.probes import get_probe
 from core.settings import LearnerSettings
 from core.store import policies, turns
 from core.weights_digest import digest_of_shards
-from learner import manifest
 from learner.checkpoint import FORMAT, Checkpoints, Meta, contents, restore
-from learner.manifest import Manifest, batch_of, prove_exactly_once
+from learner.manifest import batch_of, prove_exactly_once
 from learner.state import LearnerState, make_state
 from learner.update import update
 
@@ -40,20 +34,6 @@ FILES = ("model.safetensors", "state.pt", "manifest.msgpack.zst", "meta.msgpack"
 
 class Died(Exception):
     """Stands for the power cord."""
-
-
-def manifests(world: World) -> list[Manifest]:
-    return [manifest.decode(world.blobs.get(path)) for path in world.blobs.list("manifests/")]
-
-
-def lineage_of_newest(world: World) -> list[Manifest]:
-    """From the anchor's first child."""
-    by_version = {one.version: one for one in manifests(world)}
-    version, lineage = max(by_version), []
-    while version in by_version:
-        lineage.insert(0, by_version[version])
-        version = by_version[version].parent
-    return lineage
 
 
 def trained(world: World, batches: int) -> None:
@@ -232,14 +212,6 @@ def test_the_manifests_alone_make_the_same_weights(make_world: MakeWorld) -> Non
 # ----------------------------------------------------------------------------------------------- crashes
 
 
-def publications(world: World) -> list[Version]:
-    """What the log says was published, as often as it says it."""
-    consumer = world.log.consumer("test", [Topic.POLICIES])
-    records = consumer.poll(1000, 0.0)
-    consumer.close()
-    return [record.event.version for record in records if isinstance(record.event, PolicyVersion)]
-
-
 STEPS = (
     *("allocate", "save weights", "save state", "sync", "rename"),
     *("publish weights", "put manifest", "put probe", "put policy", "tell", "commit"),
@@ -329,87 +301,3 @@ def test_a_crash_changes_no_bit(make_world: MakeWorld, monkeypatch: pytest.Monke
             known = [policy for policy, _ in policies.list_policies(connection, 10)]
         digests.append([(policy.digest, get_probe(world.blobs, policy.version)) for policy in known])
     assert digests[0] == digests[1]
-
-
-_LEARNERS = """
-import os
-import sys
-from datetime import timedelta
-from pathlib import Path
-from logged_world import START, World
-from core.blobs import FsspecBlobs
-from core.clock import ManualClock
-from core.store import open_sqlite
-from ingest.sqlite_log import SqliteEventLog
-from serving.weights import BlobWeights
-
-def run(directory):
-    blobs = FsspecBlobs(directory / "blobs")
-    log, store = SqliteEventLog(directory / "log.db", 2, 0.01), open_sqlite(directory / "store.db")
-    world = World(directory, log, store, blobs, BlobWeights(blobs), ManualClock(START + timedelta(days=1)))
-    learner = world.learner(batch_turns=4, min_turns=2, keep_checkpoints=2, backlog_turns=5000)
-    while learner.step(0.0):
-        pass
-
-for line in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        run(Path(line.strip()))
-        os._exit(0)
-    print(pid, flush=True)
-    print(os.waitpid(pid, 0)[1], flush=True)
-"""
-
-
-@pytest.fixture
-def learners() -> Iterator["subprocess.Popen[str]"]:
-    """A process that starts a learner, as a process of its own, on each directory that it is told of; it says the pid,
-    and later the status it ended with. So torch is imported once."""
-    here = Path(__file__).resolve()
-    paths = os.pathsep.join([str(here.parent), str(here.parents[2]), str(here.parents[2] / "kernels")])
-    process = subprocess.Popen(
-        [sys.executable, "-c", _LEARNERS],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield process
-
-
-def kill_at_work(learners: "subprocess.Popen[str]", world: World, manifests: int) -> None:
-    """SIGKILL once so many more manifests are there."""
-    assert learners.stdin is not None
-    assert learners.stdout is not None
-    target = len(world.blobs.list("manifests/")) + manifests
-    learners.stdin.write(f"{world.directory}\n")
-    learners.stdin.flush()
-    pid = int(learners.stdout.readline())
-    while len(world.blobs.list("manifests/")) < target:
-        os.kill(pid, 0)  # fails when it is gone
-        time.sleep(0.002)
-    os.kill(pid, signal.SIGKILL)
-    assert int(learners.stdout.readline()) == signal.SIGKILL, "it was to be killed at work"
-
-
-def test_killed_again_and_again_it_uses_everything_once(
-    make_world: MakeWorld, learners: "subprocess.Popen[str]"
-) -> None:
-    world = make_world("a")
-    past = [pair for seed in range(4) for pair in logged_past(24, seed=seed)]
-    world.tell(*past)
-    for more in (1, 4, 2, 6):
-        kill_at_work(learners, world, more)
-    last = world.learner(batch_turns=4, min_turns=2, keep_checkpoints=2, backlog_turns=5000)
-    settle(last)
-    last.close()
-    lineage = lineage_of_newest(world)
-    assert len(lineage) == len(manifests(world)) == len(past) // 4
-    prove_exactly_once(lineage)
-    used = [(record.inference_id, record.revision) for made in lineage for record in made.turns]
-    assert len(used) == len(set(used))
-    assert set(used) == {(reward.inference_id, reward.revision) for _, reward in past}
-    versions = [made.version for made in lineage]
-    assert versions == sorted(versions)
-    assert set(versions) <= set(publications(world))
