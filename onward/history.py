@@ -1,9 +1,11 @@
 """The past for commands: `onward archive --once`, and what `export`, `replay` and `midtrain` read."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+
+from rich.progress import Progress
 
 from core.errors import ConfigError, LogUnavailable
 from core.events import Completion, Outcome, SessionEnded, Topic
@@ -42,10 +44,19 @@ def open_history(
     return History(foundation.log, archive, topic, begin, end, namespace)
 
 
-def span(history: History, directory: Path) -> tuple[datetime, datetime]:
+def watched(history: History, progress: Progress, name: str) -> Iterator[list[Record]]:
+    """Its records, while a bar shows how much of them was read."""
+    task = progress.add_task(name, total=1.0)
+    for records in history.read():
+        yield records
+        progress.update(task, completed=history.share)
+    progress.update(task, completed=1.0)
+
+
+def span(batches: Iterable[list[Record]], directory: Path) -> tuple[datetime, datetime]:
     """Event times of the first and the last turn or outcome. Raises ConfigError where there is none."""
     ends: set[datetime] = set()
-    for records in history.read():
+    for records in batches:
         seen = ends.union(moment for record in records if (moment := _event_time(record)) is not None)
         ends = {min(seen), max(seen)} if seen else ends
     if not ends:
@@ -53,9 +64,9 @@ def span(history: History, directory: Path) -> tuple[datetime, datetime]:
     return min(ends), max(ends)
 
 
-def put_turns_of(history: History, store: Store) -> Iterator[list[Record]]:
-    """Its records; their turns are in the store before anybody asks for them."""
-    for records in history.read():
+def put_turns_of(batches: Iterable[list[Record]], store: Store) -> Iterator[list[Record]]:
+    """All records; their turns are in the store before anybody asks for them."""
+    for records in batches:
         with store.begin() as connection:
             turns.put_turns(connection, [record.event for record in records if isinstance(record.event, Completion)])
         yield records

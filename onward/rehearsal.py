@@ -22,13 +22,12 @@ from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Completion, Reward, Topic
 from core.ids import Namespace, SessionId
-from core.ports import Record, Store
+from core.ports import Store
 from core.store import open_sqlite, rewards, turns
-from ingest.history import History
 from learner.backlog import Bounds
 from learner.midtrain import Sessions
 from learner.rehearsal import Rehearsal
-from onward.history import open_history, period, put_turns_of, require_directory, span
+from onward.history import open_history, period, put_turns_of, require_directory, span, watched
 from onward.wiring import open_foundation, solutions_kept_out
 from scoring.rescore import rescore
 from serving.rendering import load_renderer
@@ -87,21 +86,13 @@ def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, s
         file.open("wb") as out,
     ):
         history = open_history(source, Topic.TURNS, *times)
-        first, last = span(history, choice.directory)
-        records = _watched(put_turns_of(history, store), history, progress)
+        first, last = span(watched(history, progress, "look"), choice.directory)
+        records = put_turns_of(watched(history, progress, "sessions"), store)
         deque(rescore(records, source.spec, store, ManualClock(first), until=last), maxlen=0)
         rehearsal = Rehearsal(bounds, choice.min_reward, solutions_kept_out(source.settings.learner))
         for document in _documents(store, rehearsal):
             out.write(msgspec.json.encode(document) + b"\n")
     return dict(sorted(rehearsal.counts.items()))
-
-
-def _watched(batches: Iterator[list[Record]], history: History, progress: Progress) -> Iterator[list[Record]]:
-    task = progress.add_task("sessions", total=1.0)
-    for records in batches:
-        yield records
-        progress.update(task, completed=history.share)
-    progress.update(task, completed=1.0)
 
 
 def _documents(store: Store, rehearsal: Rehearsal) -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ from core.weights_digest import digest_of_shards
 from learner.probe import probe_of_model
 from learner.stage import Learner
 from onward.held_out import judge, split
-from onward.history import open_history, period, put_turns_of, require_directory, span
+from onward.history import open_history, period, put_turns_of, require_directory, span, watched
 from onward.replay_report import draw, report_of, summary, write
 from onward.wiring import Foundation, open_foundation, open_offline, solutions_kept_out
 from scoring.rescore import rescore
@@ -53,19 +53,22 @@ def replay_log(
     times = period(begin, end)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: not empty")
-    with closing(open_foundation(directory, overrides or {})) as source:
+    with (
+        closing(open_foundation(directory, overrides or {})) as source,
+        Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
+    ):
         _require_the_model_that_spoke(source)
         settings = source.settings.learner
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
         reward_spec = source.spec if spec is None else load_reward_spec(spec)
         history = open_history(source, Topic.TURNS, *times)
-        first, last = span(history, source.layout.root)
+        first, last = span(watched(history, progress, "look"), source.layout.root)
         with closing(open_offline(out)) as target:
-            records = put_turns_of(history, target.store)
+            records = put_turns_of(watched(history, progress, "score"), target.store)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
             learned, held = split(rewards, holdout, target)
-            left_out = _learn(source, target, learned, settings)
+            left_out = _learn(source, target, learned, settings, progress)
             judged = judge(target, source.model, held, reward_spec, settings) if holdout else None
             report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing) | {
                 "left_out": left_out,
@@ -90,7 +93,9 @@ def _require_the_model_that_spoke(source: Foundation) -> None:
         )
 
 
-def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings) -> dict[str, int]:
+def _learn(
+    source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings, progress: Progress
+) -> dict[str, int]:
     """How many turns never trained, by reason."""
     clock = ManualClock(rewards[0].decided_at if rewards else source.clock.now())
     ensure_anchor(
@@ -116,15 +121,14 @@ def _learn(source: Foundation, target: Foundation, rewards: list[Reward], settin
         load_renderer(source.model).tokenizer_digest,
     )
     try:
-        with Progress(console=Console(stderr=True)) as progress:
-            task = progress.add_task("learn", total=len(rewards))
-            for start in range(0, len(rewards), settings.min_turns):
-                part = rewards[start : start + settings.min_turns]
-                target.log.append_blocking(Topic.REWARDS, part)
-                clock.advance_to(part[-1].decided_at)
-                while learner.step(0.0):
-                    _release_newest(target, learner.newest, clock)
-                progress.advance(task, len(part))
+        task = progress.add_task("learn", total=len(rewards))
+        for start in range(0, len(rewards), settings.min_turns):
+            part = rewards[start : start + settings.min_turns]
+            target.log.append_blocking(Topic.REWARDS, part)
+            clock.advance_to(part[-1].decided_at)
+            while learner.step(0.0):
+                _release_newest(target, learner.newest, clock)
+            progress.advance(task, len(part))
         return dict(learner.left_out)
     finally:
         learner.close()

@@ -113,7 +113,7 @@ def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
     assert [update["version"] for update in report["updates"]] == list(range(2, report["version"] + 1))
     assert sum(stratum["turns"] for stratum in report["strata"].values()) == COUNT
     assert (own / "report.png").stat().st_size > 1000
-    capsys.readouterr()
+    assert capsys.readouterr().out == "", "that is where the command prints its JSON"
 
     compared = compare_replays(own, other)
     shown = capsys.readouterr().out
