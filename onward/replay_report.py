@@ -23,7 +23,7 @@ from onward.wiring import Foundation
 
 logger = logging.getLogger(__name__)
 FILE = "report.json"
-_SUMMARY = ("rewards", "rewards_digest", "version", "weights_digest", "weights", "left_out", "missing")
+_SUMMARY = ("missing", "rewards", "rewards_digest", "version", "weights_digest", "weights", "left_out", "held_out")
 _DRAWN = {
     "reward": "mean reward of the batch",
     "kl": "KL to the anchor (k3)",
@@ -80,11 +80,13 @@ def read(out: Path) -> dict[str, Any]:
 
 
 def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
-    """The last revisions of all turns, by namespace and workload."""
+    """The last revisions of all turns, by namespace, workload and channel: what the reward was made of, as the
+    learner's baselines tell it apart."""
     last = {reward.inference_id: reward for reward in rewards}
     values: dict[str, list[float]] = {}
     for reward in last.values():
-        values.setdefault(f"{reward.namespace}|{reward.workload}", []).append(reward.value)
+        channel = "+".join(sorted(reward.components)) or "default"
+        values.setdefault(f"{reward.namespace}|{reward.workload}|{channel}", []).append(reward.value)
     return {name: {"turns": len(each), "reward": statistics.fmean(each)} for name, each in sorted(values.items())}
 
 
@@ -98,16 +100,35 @@ def draw(report: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    updates = report["updates"]
-    figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharex=True)
-    for axis, (name, title) in zip(axes.flat, _DRAWN.items(), strict=True):
-        known = [(each["version"], each[name]) for each in updates if name in each]
+    held = report["held_out"]
+    columns = 2 if held is None else 3
+    figure, axes = plt.subplots(2, columns, figsize=(4.5 * columns, 6), sharex="col")
+    for axis, (name, title) in zip(axes[:, :2].flat, _DRAWN.items(), strict=True):
+        known = [(each["version"], each[name]) for each in report["updates"] if name in each]
         axis.plot([version for version, _ in known], [value for _, value in known])
         axis.set_title(title, fontsize=10)
-    figure.supxlabel("version")
+    for axis in axes[1, :2]:
+        axis.set_xlabel("version")
+    if held is not None:
+        axes[0, 2].remove()
+        _draw_gains(held, axes[1, 2])
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _draw_gains(held: dict[str, Any], axis: Any) -> None:
+    """Each estimator's with its interval; or why there is none."""
+    axis.set_title("gain on users held out, 95 %", fontsize=10)
+    if not held["gains"]:
+        axis.text(0.5, 0.5, held["refused"], ha="center", va="center", wrap=True, transform=axis.transAxes)
+        axis.set_axis_off()
+        return
+    names, gains = list(held["gains"]), held["gains"].values()
+    axis.vlines(names, [each["low"] for each in gains], [each["high"] for each in gains])
+    axis.plot(names, [each["value"] for each in gains], "o")
+    axis.axhline(0, color="grey", linewidth=0.8)
+    axis.margins(x=0.3)
 
 
 def _lineage(target: Foundation) -> list[PolicyVersion]:
