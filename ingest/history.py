@@ -3,6 +3,7 @@
 import heapq
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -14,6 +15,34 @@ from ingest.archive_files import ArchiveFile, folder, namespace_of, parse, read_
 
 _BATCH = 512
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Progress:
+    """How far a partition was read, in order of offset, and what was not there to be read."""
+
+    has_begun: bool
+    """Whether what is not there is missed: all is asked for, or something was found that is."""
+    next: int = 0
+    missing: int = 0
+    """Offsets between two wanted records that were in none."""
+    missing_before: int = 0
+    """Where the last of them end."""
+    _gaps: int = 0
+    _gaps_before: int = 0
+
+    def cover(self, start: int, end: int) -> None:
+        if self.has_begun and start > self.next:
+            self._gaps += start - self.next
+            self._gaps_before = start
+        self.next = max(self.next, end)
+
+    def want(self) -> None:
+        """What is next belongs to what is asked for, and so does all since the last that did."""
+        self.has_begun = True
+        if self._gaps:
+            self.missing += self._gaps
+            self.missing_before, self._gaps = self._gaps_before, 0
 
 
 class History:
@@ -35,52 +64,67 @@ class History:
         self._is_part = (begin, end, namespace) != (None, None, None)
         self._sources = [TopicPartition(topic, index) for index in range(log.partitions(topic))]
         self._ends = {source: log.end(source) for source in self._sources}
-        self._done = dict.fromkeys(self._sources, 0)
-        self.missing = 0
-        """Records that the last reading found in neither: of a period, in the midst of what it found in the log; of one
-        namespace it cannot be said."""
+        self._read = {source: _Progress(not self._is_part) for source in self._sources}
+
+    @property
+    def missing(self) -> int:
+        """Records that the last reading found in neither: of all, or between the first and the last of each partition
+        that were asked for. Of a namespace, what the archive lacks of a stretch that it has is not told."""
+        return sum(progress.missing for progress in self._read.values())
 
     @property
     def share(self) -> float:
         """Of what is to be read: how much was."""
-        return sum(self._done.values()) / max(1, sum(self._ends.values()))
+        return sum(progress.next for progress in self._read.values()) / max(1, sum(self._ends.values()))
 
     def read(self) -> Iterator[list[Record]]:
         """In batches."""
-        self.missing = 0
-        done = self._done = dict.fromkeys(self._sources, 0)
+        self._read = {source: _Progress(not self._is_part) for source in self._sources}
         for records in read_whole(self._log, self._topic, self._starts(), self._ends):
+            chosen: list[Record] = []
             for record in records:
-                if record.offset > done[record.source]:  # the log has it no longer, or does since it was asked
-                    counts = not self._is_part or (done[record.source] > 0 and self._is_of_time(record))
-                    yield from self._from_archive(record.source, done[record.source], record.offset, counts)
-                done[record.source] = record.offset + 1
-            yield self._chosen(records)
-        for source, offset in done.items():
-            if offset < self._ends[source]:
-                yield from self._from_archive(source, offset, self._ends[source], not self._is_part)
+                done = self._read[record.source].next
+                if record.offset > done:  # the log has it no longer, or does since it was asked
+                    yield chosen
+                    yield from self._from_archive(record.source, done, record.offset)
+                    chosen = []
+                if self._take(record):
+                    chosen.append(record)
+            yield chosen
+        for source, progress in self._read.items():
+            if progress.next < self._ends[source]:
+                yield from self._from_archive(source, progress.next, self._ends[source])
+        self._conclude()
 
     def _starts(self) -> dict[TopicPartition, int]:
         if self._begin is None:
             return {source: self._log.earliest(source) for source in self._sources}
         return {source: self._log.offset_at(source, self._begin) for source in self._sources}
 
-    def _from_archive(self, source: TopicPartition, start: int, end: int, counts: bool) -> Iterator[list[Record]]:
-        """`counts`: whether what is not there either is missing."""
-        found = 0
+    def _from_archive(self, source: TopicPartition, start: int, end: int) -> Iterator[list[Record]]:
         for stretch, files in stretches(self._files()).items():
             if stretch.partition == source.partition and stretch.start < end and stretch.end > start:
-                contents = (read_records(self._archive.get(file.path), file.path) for file in files)
+                if self._namespace is not None:  # who else has records in the stretch is not looked at
+                    self._read[source].cover(max(start, stretch.start), min(end, stretch.end))
+                wanted = (file for file in files if self._namespace in (None, file.namespace))
+                contents = (read_records(self._archive.get(file.path), file.path) for file in wanted)
                 merged = heapq.merge(*contents, key=lambda record: record.offset)
                 inside = (record for record in merged if start <= record.offset < end)
                 while records := list(islice(inside, _BATCH)):
-                    found += len(records)
-                    self._done[source] = records[-1].offset + 1
                     yield self._chosen(records)
-        if found < end - start and counts and self._namespace is None:
-            missing = end - start - found
-            self.missing += missing
-            logger.warning("%s: %d records before offset %d are neither in log nor archive", source, missing, end)
+
+    def _conclude(self) -> None:
+        for source, progress in self._read.items():
+            if not self._is_part:
+                progress.cover(self._ends[source], self._ends[source])
+                progress.want()
+            if progress.missing:
+                logger.warning(
+                    "%s: %d records before offset %d are neither in log nor archive",
+                    source,
+                    progress.missing,
+                    progress.missing_before,
+                )
 
     def _files(self) -> list[ArchiveFile]:
         """Those that may have what is asked for. Listed when they are needed: retention goes on meanwhile."""
@@ -88,20 +132,23 @@ class History:
         return [file for file in files if self._may_have(file)]
 
     def _may_have(self, file: ArchiveFile) -> bool:
-        if self._namespace is not None and file.namespace != self._namespace:
-            return False
         if self._begin is not None and file.day < self._begin.astimezone(UTC).date():
             return False
         return self._end is None or file.day <= self._end.astimezone(UTC).date()
 
     def _chosen(self, records: Sequence[Record]) -> list[Record]:
-        return [record for record in records if self._wants(record)]
+        return [record for record in records if self._take(record)]
+
+    def _take(self, record: Record) -> bool:
+        progress, is_wanted = self._read[record.source], self._wants(record)
+        progress.cover(record.offset, record.offset + 1)
+        if is_wanted:
+            progress.want()
+        return is_wanted
 
     def _wants(self, record: Record) -> bool:
-        of_namespace = self._namespace is None or namespace_of(record.event) == self._namespace
-        return of_namespace and self._is_of_time(record)
-
-    def _is_of_time(self, record: Record) -> bool:
         if self._begin is not None and record.appended_at < self._begin:
             return False
-        return self._end is None or record.appended_at < self._end
+        if self._end is not None and record.appended_at >= self._end:
+            return False
+        return self._namespace is None or namespace_of(record.event) == self._namespace
