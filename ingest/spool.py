@@ -1,14 +1,16 @@
 """The spool: where appends go, durably, while the log is down, and from where they follow, in order, when it is back.
 
 Once something waits in the spool, everything appended later waits behind it. A crash between a segment's append to
-the log and its removal appends the segment again: the log is then read at least once, and readers know ids.
+the log and its removal appends the segment again: the log is then read at least once, and readers know ids. When less
+than a segment is left, new appends wait until it is in the log, and go there directly: else a spool under load would
+never be empty.
 """
 
 import logging
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -19,11 +21,13 @@ from core.errors import LogError, LogUnavailable, TooLarge
 from core.events import Event, Topic
 from core.ports import Consumer, EventLog, Position, Reader, RebalanceListener, TopicPartition
 from ingest.group_commit import GroupCommit
+from ingest.handover import Gate
 from ingest.routing import partition_of
 from ingest.spool_files import Segment, SegmentFiles, frame_bytes, read_segment
 
 _MAX_BATCH_ITEMS = 512
 _SEGMENT_BYTES = 1 << 20
+_APPEND_RECORDS = 500  # drained at a time: as many are repeated when the log goes away again
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 2.0
 _AWAY = (LogUnavailable, LogError)  # a log whose file is corrupt is away as well
@@ -53,7 +57,8 @@ class SpoolingLog:
         self._depth_bytes = 0
         self._reason: str | None = None  # why the log does not take appends
         self._closing = False
-        self._done: tuple[Path, int] | None = None  # records of a segment that are in the log already
+        self._done: tuple[Path | None, Counter[Topic]] = (None, Counter())  # of a segment: what is in the log already
+        self._gate = Gate()
         self._count_what_is_left()
         self._spool = GroupCommit[_Payloads, None](f"spool {directory}", self._write, _MAX_BATCH_ITEMS)
         self._drainer = threading.Thread(target=self._drain, name="spool-drain", daemon=True)
@@ -87,6 +92,7 @@ class SpoolingLog:
 
     async def append(self, topic: Topic, event: Event) -> Position:
         """Raises LogUnavailable when neither log nor spool took it."""
+        await self._gate.passed()
         if self._direct():
             try:
                 position = await self._log.append(topic, event)
@@ -99,6 +105,7 @@ class SpoolingLog:
         return self._waiting(topic, event)
 
     def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
+        self._gate.passed_blocking()
         if self._direct():
             try:
                 positions = self._log.append_blocking(topic, events)
@@ -202,9 +209,15 @@ class SpoolingLog:
 
     def _drain_segments(self) -> None:
         paths = self._files.sealed()
-        if not paths:
-            self._spool.submit_blocking(())
-            paths = self._files.sealed()
+        if paths:
+            self._drain_sealed(paths)
+            return
+        with self._gate.shut():
+            while self._depth_records:  # some may be on their way into the spool
+                self._spool.submit_blocking(())
+                self._drain_sealed(self._files.sealed())
+
+    def _drain_sealed(self, paths: Sequence[Path]) -> None:
         for path in paths:
             segment = read_segment(path)
             self._append_segment(segment)
@@ -214,14 +227,16 @@ class SpoolingLog:
             self._release(segment.payloads)  # last: direct appends may follow from here on
 
     def _append_segment(self, segment: Segment) -> None:
-        """In as many appends as its topics alternate. Goes on behind what an earlier attempt achieved."""
-        done = self._done[1] if self._done is not None and self._done[0] == segment.path else 0
-        spooled = [_unpack(payload) for payload in segment.payloads[done:]]
-        for topic, run in groupby(spooled, key=lambda item: item.topic):
-            events = [decode(item.raw) for item in run]
-            self._log.append_blocking(topic, events)
-            done += len(events)
-            self._done = (segment.path, done)
+        """Topic by topic: between them the log has no order. Goes on behind what an earlier attempt achieved."""
+        if self._done[0] != segment.path:
+            self._done = (segment.path, Counter())
+        done, raws = self._done[1], defaultdict[Topic, list[bytes]](list)
+        for item in map(_unpack, segment.payloads):
+            raws[item.topic].append(item.raw)
+        for topic, its in raws.items():
+            while left := its[done[topic] : done[topic] + _APPEND_RECORDS]:
+                self._log.append_blocking(topic, [decode(raw) for raw in left])
+                done[topic] += len(left)
 
     # ------------------------------------------------------------------------------------------ the log's own
 

@@ -8,10 +8,12 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+PORT_TIMEOUT_S = 10.0
 
 
 class ServiceError(Exception):
@@ -70,6 +72,7 @@ class Server(ABC):
         self.directory.mkdir(parents=True, exist_ok=True)
         self.wait(lambda: not is_zombie(self.pid), STOP_TIMEOUT_S, "go away")  # PostgreSQL would take it for alive
         kept = self.ports
+        self._wait_for_ports(kept)
         self._write(0, {name: choose_port(kept.get(name)) for name in self.port_names})
         self.prepare()
         self._write(self.spawn(), self.ports)
@@ -95,6 +98,11 @@ class Server(ABC):
             if time.monotonic() > deadline:
                 raise ServiceError(f"{self.name} did not {what} within {timeout_s:g} s; see {self.log}")
             time.sleep(0.02)
+
+    def _wait_for_ports(self, kept: Mapping[str, int]) -> None:
+        """What was killed may hold them a moment longer; who holds them for good is not waited for."""
+        with suppress(ServiceError):
+            self.wait(lambda: all(map(is_free, kept.values())), PORT_TIMEOUT_S, "get its ports back")
 
     def _read(self) -> dict[str, object]:
         return json.loads(self._state.read_text()) if self._state.exists() else {}
@@ -134,19 +142,27 @@ def _shown(pid: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
+def is_free(port: int) -> bool:
+    return _bound(port) is not None
+
+
 def choose_port(kept: int | None) -> int:
     """The kept one where it is free, else one of the OS's choice."""
-    for port in (kept, 0):
-        if port is None:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise ServiceError("the OS has no free port on 127.0.0.1")
+    chosen = None if kept is None else _bound(kept)
+    chosen = chosen or _bound(0)
+    if chosen is None:
+        raise ServiceError("the OS has no free port on 127.0.0.1")
+    return chosen
+
+
+def _bound(port: int) -> int | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return None
+        return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:

@@ -74,6 +74,7 @@ class World:
         self._metrics_port = metrics_port
         self.killed: list[tuple[str, float, float]] = []
         """Replicas of the API that were killed: URL, when, and when they were back (monotonic)."""
+        self._ill: str | None = None
 
     # ------------------------------------------------------------------------------------------ processes
 
@@ -114,12 +115,25 @@ class World:
         return [name for stage in (*PROCESSES, "learner", "monitors", "engine") for name in self.names(stage)]
 
     def wait_until_well(self) -> None:
-        def is_well() -> bool:
-            return all(map(self.is_ready, self.all_names())) and all(self.readiness(url) == {} for url in self.urls)
-
+        """What was not well after one fault will not be for the next one: it is waited for once."""
+        if self._ill is not None:
+            pytest.fail(f"ill since an earlier fault: {self._ill}", pytrace=False)
         for server in self.stack.servers:  # of a fault that was cut short
             server.up()
-        wait_for(is_well, BACK_TIMEOUT_S, "a whole tree")
+        deadline_s = time.monotonic() + BACK_TIMEOUT_S
+        while wrong := self._wrong():
+            if time.monotonic() > deadline_s:
+                self._ill = wrong
+                pytest.fail(f"not well again within {BACK_TIMEOUT_S} s: {wrong}", pytrace=False)
+            time.sleep(0.05)
+
+    def _wrong(self) -> str:
+        """Processes that are not ready, what the replicas of the API find wrong, and services that moved."""
+        faults: dict[str, Any] = {name: "not ready" for name in self.all_names() if not self.is_ready(name)}
+        faults |= {url: wrong for url in self.urls if (wrong := self.readiness(url))}
+        if faults:
+            faults["services"] = {server.name: (server.alive, server.ports) for server in self.stack.servers}
+        return str(faults) if faults else ""
 
     # ------------------------------------------------------------------------------------------ what they say
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -80,10 +80,10 @@ class Writers:
         return sum(self.acknowledged.values())
 
 
-async def until(condition: object) -> None:
+async def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
     deadline_s = time.monotonic() + 120.0
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline_s, "waited in vain"
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited in vain: {what()}"
         await asyncio.sleep(0.02)
 
 
@@ -92,15 +92,18 @@ def test_a_broker_killed_twice_loses_nothing_acknowledged(broker: Broker, tmp_pa
         log = SpoolingLog(open_log(settings), tmp_path / "spool", 64 << 20)
         writers = Writers(log, 8)
 
+        def state() -> str:
+            return f"{writers.total()} acknowledged; the broker at {broker.address}; {log.state}"
+
         async def main() -> None:
             writing = asyncio.ensure_future(writers.run())
             for _ in range(2):
                 before = writers.total()
-                await until(lambda: writers.total() > before + 200)  # noqa: B023
+                await until(lambda: writers.total() > before + 200, state)  # noqa: B023
                 await asyncio.to_thread(broker.kill)
-                await until(lambda: log.depth_records > 100)
+                await until(lambda: log.depth_records > 100, state)
                 await asyncio.to_thread(broker.up)
-                await until(lambda: log.state == "ok")
+                await until(lambda: log.state == "ok", state)
             writers.stopping = True
             await writing
 
