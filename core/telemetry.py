@@ -94,6 +94,9 @@ LEARNER = _gauge("learner", "Figures of the last update", "figure")
 LEARNED_TOKENS = _counter("learned_tokens", "Sampled tokens in updates")
 LEARNER_SECONDS = _counter("learner_seconds", "How the learner spent its time, up to its newest version", "doing")
 REWARD_MASS_AGE = _counter("reward_mass", "Reward mass (absolute advantage) trained, by age of outcome", "age")
+UNTRAINED_MASS_AGE = _counter(
+    "untrained_mass", "Reward mass (absolute advantage) that updates left out, by age of outcome", "age"
+)
 # serving
 POLICY_VERSION = _gauge("policy_version", "The version that serves")
 SWAPS = _counter("swaps", "Versions that went live")

@@ -98,6 +98,7 @@ class Tally:
             "limited_turns": float(ledger.limited),
             "stale_tokens": float(ledger.stale_tokens),
             "divergence": sum(record.divergence for record in records) / len(records),
+            **{name: sums[name] / len(ratio_N) for name in ("kto_loss",) if ledger.has_kto},
             **explained(ledger),
         }
 

@@ -10,6 +10,8 @@ from core.events import Completion, Reward
 from core.ids import InferenceId, Version
 from learner.scored import Applied, ScoredTurn, TurnRecord
 
+TRAINED, UNTRAINED = "reward_mass_", "untrained_mass_"
+"""Prefixes of figures: absolute advantage, by the age of its outcome."""
 _AGES_S = {"1m": 60.0, "1h": 3600.0, "1d": 86400.0}
 
 
@@ -95,7 +97,7 @@ def prove_exactly_once(lineage: Iterable[Manifest]) -> int:
 def counts(manifest: Manifest) -> dict[str, float]:
     """For the version's metrics: `late_turns`, that trained without importance weights; `dropped_REASON`, turns that
     trained the baseline alone or nothing at all; and `reward_mass_AGE`, the absolute advantage that trained weights by
-    the age of its outcome."""
+    the age of its outcome; `untrained_mass_AGE`, that of the turns that an update left out."""
     figures: Counter[str] = Counter()
     for why, ids in manifest.drops.items():
         figures[f"dropped_{why}"] += len(ids)
@@ -104,8 +106,9 @@ def counts(manifest: Manifest) -> dict[str, float]:
             figures["late_turns"] += 1
         elif record.dropped is not None:
             figures[f"dropped_{record.dropped}"] += 1
+            figures[f"{UNTRAINED}{_age(age_s)}"] += abs(record.credit)  # type: ignore[assignment]
         else:
-            figures[f"reward_mass_{_age(age_s)}"] += abs(record.credit)  # type: ignore[assignment]
+            figures[f"{TRAINED}{_age(age_s)}"] += abs(record.credit)  # type: ignore[assignment]
     return {name: float(figure) for name, figure in figures.items()}
 
 

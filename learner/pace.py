@@ -32,13 +32,15 @@ class Pace:
         self._doing, self._since_s = what, now_s
         return before
 
-    def take(self, positions: float, flops: int, peak_tflops: float | None) -> dict[str, float]:
-        """Figures since the last time, for a version whose update put so many positions through a model, at so many
-        operations each: seconds by what was done, `positions_per_s`, and `mfu`, the share of the device's peak, where
-        that is known (arXiv:2204.02311, appendix B, without attention)."""
+    def take(self, tokens: float, positions: float, flops: int, peak_tflops: float | None) -> dict[str, float]:
+        """Figures since the last time, for a version whose update learned from so many sampled tokens, and for that put
+        so many positions through a model, at so many operations each: seconds by what was done, `tokens_per_s` and
+        `positions_per_s` of the update, and `mfu`, the share of the device's peak, where that is known
+        (arXiv:2204.02311, appendix B, without attention)."""
         self._turn_to(self._doing)
         spent_s, self._spent_s = self._spent_s, dict.fromkeys(DOINGS, 0.0)
         figures = {f"{SECONDS}{name}": seconds for name, seconds in spent_s.items()}
+        figures["tokens_per_s"] = tokens / spent_s["updating"]
         figures["positions_per_s"] = positions / spent_s["updating"]
         if peak_tflops is not None:
             figures["mfu"] = figures["positions_per_s"] * flops / (peak_tflops * 1e12)
@@ -46,4 +48,4 @@ class Pace:
 
 
 def is_of_machine(figure: str) -> bool:
-    return figure.startswith(SECONDS) or figure in ("positions_per_s", "mfu")
+    return figure.startswith(SECONDS) or figure in ("tokens_per_s", "positions_per_s", "mfu")

@@ -234,9 +234,9 @@ class Learner:
 
     def _paced(self, result: UpdateResult) -> dict[str, float]:
         peak = self._settings.peak_tflops
-        return self._pace.take(
-            result.metrics["positions"], self._crew.flops_of_a_position, peak and peak * self._crew.num_processes
-        )
+        tokens, positions = result.metrics["tokens"], result.metrics["positions"]
+        peak_of_all = peak and peak * self._crew.num_processes
+        return self._pace.take(tokens, positions, self._crew.flops_of_a_position, peak_of_all)
 
     def _meta(self, policy: PolicyVersion) -> Meta:
         return Meta(

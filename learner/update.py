@@ -123,6 +123,7 @@ def _forward(
     if ledger.has_kto:
         late_M, gain_M = ledger.late(part, logprobs_N.device)
         late = kto_loss(logprobs_N, anchor_N, part.turns_N, late_M, gain_M, settings.kto_beta)
+        tally.add(kto_loss=late.detach())
         return losses.loss_N.sum() + late, fit
     return losses.loss_N, fit
 

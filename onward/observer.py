@@ -3,18 +3,20 @@ policy version, from which the service's metrics are set."""
 
 import logging
 import threading
+from collections.abc import Set
 
 from core import telemetry
 from core.errors import LogUnavailable
 from core.events import PolicyVersion, Topic
 from core.ids import Version
 from core.ports import EventLog
+from learner.manifest import TRAINED, UNTRAINED
 from learner.pace import SECONDS
 from serving.releases import LoopTimer
 
 _MAX_RECORDS = 64
 _RETRY_S = 0.5
-_DROPPED, _MASS = "dropped_", "reward_mass_"
+_DROPPED = "dropped_"
 logger = logging.getLogger(__name__)
 
 
@@ -25,6 +27,7 @@ class PolicyObserver:
         self._timer = timer
         self._reader = log.reader([Topic.POLICIES])
         self._closing = threading.Event()
+        self._shown: set[str] = set()
         self._seen: set[Version] = set()  # a restarted learner says its newest version again
 
     def step(self, timeout_s: float) -> int:
@@ -38,7 +41,7 @@ class PolicyObserver:
         for record in records:
             if isinstance(record.event, PolicyVersion) and record.event.version not in self._seen:
                 self._seen.add(record.event.version)
-                observe(record.event)
+                self._shown = observe(record.event, self._shown)
                 self._timer.published(record.event)
         self._timer.publish_quantiles()
         return len(records)
@@ -48,7 +51,9 @@ class PolicyObserver:
         self._reader.close()
 
 
-def observe(policy: PolicyVersion) -> None:
+def observe(policy: PolicyVersion, shown: Set[str] = frozenset()) -> set[str]:
+    """`shown`: figures of the version before. Returns those of this one."""
+    now: dict[str, float] = {}
     telemetry.UPDATES.inc(policy.updates)
     late = policy.metrics.get("late_turns", 0.0)
     telemetry.LEARNED_TURNS.labels(kind="first").inc(policy.turns - late)
@@ -59,7 +64,14 @@ def observe(policy: PolicyVersion) -> None:
             telemetry.DROPPED_TURNS.labels(reason=figure.removeprefix(_DROPPED)).inc(value)
         elif figure.startswith(SECONDS):
             telemetry.LEARNER_SECONDS.labels(doing=figure.removeprefix(SECONDS)).inc(value)
-        elif figure.startswith(_MASS):
-            telemetry.REWARD_MASS_AGE.labels(age=figure.removeprefix(_MASS)).inc(value)
+        elif figure.startswith(TRAINED):
+            telemetry.REWARD_MASS_AGE.labels(age=figure.removeprefix(TRAINED)).inc(value)
+        elif figure.startswith(UNTRAINED):
+            telemetry.UNTRAINED_MASS_AGE.labels(age=figure.removeprefix(UNTRAINED)).inc(value)
         else:
-            telemetry.LEARNER.labels(figure=figure).set(value)
+            now[figure] = value
+    for gone in shown - now.keys():  # this update cannot say it, and an older one's would be taken for its
+        telemetry.LEARNER.remove(gone)
+    for figure, value in now.items():
+        telemetry.LEARNER.labels(figure=figure).set(value)
+    return set(now)

@@ -26,7 +26,7 @@ from learner.probe import probe_of_model
 from learner.stage import Learner
 from onward.held_out import judge, split
 from onward.history import open_history, period, put_turns_of, require_directory, span, watched
-from onward.replay_report import draw, report_of, summary, write
+from onward.replay_report import draw, pace_of, report_of, summary, write
 from onward.wiring import Foundation, open_foundation, open_offline, solutions_kept_out
 from scoring.rescore import rescore
 from serving.releases import CLUSTER, ensure_anchor
@@ -75,7 +75,8 @@ def replay_log(
                 "holdout": holdout,
                 "held_out": judged,
             }
-    write(report, out)
+            pace = pace_of(target)
+    write(report, pace, out)
     draw(report, out / "report.png")
     return summary(report)
 

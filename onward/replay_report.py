@@ -1,5 +1,5 @@
 """What came of a replay: figures of the candidate and of every update on the way to it, to be read, drawn and compared.
-Nothing in them depends on the machine or the hour."""
+Nothing in report.json depends on the machine or the hour; what does is in pace.json."""
 
 import hashlib
 import json
@@ -23,6 +23,7 @@ from onward.wiring import Foundation
 
 logger = logging.getLogger(__name__)
 FILE = "report.json"
+PACE_FILE = "pace.json"
 _SUMMARY = ("missing", "rewards", "rewards_digest", "version", "weights_digest", "weights", "left_out", "held_out")
 _DRAWN = {
     "reward": "mean reward of the batch",
@@ -54,12 +55,17 @@ def report_of(
         "weights_digest": made[-1].digest,
         "weights": str(target.layout.blobs / made[-1].weights),
         "strata": strata(rewards),
-        "updates": [_told(each) for each in made if each.updates],
+        "updates": [_told(each, of_machine=False) for each in made if each.updates],
     }
 
 
-def _told(policy: PolicyVersion) -> dict[str, Any]:
-    figures = {name: value for name, value in policy.metrics.items() if not is_of_machine(name)}
+def pace_of(target: Foundation) -> list[dict[str, Any]]:
+    """Of every update: where the time went, and how fast it was."""
+    return [_told(each, of_machine=True) for each in _lineage(target) if each.updates]
+
+
+def _told(policy: PolicyVersion, *, of_machine: bool) -> dict[str, Any]:
+    figures = {name: value for name, value in policy.metrics.items() if is_of_machine(name) == of_machine}
     return {"version": policy.version, "turns": policy.turns, **figures}
 
 
@@ -67,8 +73,9 @@ def summary(report: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in _SUMMARY}
 
 
-def write(report: dict[str, Any], out: Path) -> None:
+def write(report: dict[str, Any], pace: list[dict[str, Any]], out: Path) -> None:
     (out / FILE).write_text(json.dumps(report, indent=1) + "\n")
+    (out / PACE_FILE).write_text(json.dumps(pace, indent=1) + "\n")
 
 
 def read(out: Path) -> dict[str, Any]:

@@ -95,6 +95,7 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "engine_idle_share": _idle(metrics, end_s),
         "learner_idle_share": _waiting(policies),
         "learner": policies[0]["metrics"] if policies else None,
+        "updates": [{"version": each["version"], **each["metrics"]} for each in reversed(policies) if each["metrics"]],
         "share_learned_from": sum(policy["turns"] for policy in policies) / rewarded if rewarded else None,
         "failures": truth.failures[:10],
         "exploit": traffic.exploit.name,

@@ -12,21 +12,35 @@ const over = (title, note, show, range = null) => new Chart(title, note, { over:
 
 /** Of each chart: itself, and its lines: {name: figure}, or a function of a version's figures. */
 const CHARTS = [
-  [over("Loss", "a token's, by its terms", fine),
-    { loss: "loss", policy: "policy_loss", KL: "kl_loss", entropy: "entropy_loss" }],
+  [over("Loss", "a token's, by its terms; of late turns by KTO", fine),
+    { loss: "loss", policy: "policy_loss", KL: "kl_loss", entropy: "entropy_loss", KTO: "kto_loss" }],
   [over("Ratio", "policy over behaviour, of an update's tokens", fine),
     { "1 %": "ratio_p01", median: "ratio_p50", "99 %": "ratio_p99", most: "ratio_max" }],
   [over("Left out", "share of tokens that a bound changed, or that are masked; share of turns left out", share, [0, 1]),
     figures => ({ bounded: figures.truncated, masked: figures.masked, turns: 1 - figures.kept_share })],
   [over("KL and entropy", "k3 to the anchor; nats a token", fine), { KL: "kl", entropy: "entropy" }],
   [over("Baseline", "how much of what sets rewards apart it knows", share), { explained: "explained_variance" }],
+  [over("Baseline's fit", "its own error, a token's", fine), { error: "value_loss" }],
   [over("Gradient", "its norm, before it is clipped", fine), { norm: "gradient_norm" }],
   [over("Staleness", "versions released since a token was sampled", count),
     { mean: "versions_behind", most: "versions_behind_max" }],
+  [over("Effective sample", "ESS of a micro-batch, as a share of it", share, [0, 1]), { ESS: "ess" }],
+  [over("Divergence", "k3 to the policy that sampled, a turn's mean", fine), { divergence: "divergence" }],
+  [over("Reward mass", "absolute advantage that trained weights, by the age of its outcome; what was left out", fine), mass],
   [over("The learner's time", "share of it since the version before", share, [0, 1]), spent],
-  [over("Pace", "positions a second through the model, while it updates", value => value.toFixed(0)),
-    { positions: "positions_per_s" }],
+  [over("Pace", "a second, while it updates: sampled tokens; positions, with prompts", value => value.toFixed(0)),
+    { tokens: "tokens_per_s", positions: "positions_per_s" }],
+  [over("MFU", "share of learner.peak_tflops, where that is set", share), { MFU: "mfu" }],
 ];
+
+const AGES = { "1m": "a minute", "1h": "an hour", "1d": "a day", older: "older" };
+
+/** An age that an update has nothing of counts as 0; no update, no line. */
+function mass(figures) {
+  const of = (prefix, age) => figures[`${prefix}_mass_${age}`] ?? 0;
+  const trained = Object.entries(AGES).map(([age, words]) => [words, of("reward", age)]);
+  return { ...Object.fromEntries(trained), "left out": Object.keys(AGES).reduce((sum, age) => sum + of("untrained", age), 0) };
+}
 
 function spent(figures) {
   const parts = ["waiting", "reading", "updating", "publishing"].map(name => [name, figures[`seconds_${name}`] ?? 0]);

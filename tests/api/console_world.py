@@ -80,7 +80,8 @@ def figures(version: Version) -> dict[str, float]:
     """As an update has them."""
     names = ("loss", "policy_loss", "kl_loss", "entropy_loss", "ratio_p01", "ratio_p50", "ratio_p99", "ratio_max")
     names += ("truncated", "masked", "kept_share", "kl", "entropy", "explained_variance", "gradient_norm")
-    names += ("versions_behind", "versions_behind_max", "positions_per_s")
+    names += ("versions_behind", "versions_behind_max", "positions_per_s", "tokens_per_s", "mfu", "value_loss")
+    names += ("ess", "divergence", "kto_loss", "reward_mass_1m", "reward_mass_older", "untrained_mass_1h")
     spent = ("waiting", "reading", "updating", "publishing")
     return {name: place / version for place, name in enumerate(names)} | {f"seconds_{name}": 0.5 for name in spent}
 

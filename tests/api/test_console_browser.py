@@ -195,11 +195,19 @@ def test_curves_say_their_values(open_page: OpenPage) -> None:
     page = open_page("#curves")
     page.wait_for_selector("canvas")
     expect(page.locator("#charts canvas")).to_have_count(7)
-    expect(page.locator("#learner-charts canvas")).to_have_count(9)
+    expect(page.locator("#learner-charts canvas")).to_have_count(14)
     by_term = page.locator("#learner-charts figure", has_text="Loss")
-    expect(by_term.locator(".entry")).to_have_text(["loss 0.00", "policy 0.167", "KL 0.333", "entropy 0.500"])
+    expect(by_term.locator(".entry")).to_have_text(
+        ["loss 0.00", "policy 0.167", "KL 0.333", "entropy 0.500", "KTO 3.83"]
+    )
     time_spent = page.locator("figure", has_text="The learner's time")
     expect(time_spent.locator(".entry").first).to_have_text("waiting 25.0 %")
+    mass = page.locator("#learner-charts figure", has_text="Reward mass")
+    expect(mass.locator(".entry")).to_have_text(
+        ["a minute 4.00", "an hour 0.00", "a day 0.00", "older 4.17", "left out 4.33"]
+    )
+    pace = page.locator("#learner-charts figure", has_text="Pace")
+    expect(pace.locator(".entry")).to_have_text(["tokens 3", "positions 3"])
     by_version = page.locator("figure", has_text="Reward by version")
     expect(by_version.locator(".entry")).to_have_text([re.compile(r"live \d\.\d\d"), "canary 0.55"])
     assert page.evaluate(

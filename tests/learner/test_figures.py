@@ -83,12 +83,13 @@ def test_a_learners_time_is_told_by_what_it_did() -> None:
         with pace.doing(what):
             pass
     with pace.doing("publishing"):
-        figures = pace.take(positions=100.0, flops=6 * 10**9, peak_tflops=3.0)
+        figures = pace.take(tokens=40.0, positions=100.0, flops=6 * 10**9, peak_tflops=3.0)
     assert figures == {
         "seconds_waiting": 3.0,
         "seconds_reading": 2.0,
         "seconds_updating": 2.0,
         "seconds_publishing": 1.5,
+        "tokens_per_s": 20.0,
         "positions_per_s": 50.0,
         "mfu": pytest.approx(50 * 6e9 / 3e12),
     }

@@ -259,6 +259,8 @@ def test_a_model_that_learns_succeeds(
     assert (written["feedback_to_served_p50_s"], written["feedback_to_served_p99_s"]) == (3.5, 7.25)
     assert (written["versions"], written["swaps"], written["share_learned_from"]) == (2, 1, 0.5)
     assert (written["learner_idle_share"], written["learner"]["loss"]) == (0.75, 0.5)
+    assert [each["version"] for each in written["updates"]] == sorted(each["version"] for each in written["updates"])
+    assert written["updates"][-1]["loss"] == 0.5
     assert written["engine_idle_share"] == pytest.approx(1 - 0.55 / 2.2)
     assert 0 <= len(service.chats) - written["turns"] <= 20, "but for users who hung up"
     assert written["curves"]["quality"][-1] is not None
