@@ -4,8 +4,11 @@ import math
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
 from learner.kto import kto_loss
@@ -30,6 +33,50 @@ def test_the_loss_is_ktos() -> None:
     assert (gradient[:2] < 0).all(), "what is better becomes likelier"
     assert (gradient[2:4] > 0).all(), "what is worse less likely"
     assert (gradient[4:] == 0).all(), "what is not late has another loss"
+
+
+Floats = np.ndarray  # of float64
+Case = tuple[Floats, Floats, Floats, Floats, Floats, float]  # log-probabilities, anchor's, turns, late, gain, beta
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Turns in any order, some of the batch's in other micro-batches."""
+    lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    absent = draw(st.integers(0, 2))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n, m = sum(lengths), len(lengths) + absent
+    logp = -rng.exponential(2.0, n)
+    turns = np.repeat(rng.permutation(m)[: len(lengths)], lengths)
+    gain = rng.choice([-1.0, -0.3, 0.0, 0.5, 1.0], m)
+    return logp, logp - rng.normal(0, 1.0, n), turns, rng.random(m) < 0.7, gain, draw(st.sampled_from([0.05, 0.3, 2.0]))
+
+
+def by_definition(case: Case) -> tuple[float, Floats]:
+    """Loss and gradient, turn by turn."""
+    logp, anchor, turns, late, gain, beta = case
+    ratio = {turn: beta * (logp - anchor)[turns == turn].sum() for turn in set(turns.tolist())}
+    z = max(0.0, np.mean(list(ratio.values())))
+    loss, gradient = 0.0, np.zeros_like(logp)
+    for turn, r in ratio.items():
+        if late[turn] and gain[turn] != 0:
+            sign = 1.0 if gain[turn] > 0 else -1.0
+            sigmoid = 1 / (1 + np.exp(-sign * (r - z)))
+            loss += (1 - sigmoid) / beta
+            gradient[turns == turn] = -sign * sigmoid * (1 - sigmoid)
+    return loss, gradient
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=cases())
+def test_loss_and_gradient_by_definition(case: Case) -> None:
+    logp, anchor, turns, late, gain, beta = case
+    logprobs_N = torch.tensor(logp, requires_grad=True)
+    found = kto_loss(logprobs_N, *map(torch.tensor, (anchor, turns, late, gain)), beta)
+    (gradient_N,) = torch.autograd.grad(found, logprobs_N)
+    loss, gradient = by_definition(case)
+    assert found.item() == pytest.approx(loss, abs=1e-9)
+    np.testing.assert_allclose(gradient_N.numpy(), gradient, atol=1e-9)
 
 
 def test_what_gained_nothing_teaches_nothing() -> None:

@@ -3,6 +3,7 @@
 Legend: N sampled tokens of a micro-batch, M turns of the batch.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from logged_world import MODEL, logged_past
 from torch import Tensor, nn
 
+from core.events import VersionSpan
 from core.ids import Version
 from core.settings import LearnerSettings
 from learner.scored import Applied, ScoredTurn
@@ -101,6 +103,31 @@ def test_every_choice_trains() -> None:
         found = trained(**options)
         assert not all(map(torch.equal, found, usual)), options
         assert all(bool(torch.isfinite(weight).all()) for weight in found), options
+
+
+@pytest.mark.parametrize("advantage", ["value", "ema", "beta", "batch", "centre", "leave_one_out", "raw"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_answers_of_a_single_token(advantage: str, count: int) -> None:
+    """One of them says nothing of what is better; two do."""
+    settings = LearnerSettings(advantage=advantage)  # type: ignore[arg-type]
+    state = make_state(MODEL, settings)
+    before = [weight.clone() for weight in weights(state)]
+    batch = [cut(scored, value) for scored, value in zip(some_batch(0, count), (1.0, -1.0), strict=False)]
+    result = update(state, batch, settings)
+    assert result.metrics["tokens"] == count
+    assert all(map(math.isfinite, result.metrics.values()))
+    assert {record.dropped for record in result.records} == ({"all_alike"} if count == 1 else {None})
+    assert all(map(torch.equal, before, weights(state))) == (count == 1)
+
+
+def cut(scored: ScoredTurn, value: float) -> ScoredTurn:
+    """To its first token."""
+    turn, reward = scored.turn, scored.reward
+    spans = tuple(VersionSpan(start=0, end=1, version=span.version) for span in turn.policy_versions[:1])
+    short = msgspec.structs.replace(
+        turn, token_ids=turn.token_ids[:1], logprobs=turn.logprobs[:1], policy_versions=spans
+    )
+    return ScoredTurn(short, msgspec.structs.replace(reward, value=value))
 
 
 @pytest.mark.parametrize("advantage", ["value", "ema", "batch", "raw"])
