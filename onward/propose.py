@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from core.probes import get_probe, put_probe
 from core.store import policies
 from learner import manifest
 from onward.history import require_directory
-from onward.replay_report import read
+from onward.replay_report import read, text_digest
 from onward.wiring import Foundation, open_foundation, open_offline
 from serving.evals.cases import Suite, load_suite
 from serving.evals.gate import Bounds, evaluate
@@ -39,10 +40,13 @@ def propose(
     overrides: Mapping[str, str] | None = None,
 ) -> PolicyVersion:
     """The version as it now stands among the service's candidates, with its verdict. Raises ConfigError where `replay`
-    is no replay, learned nothing, or began from another model than the service; and where nothing was ever served."""
+    is no replay, learned nothing, may have learned a solution of `suite` by heart, or began from another model than the
+    service; and where nothing was ever served."""
     report = read(replay)
     require_directory(directory)
     cases = None if suite is None else load_suite(suite)
+    if cases is not None:
+        _require_kept_out(cases, report, f"--suite {suite}", replay)
     with closing(open_foundation(directory, overrides or {})) as target, closing(open_offline(replay)) as source:
         made = _newest(source, replay)
         _check_same_anchor(source, target, replay)
@@ -53,6 +57,16 @@ def propose(
         is_left = not found and target.settings.release.evals.suite is not None
         verdict = LEFT if is_left else together(found)
         return _publish(target, msgspec.structs.replace(draft, verdict=verdict))
+
+
+def _require_kept_out(cases: Suite, report: dict[str, Any], option: str, replay: Path) -> None:
+    kept_out = report.get("kept_out", ())  # an older build's says nothing of it
+    learnable = sorted(name for name, text in cases.solutions().items() if text_digest(text) not in kept_out)
+    if learnable:
+        raise ConfigError(
+            f"{option}: {replay} may have learned solutions by heart ({', '.join(learnable)}): replay it with "
+            "`--set learner.keep_out=` and this suite's directory"
+        )
 
 
 def _newest(source: Foundation, replay: Path) -> PolicyVersion:

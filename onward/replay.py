@@ -70,7 +70,8 @@ def replay_log(
             learned, held = split(rewards, holdout, target)
             left_out = _learn(source, target, learned, settings, progress)
             judged = judge(target, source.model, held, reward_spec, settings) if holdout else None
-            report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing) | {
+            kept_out = solutions_kept_out(settings).values()
+            report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing, kept_out) | {
                 "left_out": left_out,
                 "holdout": holdout,
                 "held_out": judged,

@@ -40,8 +40,10 @@ def report_of(
     settings: LearnerSettings,
     span: tuple[datetime, datetime],
     missing: int,
+    kept_out: Iterable[str],
 ) -> dict[str, Any]:
-    """`weights` is a path from the replay's directory on. `missing`: records of the log that nobody has any more."""
+    """`weights` is a path from the replay's directory on. `missing`: records of the log that nobody has any more;
+    `kept_out`: solutions of which it learned nothing, told by their digests."""
     made = _lineage(target)
     return {
         "from": span[0].isoformat(),
@@ -54,6 +56,7 @@ def report_of(
         "version": made[-1].version,
         "weights_digest": made[-1].digest,
         "weights": str(target.layout.blobs / made[-1].weights),
+        "kept_out": sorted(map(text_digest, kept_out)),
         "strata": strata(rewards),
         "updates": [_told(each, of_machine=False) for each in made if each.updates],
     }
@@ -145,6 +148,10 @@ def _lineage(target: Foundation) -> list[PolicyVersion]:
     with target.store.read() as connection:
         found = [policies.get_policy(connection, version) for version in ancestry(target.store, newest.version)]
     return [policy for policy in found if policy is not None]
+
+
+def text_digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _digest(rewards: Iterable[Reward]) -> str:

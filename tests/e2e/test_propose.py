@@ -97,6 +97,24 @@ def test_what_nothing_has_judged_is_asked_the_services_own_cases(make_service: M
     assert verdict["figures"]["cases_cases"] == 40
 
 
+def test_a_suite_whose_solutions_may_have_been_learned_judges_nothing(
+    service: Service, replay: Path, tmp_path: Path
+) -> None:
+    cases = suite(tmp_path / "solved", 2)
+    text = (cases / "cases.toml").read_text()
+    (cases / "cases.toml").write_text(
+        text.replace("max_tokens", 'solution = "def total(xs): return sum(xs)"\nmax_tokens')
+    )
+    with pytest.raises(ConfigError, match=r"--suite .*solved: .*replay may have learned solutions by heart \(0, 1\)"):
+        hand_over(replay, service, cases)
+    assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
+    careful = tmp_path / "careful"
+    replay_log(service.directory, careful, None, None, overrides={"ONWARD_LEARNER__KEEP_OUT": str(cases)})
+    version = hand_over(careful, service, cases)
+    assert version.verdict is not None
+    assert version.verdict.figures["cases_cases"] == 2
+
+
 def test_what_cannot_be_proposed_says_why_and_leaves_nothing(service: Service, replay: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere/report\.json: no such file"):
         hand_over(tmp_path / "nowhere", service, None)

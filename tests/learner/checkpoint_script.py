@@ -1,5 +1,5 @@
-"""Writes a checkpoint for each of the bounds given, in a process that the kernel ends at the byte where one of its files
-would be larger. Prints how each ended."""
+"""Writes a checkpoint for each of the bounds given, in a process that the kernel ends at the byte where one of its
+files would be larger. Prints how each ended."""
 
 import os
 import resource
