@@ -16,6 +16,9 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from core.errors import ConfigError
 
 _KINDS = (".jsonl", ".jsonl.zst", ".parquet")
+_DATA = frozenset(
+    [".json", ".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".gz", ".bz2", ".xz", ".lz4", ".zst", ".zip", ".tar"]
+)
 _CHUNK_BYTES = 1 << 20
 _ROWS_AT_ONCE = 64
 
@@ -45,7 +48,7 @@ def files_of(corpus: Path) -> list[Path]:
             raise ConfigError(f"{corpus}: want a name that ends in {', '.join(_KINDS)}")
         return [corpus]
     files = [path for path in corpus.glob("*") if path.name.endswith(_KINDS)]
-    strange = [path for path in corpus.glob("*.jsonl.*") if path not in files]
+    strange = [path for path in corpus.glob("*") if _DATA & {*path.suffixes} and path not in files]
     if strange:
         raise ConfigError(f"{min(strange)}: want a name that ends in {', '.join(_KINDS)}")
     if not files:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console
 from rich.progress import Progress
 from sqlalchemy import select
 
@@ -82,7 +83,7 @@ def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, s
         closing(open_foundation(choice.directory, overrides)) as source,
         tempfile.TemporaryDirectory(prefix="onward-midtrain-") as place,
         closing(open_sqlite(Path(place) / "store.db")) as store,
-        Progress() as progress,
+        Progress(console=Console(stderr=True)) as progress,
         file.open("wb") as out,
     ):
         history = open_history(source, Topic.TURNS, *times)

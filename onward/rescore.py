@@ -35,7 +35,7 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
     foundation = open_foundation(directory)
     try:
         history, now = open_history(foundation, Topic.TURNS, *times), foundation.clock.now()
-        with Progress() as progress:
+        with Progress(console=Console(stderr=True)) as progress:
             started_s = time.monotonic()
             old, turns = _score(history, foundation.spec, now, progress, "in force")
             new, _ = _score(history, new_spec, now, progress, "new")

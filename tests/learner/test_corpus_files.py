@@ -103,7 +103,7 @@ def test_a_file_that_was_cut_short_is_named(tmp_path: Path, write: Write, cut: i
         list(read_corpus(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["part.jsonl.gz", "part.jsonl.bz2"])
+@pytest.mark.parametrize("name", ["part.jsonl.gz", "part.jsonl.bz2", "part.json", "part.parquet.tmp"])
 def test_a_part_that_cannot_be_read_is_not_passed_over(tmp_path: Path, name: str) -> None:
     write_jsonl(tmp_path / "fine", DOCUMENTS)
     (tmp_path / name).write_bytes(b"")
