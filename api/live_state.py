@@ -47,6 +47,9 @@ class MemoryLiveState:
         for digest in transcript_digests:
             self._chains.put((namespace, digest), chain, len(chain.token_ids))
 
+    async def settle(self) -> None:
+        return None
+
     async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
         for digest in transcript_digests:
             chain = self._chains.get((namespace, digest))

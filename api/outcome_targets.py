@@ -2,9 +2,10 @@
 
 from typing import Literal
 
+from api.health import OK
 from api.lookup import look_up, read
 from api.services import ApiServices
-from core.errors import Conflict, InvalidRequest, NotFound
+from core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from core.events import Completion, Outcome
 from core.ids import InferenceId, Namespace, SessionId, is_uuid
 from core.store import turns
@@ -29,13 +30,24 @@ async def _has_inference(services: ApiServices, namespace: Namespace, inference_
         return False
     if await services.live_state.get_session(namespace, inference_id) is not None:
         return True
-    return await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id)) is not None
+    everybody_asked = services.live_state.state == OK
+    found = await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id)) is not None
+    return found or _is_nowhere(everybody_asked)
 
 
 async def has_session(services: ApiServices, namespace: Namespace, session_id: SessionId) -> bool:
     if await services.live_state.has_session(namespace, session_id):
         return True
-    return await look_up(services, lambda c: turns.has_session(c, namespace, session_id) or None) is not None
+    everybody_asked = services.live_state.state == OK
+    found = await look_up(services, lambda c: turns.has_session(c, namespace, session_id) or None) is not None
+    return found or _is_nowhere(everybody_asked)
+
+
+def _is_nowhere(everybody_asked: bool) -> Literal[False]:
+    """Another replica may have it in its spool, which live state alone would know. Raises StoreUnavailable."""
+    if not everybody_asked:
+        raise StoreUnavailable("not found, and what replicas have told each other cannot be asked: try again")
+    return False
 
 
 async def check_target(services: ApiServices, outcome: Outcome, subject: Subject) -> None:

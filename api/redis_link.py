@@ -6,6 +6,7 @@ through a pool, and a server that hangs holds one connection, not hundreds.
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -44,11 +45,17 @@ class RedisLink:
         self._probe = "EVAL", _PROBE, 1, f"{settings.prefix}probe"
         self._line: _Line | None = None
         self._connected_s = 0.0
+        self._lost_s = -math.inf
 
     @property
     def connected_for_s(self) -> float:
         """Since the connection was made."""
         return time.monotonic() - self._connected_s
+
+    @property
+    def lost_for_s(self) -> float:
+        """Since a connection was lost."""
+        return time.monotonic() - self._lost_s
 
     async def ask(self, operation: str, *command: str | bytes | int | float) -> Any:
         """The reply. Raises Away: at once while Redis is known to be away, else after `timeout_s` at the latest."""
@@ -104,6 +111,7 @@ class RedisLink:
             return  # another request has met it before
         self._line = None
         if self.state == OK:
+            self._lost_s = time.monotonic()
             logger.warning("redis is away: %s", self._described(error))
         self.state = self._described(error)
         if line is not None:

@@ -6,8 +6,9 @@ continues it whenever it was put), and while Redis is away it is all there is.
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
@@ -28,6 +29,8 @@ from core.telemetry import LIVE_STATE_FALLBACKS
 BEAT_S: Final = 1.0  # how often Redis is looked for, and told of counts
 FORGOTTEN_S: Final = 60.0
 """So long after Redis was empty, or came back, claims may be missing there; the writer is less far behind."""
+_SETTLE_S: Final = 3 * BEAT_S  # by then every replica has found out that Redis is away
+_MOST_OWED: Final = 10_000  # the oldest are let go, as Redis itself would
 _COUNTS_LIFE_S: Final = 2 * SLOTS * SLOT_S
 
 
@@ -41,6 +44,10 @@ class RedisLiveState:
         self._life_ms = round(settings.entry_ttl_s * 1000)
         self._link = RedisLink(settings)
         self._local = MemoryLiveState()
+        self._owed: deque[Command] = deque(maxlen=_MOST_OWED)
+        """Inferences that Redis was not told of. It may be the only one that can tell other replicas: what waits in a
+        spool here is neither in the log nor in the store."""
+        self._paid = asyncio.Event()
         self._replica = uuid4().hex
         self._channel = changes_channel(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -70,8 +77,19 @@ class RedisLiveState:
 
     async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None:
         await self._local.put_inference(namespace, inference_id, session_id)
+        command = self._putting(namespace, inference_id, session_id)
+        try:
+            await self._link.ask("put_inference", *command)
+        except Away:
+            self._owe(command)
+
+    def _owe(self, command: Command) -> None:
+        self._owed.append(command)
+        self._paid.clear()
+
+    def _putting(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> Command:
         keys = self._key("inference", namespace, inference_id), self._key("session", namespace, session_id)
-        await self._try("put_inference", scripts.PUT_INFERENCE, keys, self._life_ms, session_id)
+        return "EVAL", scripts.PUT_INFERENCE, len(keys), *keys, self._life_ms, session_id
 
     async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: Chain) -> None:
         await self._local.put_chain(namespace, transcript_digests, chain)
@@ -82,7 +100,17 @@ class RedisLiveState:
             *(self._key("transcript", namespace, digest) for digest in transcript_digests),
         ]
         arguments = self._life_ms, pack(chain), chain.session_id, chain.inference_id
-        await self._try("put_chain", scripts.PUT_CHAIN, keys, *arguments)
+        try:
+            await self._link.ask("put_chain", "EVAL", scripts.PUT_CHAIN, len(keys), *keys, *arguments)
+        except Away:
+            self._owe(self._putting(namespace, chain.inference_id, chain.session_id))
+
+    async def settle(self) -> None:
+        left_s = _SETTLE_S - self._link.lost_for_s
+        if self._owed and left_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._paid.wait()
 
     async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
         for place, digest in enumerate(transcript_digests):
@@ -191,11 +219,16 @@ class RedisLiveState:
             await self._beat()
 
     async def _beat(self) -> None:
-        changed = self._local.slots.take_changed()
+        changed, owed = self._local.slots.take_changed(), list(self._owed)
         try:
-            await self._link.beat(*self._counted(changed))
+            await self._link.beat(*self._counted(changed), *owed)
         except Away:
             self._local.slots.put_back(changed)
+        else:
+            for _ in owed:
+                self._owed.popleft()
+            if not self._owed:
+                self._paid.set()
 
     async def _listen(self) -> None:
         """To announcements. What is said while nobody listens is made up for by waking everybody."""

@@ -188,8 +188,9 @@ class Turn:
             self.untrainable_reasons += ("error",)
         self.policy_versions = self.capture.version_spans()
         turn = self._record()
+        spooled = False
         try:
-            await self._services.log.append(Topic.TURNS, turn)
+            spooled = (await self._services.log.append(Topic.TURNS, turn)).offset < 0
         except asyncio.CancelledError:
             self._context.background.spawn(self._append_again(turn))
             raise
@@ -198,6 +199,8 @@ class Turn:
             self.untrainable_reasons += ("unlogged",)
             telemetry.UNLOGGED_TURNS.inc()
         await remember(self._services, turn)
+        if spooled:  # else feedback at another replica, which has neither log nor store to ask, would be refused
+            await self._services.live_state.settle()
         self._count(turn)
 
     async def _append_again(self, turn: Completion) -> None:

@@ -84,6 +84,11 @@ class LiveState(Announcer, Protocol):
         """Under each of the digests. Its inference is put too, as by `put_inference`."""
         ...
 
+    async def settle(self) -> None:
+        """Wait until other replicas know the inferences that were put here, unless they know that they may not: `state`
+        says so. A few seconds at most."""
+        ...
+
     async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
         """The chain of the first digest that is known."""
         ...

@@ -1,0 +1,95 @@
+"""The log is away and a turn waits in one replica's spool; of it others hear through Redis alone. So feedback at any of
+them is taken, whatever Redis does meanwhile."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from api_harness import BreakableLog, Service, serve_replicas, wait_for
+from own_redis import OwnRedis, own_redis
+
+from core.events import Completion, Event, Topic
+from core.ids import new_inference_id, new_session_id
+from core.ports import Position
+
+TIMEOUT_S = 0.25
+TAKEN_ON_TRUST = 202
+
+
+class SpoolingTurns:
+    """In front of a log: keeps turns, as a spool does."""
+
+    def __init__(self, log: BreakableLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._append = log.append
+        self.kept: list[Completion] = []
+        monkeypatch.setattr(log, "append", self.append)
+
+    async def append(self, topic: Topic, event: Event) -> Position:
+        if not isinstance(event, Completion):
+            return await self._append(topic, event)
+        self.kept.append(event)
+        return Position(topic=topic, partition=0, offset=-1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRedis]:
+    with own_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def replicas(server: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Service]]:
+    with serve_replicas(tmp_path / "service", 2, live_states=server.live_states(timeout_s=TIMEOUT_S)) as services:
+        SpoolingTurns(services[0].log, monkeypatch)
+        yield services
+
+
+def unknown() -> str:
+    return new_inference_id(new_session_id())
+
+
+def judged(replica: Service, inference_id: str) -> int:
+    body = {"metric_name": "accepted", "value": True, "inference_id": inference_id}
+    return replica.post("/v1/feedback", body).status_code
+
+
+def test_feedback_finds_a_turn_in_another_replicas_spool(replicas: list[Service]) -> None:
+    inference_id = replicas[0].chat("hello").json()["onward"]["inference_id"]
+    assert judged(replicas[1], inference_id) == 200
+    assert judged(replicas[1], unknown()) == 404
+
+
+@pytest.mark.parametrize("said", [("hello",), ("a", "b", "c")], ids=["once", "in a conversation"])
+def test_redis_hangs_for_a_moment_while_a_turn_is_spooled(
+    replicas: list[Service], server: OwnRedis, said: tuple[str, ...]
+) -> None:
+    """The answer comes once others can know of it."""
+    with ThreadPoolExecutor(1) as pool:
+        with server.hanging():
+            wait_for(lambda: replicas[0].live_state.state != "ok", "the outage's discovery")
+            answering = pool.submit(replicas[0].chat, *said)
+            wait_for(lambda: replicas[0].log.append.__self__.kept, "the turn")  # type: ignore[attr-defined]
+        answer = answering.result()
+    wait_for(lambda: replicas[1].live_state.state == "ok", "the return")
+    assert answer.json()["onward"]["logged"]
+    assert judged(replicas[1], answer.json()["onward"]["inference_id"]) == 200
+
+
+def test_while_redis_is_away_nothing_is_said_not_to_exist(replicas: list[Service], server: OwnRedis) -> None:
+    inference_id = replicas[0].chat("hello").json()["onward"]["inference_id"]
+    server.kill()
+    try:
+        wait_for(lambda: all(each.live_state.state != "ok" for each in replicas), "the outage's discovery")
+        assert judged(replicas[1], inference_id) == TAKEN_ON_TRUST
+        time.sleep(3.5)  # from here on everybody knows, and no answer waits for it
+        began_s = time.monotonic()
+        later = replicas[0].chat("later").json()["onward"]["inference_id"]
+        assert time.monotonic() - began_s < 2.0
+        assert judged(replicas[1], later) == TAKEN_ON_TRUST
+    finally:
+        server.up()
+    wait_for(lambda: all(each.live_state.state == "ok" for each in replicas), "the return")
+    wait_for(lambda: judged(replicas[1], later) == 200, "what Redis was told late")
+    assert judged(replicas[1], unknown()) == 404
