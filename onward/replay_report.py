@@ -90,8 +90,7 @@ def read(out: Path) -> dict[str, Any]:
 
 
 def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
-    """The last revisions of all turns, by namespace, workload and channel: what the reward was made of, as the
-    learner's baselines tell it apart."""
+    """The last revisions of all turns, by namespace, workload and channel: what the reward was made of."""
     last = {reward.inference_id: reward for reward in rewards}
     values: dict[str, list[float]] = {}
     for reward in last.values():

@@ -61,6 +61,9 @@ class LearnerSettings(Section):
     """What a reward is compared with: a value head on the hidden states; per stratum (namespace, workload, channel) a
     moving average or a decayed Beta tracker; the batch's mean, whitened (`batch`) or not (`centre`); the other answers
     to the same request, where there are any, else the stratum's moving average; nothing (`raw`: for comparisons)."""
+    channels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Outcomes, by name, that have base rates of their own (thumbs, test runs), by the channel that they come by. What
+    takes each other's place, as `accepted` and `rejected` do, belongs into one: else the baseline knows the outcome."""
     ema_decay: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the moving average, a turn."""
     reward_range: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
@@ -151,6 +154,7 @@ class LearnerSettings(Section):
         if low >= high:
             raise ValueError("reward_range: the lower end does not lie below the upper one")
         self._bands_hold_one()
+        self._channels_are_apart()
         for name in ("discount", "gae_lambda"):
             if getattr(self, name) != 1 and self.advantage != "value":
                 raise ValueError(
@@ -164,6 +168,12 @@ class LearnerSettings(Section):
             raise ValueError(f"correction: {self.correction} would count the ratio twice: ppo has it in itself")
         self._kl_has_a_gradient()
         return self
+
+    def _channels_are_apart(self) -> None:
+        outcomes = [outcome for each in self.channels.values() for outcome in each]
+        twice = sorted({outcome for outcome in outcomes if outcomes.count(outcome) > 1})
+        if twice:
+            raise ValueError(f"channels: {', '.join(twice)}: in more than one")
 
     def _bands_hold_one(self) -> None:
         for name, (low, high) in (("icepop_band", self.icepop_band), ("geometric_band", self.geometric_band)):

@@ -24,12 +24,12 @@ def make_advantages(settings: LearnerSettings, hidden_size: int) -> Advantages:
                 lam=settings.gae_lambda,
             )
         case "ema":
-            return EmaBaseline(settings.ema_decay)
+            return EmaBaseline(settings.ema_decay, settings.channels)
         case "beta":
-            return BetaBaseline(*settings.reward_range)
+            return BetaBaseline(*settings.reward_range, settings.channels)
         case "batch" | "centre":
             return BatchBaseline(whiten=settings.advantage == "batch")
         case "leave_one_out":
-            return LeaveOneOut(settings.ema_decay)
+            return LeaveOneOut(settings.ema_decay, settings.channels)
         case "raw":
             return RawReward()

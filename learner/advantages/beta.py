@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from learner.advantages.base import TurnBaseline, whitened
-from learner.advantages.strata import stratum
+from learner.advantages.strata import Channels, Strata
 from learner.scored import ScoredTurn
 
 _HALF_LIFE = 0.06  # of the evidence, in D
@@ -31,8 +31,9 @@ _PRIOR_TURNS = 1 / (1 - _LEAST)
 
 
 class BetaBaseline(TurnBaseline):
-    def __init__(self, low: float, high: float) -> None:
+    def __init__(self, low: float, high: float, channels: Channels | None = None) -> None:
         super().__init__()
+        self._strata = Strata(channels)
         self._low, self._width = low, high - low
         self._prior = 0.5
         self._evidence: dict[str, tuple[float, float]] = {}
@@ -40,16 +41,16 @@ class BetaBaseline(TurnBaseline):
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._batch = batch
         self._prior = sum(map(self._mapped, batch)) / len(batch)
-        raw_M = torch.tensor([self._low + self._width * self._expected(stratum(scored)) for scored in batch])
+        raw_M = torch.tensor([self._low + self._width * self._expected(self._strata.of(scored)) for scored in batch])
         self._baselines_M, self.scale = whitened(rewards_M, raw_M)
 
     def end(self, shifts_M: Tensor) -> None:
         shifts: dict[str, list[float]] = {}
         for scored, shift in zip(self._batch, shifts_M.tolist(), strict=True):
-            shifts.setdefault(stratum(scored), []).append(shift)
+            shifts.setdefault(self._strata.of(scored), []).append(shift)
         kept = {key: decay(sum(values) / len(values)) for key, values in shifts.items()}
         for scored in self._batch:
-            key, reward = stratum(scored), self._mapped(scored)
+            key, reward = self._strata.of(scored), self._mapped(scored)
             successes, failures = self._of(key)
             self._evidence[key] = (kept[key] * successes + reward, kept[key] * failures + 1 - reward)
 

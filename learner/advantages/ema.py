@@ -11,14 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from learner.advantages.base import TurnBaseline, whitened
-from learner.advantages.strata import StratumAverages
+from learner.advantages.strata import Channels, StratumAverages
 from learner.scored import ScoredTurn
 
 
 class EmaBaseline(TurnBaseline):
-    def __init__(self, decay: float) -> None:
+    def __init__(self, decay: float, channels: Channels | None = None) -> None:
         super().__init__()
-        self._strata = StratumAverages(decay)
+        self._strata = StratumAverages(decay, channels)
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._batch = batch

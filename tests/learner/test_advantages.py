@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from logged_world import make_reward, make_turn
@@ -19,7 +20,7 @@ from learner.advantages.beta import BetaBaseline
 from learner.advantages.ema import EmaBaseline
 from learner.advantages.leave_one_out import LeaveOneOut
 from learner.advantages.raw import RawReward
-from learner.advantages.strata import stratum
+from learner.advantages.strata import Strata
 from learner.advantages.value import ValueHead
 from learner.credit import TokenCredit
 from learner.scored import ScoredTurn
@@ -60,22 +61,45 @@ def test_the_moving_average_is_read_before_it_is_updated() -> None:
     baseline.begin(batch, torch.tensor([3.0, 3.0]))
     before = baseline.state_dict()
     baseline.end(torch.zeros(2))
-    assert before["averages"] == {stratum(batch[0]): pytest.approx(1.0)}
-    assert baseline.state_dict()["averages"] == {stratum(batch[0]): pytest.approx(1 * 0.81 + 3 * 0.19)}
+    assert before["averages"] == {Strata().of(batch[0]): pytest.approx(1.0)}
+    assert baseline.state_dict()["averages"] == {Strata().of(batch[0]): pytest.approx(1 * 0.81 + 3 * 0.19)}
 
 
 def test_each_stratum_has_its_own_average() -> None:
-    """Namespace, workload and channel."""
+    """Namespace and workload."""
     baseline = EmaBaseline(0.0)
     run(baseline, turns([1.0], "write") + turns([-1.0], "fix"))
     advantage_N = run(baseline, turns([1.5, 1.0], "write") + turns([-0.5, -1.0], "fix"))
     assert float(advantage_N[0]) == pytest.approx(float(advantage_N[2]))
     assert float(advantage_N[1]) == pytest.approx(float(advantage_N[3]))
     assert float(advantage_N[0]) > 0 > float(advantage_N[1])
+
+
+def test_a_channel_is_where_a_reward_came_from_and_not_what_was_said() -> None:
     turn = make_turn(0)
-    thumbs, tests = make_reward(turn, 1.0), make_reward(turn, 1.0)
-    tests.components.clear()
-    assert stratum(ScoredTurn(turn, thumbs)) != stratum(ScoredTurn(turn, tests))
+
+    def scored(**components: float) -> ScoredTurn:
+        return ScoredTurn(turn, msgspec.structs.replace(make_reward(turn, 1.0), components=components))
+
+    strata = Strata({"thumbs": ("thumb",), "tests": ("tests_passed",)})
+    assert strata.of(scored(accepted=1.0)) == strata.of(scored(rejected=-0.5)) == strata.of(scored())
+    assert strata.of(scored(thumb=1.0)) == strata.of(scored(thumb=-1.0, rejected=-0.5))
+    assert len({strata.of(each) for each in (scored(accepted=1.0), scored(thumb=1.0), scored(tests_passed=1.0))}) == 3
+    assert strata.of(scored(thumb=1.0, tests_passed=1.0)) not in (strata.of(scored(thumb=1.0)), strata.of(scored()))
+
+
+@pytest.mark.parametrize("make", [lambda: EmaBaseline(0.9), lambda: BetaBaseline(-1.0, 1.0), lambda: LeaveOneOut(0.9)])
+def test_no_baseline_knows_how_the_user_decided(make: Callable[[], Advantages]) -> None:
+    """Accepted and rejected answers of one workload stay apart by their advantage, however long it has learned."""
+    baseline = make()
+    for _ in range(20):
+        batch = [
+            ScoredTurn(each.turn, msgspec.structs.replace(each.reward, components={name: each.reward.value}))
+            for each, name in zip(turns([1.0, -0.5, 1.0, -0.5]), ["accepted", "rejected"] * 2, strict=True)
+        ]
+        advantage_N = run(baseline, batch)
+    assert float(advantage_N[0]) > 0.5
+    assert float(advantage_N[1]) < -0.5
 
 
 def test_advantages_of_the_moving_average_are_white() -> None:
