@@ -4,8 +4,8 @@
 
 The policy that serves is 0, 2, 4 or 8 versions behind the one that learns (and an update is a version), under each
 correction; all get the same number of turns of the same users. Quality is how much of what could be gained the policy
-has gained at the end: 1 less what it still misses over what it missed at first. Paired seeds, bootstrap intervals. What a
-goal is set for is told by more seeds: of 32, the ratio's interval is a tenth wide to either side.
+has gained at the end: 1 less what it still misses over what it missed at first. Paired seeds, bootstrap intervals. What
+a goal is set for is told by more seeds: of 32, the ratio's interval is a tenth wide to either side.
 """
 
 import argparse
