@@ -3,7 +3,7 @@
 from typing import Literal
 
 from api.health import OK
-from api.lookup import look_up, read
+from api.lookup import Query, look_up, read
 from api.services import ApiServices
 from core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from core.events import Completion, Outcome
@@ -30,22 +30,22 @@ async def _has_inference(services: ApiServices, namespace: Namespace, inference_
         return False
     if await services.live_state.get_session(namespace, inference_id) is not None:
         return True
-    everybody_asked = services.live_state.state == OK
-    found = await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id)) is not None
-    return found or _is_nowhere(everybody_asked)
+    return await _is_stored(services, lambda c: turns.get_turn(c, namespace, inference_id))
 
 
 async def has_session(services: ApiServices, namespace: Namespace, session_id: SessionId) -> bool:
     if await services.live_state.has_session(namespace, session_id):
         return True
-    everybody_asked = services.live_state.state == OK
-    found = await look_up(services, lambda c: turns.has_session(c, namespace, session_id) or None) is not None
-    return found or _is_nowhere(everybody_asked)
+    return await _is_stored(services, lambda c: turns.has_session(c, namespace, session_id) or None)
 
 
-def _is_nowhere(everybody_asked: bool) -> Literal[False]:
-    """Another replica may have it in its spool, which live state alone would know. Raises StoreUnavailable."""
-    if not everybody_asked:
+async def _is_stored(services: ApiServices, query: Query[object]) -> bool:
+    """To be asked right after live state did not know it. Raises StoreUnavailable where live state could not be asked:
+    another replica may have it in its spool, and that is where one would hear of it."""
+    heard = services.live_state.state == OK
+    if await look_up(services, query) is not None:
+        return True
+    if not heard:
         raise StoreUnavailable("not found, and what replicas have told each other cannot be asked: try again")
     return False
 

@@ -1,6 +1,6 @@
 """Manifests: which turns and revisions made a version, so that training can be checked and lived again."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -98,7 +98,7 @@ def counts(manifest: Manifest) -> dict[str, float]:
     """For the version's metrics: `late_turns`, that trained without importance weights; `dropped_REASON`, turns that
     trained the baseline alone or nothing at all; and `reward_mass_AGE`, the absolute advantage that trained weights by
     the age of its outcome; `untrained_mass_AGE`, that of the turns that an update left out."""
-    figures: Counter[str] = Counter()
+    figures = defaultdict[str, float](float)
     for why, ids in manifest.drops.items():
         figures[f"dropped_{why}"] += len(ids)
     for record, age_s in zip(manifest.turns, manifest.ages_s, strict=True):
@@ -106,10 +106,10 @@ def counts(manifest: Manifest) -> dict[str, float]:
             figures["late_turns"] += 1
         elif record.dropped is not None:
             figures[f"dropped_{record.dropped}"] += 1
-            figures[f"{UNTRAINED}{_age(age_s)}"] += abs(record.credit)  # type: ignore[assignment]
+            figures[f"{UNTRAINED}{_age(age_s)}"] += abs(record.credit)
         else:
-            figures[f"{TRAINED}{_age(age_s)}"] += abs(record.credit)  # type: ignore[assignment]
-    return {name: float(figure) for name, figure in figures.items()}
+            figures[f"{TRAINED}{_age(age_s)}"] += abs(record.credit)
+    return dict(figures)
 
 
 def _age(seconds: float) -> str:

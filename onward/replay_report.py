@@ -90,12 +90,12 @@ def read(out: Path) -> dict[str, Any]:
 
 
 def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
-    """The last revisions of all turns, by namespace, workload and channel: what the reward was made of."""
+    """The last revisions of all turns, by namespace, workload and what the reward was made of."""
     last = {reward.inference_id: reward for reward in rewards}
     values: dict[str, list[float]] = {}
     for reward in last.values():
-        channel = "+".join(sorted(reward.components)) or "default"
-        values.setdefault(f"{reward.namespace}|{reward.workload}|{channel}", []).append(reward.value)
+        made_of = "+".join(sorted(reward.components)) or "default"
+        values.setdefault(f"{reward.namespace}|{reward.workload}|{made_of}", []).append(reward.value)
     return {name: {"turns": len(each), "reward": statistics.fmean(each)} for name, each in sorted(values.items())}
 
 

@@ -40,10 +40,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRedis]:
 
 
 @pytest.fixture
-def replicas(server: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Service]]:
+def replicas(server: OwnRedis, tmp_path: Path) -> Iterator[list[Service]]:
     with serve_replicas(tmp_path / "service", 2, live_states=server.live_states(timeout_s=TIMEOUT_S)) as services:
-        SpoolingTurns(services[0].log, monkeypatch)
         yield services
+
+
+@pytest.fixture(autouse=True)
+def spool(replicas: list[Service], monkeypatch: pytest.MonkeyPatch) -> SpoolingTurns:
+    return SpoolingTurns(replicas[0].log, monkeypatch)
 
 
 def unknown() -> str:
@@ -63,14 +67,14 @@ def test_feedback_finds_a_turn_in_another_replicas_spool(replicas: list[Service]
 
 @pytest.mark.parametrize("said", [("hello",), ("a", "b", "c")], ids=["once", "in a conversation"])
 def test_redis_hangs_for_a_moment_while_a_turn_is_spooled(
-    replicas: list[Service], server: OwnRedis, said: tuple[str, ...]
+    replicas: list[Service], server: OwnRedis, spool: SpoolingTurns, said: tuple[str, ...]
 ) -> None:
     """The answer comes once others can know of it."""
     with ThreadPoolExecutor(1) as pool:
         with server.hanging():
             wait_for(lambda: replicas[0].live_state.state != "ok", "the outage's discovery")
             answering = pool.submit(replicas[0].chat, *said)
-            wait_for(lambda: replicas[0].log.append.__self__.kept, "the turn")  # type: ignore[attr-defined]
+            wait_for(lambda: spool.kept, "the turn")
         answer = answering.result()
     wait_for(lambda: replicas[1].live_state.state == "ok", "the return")
     assert answer.json()["onward"]["logged"]
@@ -83,7 +87,7 @@ def test_while_redis_is_away_nothing_is_said_not_to_exist(replicas: list[Service
     try:
         wait_for(lambda: all(each.live_state.state != "ok" for each in replicas), "the outage's discovery")
         assert judged(replicas[1], inference_id) == TAKEN_ON_TRUST
-        time.sleep(3.5)  # from here on everybody knows, and no answer waits for it
+        wait_for(lambda: replicas[0].live_state._link.lost_for_s > 3, "what is away to be known to be by everybody")
         began_s = time.monotonic()
         later = replicas[0].chat("later").json()["onward"]["inference_id"]
         assert time.monotonic() - began_s < 2.0

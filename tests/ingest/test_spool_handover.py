@@ -4,12 +4,13 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from kafka_world import wait_for
 
 from core.errors import LogUnavailable
 from core.events import Event, SessionEnded, Topic
@@ -62,13 +63,6 @@ def ended(name: object) -> SessionEnded:
     return SessionEnded(session_id=SessionId(str(name)), namespace=Namespace("n"), received_at=NOW)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.002)
-
-
 def by_writer(log: SpoolingLog) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     reader = log.reader([Topic.TURNS])
@@ -119,11 +113,11 @@ def test_a_spool_under_load_is_left_soon_after_the_log_is_back(tmp_path: Path) -
         with Writers(log) as writers:
             for _ in range(3):
                 inner.away = True
-                wait_until(lambda: log.depth_records > 500)
+                wait_for(lambda: log.depth_records > 500)
                 inner.away = False
-                wait_until(lambda: log.state == "ok")
+                wait_for(lambda: log.state == "ok")
                 before = sum(writers.counts)
-                wait_until(lambda: sum(writers.counts) > before + 100)  # noqa: B023
+                wait_for(lambda: sum(writers.counts) > before + 100)  # noqa: B023
                 assert log.state == "ok"
         writers.__exit__()
         assert by_writer(log) == {str(number): list(range(count)) for number, count in enumerate(writers.counts)}
@@ -135,10 +129,10 @@ def test_a_log_that_goes_away_during_the_handover_lets_everybody_into_the_spool(
             for _ in range(30):
                 inner.away = True
                 before = sum(writers.counts)
-                wait_until(lambda: sum(writers.counts) > before + 50)  # noqa: B023
+                wait_for(lambda: sum(writers.counts) > before + 50)  # noqa: B023
                 inner.away = False
-                wait_until(lambda: log.depth_records < 10)
-        wait_until(lambda: log.state == "ok")
+                wait_for(lambda: log.depth_records < 10)
+        wait_for(lambda: log.state == "ok")
         writers.__exit__()
         assert by_writer(log) == {str(number): list(range(count)) for number, count in enumerate(writers.counts)}
 
@@ -150,7 +144,7 @@ def test_what_is_drained_takes_one_append_of_each_topic_and_not_of_each_record(t
             log.append_blocking(Topic.TURNS, [ended(f"t-{index}")])
             log.append_blocking(Topic.REWARDS, [ended(f"r-{index}")])
         inner.away = False
-        wait_until(lambda: log.state == "ok")
+        wait_for(lambda: log.state == "ok")
         assert len(inner.appends) <= 4  # the first segment may be handed on after its first record
         assert by_writer(log) == {"t": list(range(40))}
 

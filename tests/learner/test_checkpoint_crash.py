@@ -40,7 +40,7 @@ def test_a_crash_at_any_byte_leaves_the_last_good_one(good: Path, tmp_path: Path
         shutil.copytree(good, tmp_path / str(bound))
     command = [sys.executable, checkpoint_script.__file__, str(tmp_path), "3", *map(str, bounds)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    ended = dict(tuple(map(int, line.split())) for line in said.splitlines())  # type: ignore[misc]
+    ended = {int(bound): int(status) for bound, status in map(str.split, said.splitlines())}
     assert ended == dict.fromkeys(bounds, -signal.SIGXFSZ)
     for bound, name in bounds.items():
         directory = tmp_path / str(bound)

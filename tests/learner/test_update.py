@@ -109,7 +109,7 @@ def test_every_choice_trains() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_answers_of_a_single_token(advantage: str, count: int) -> None:
     """One of them says nothing of what is better; two do."""
-    settings = LearnerSettings(advantage=advantage)  # type: ignore[arg-type]
+    settings = LearnerSettings.model_validate({"advantage": advantage})
     state = make_state(MODEL, settings)
     before = [weight.clone() for weight in weights(state)]
     batch = [cut(scored, value) for scored, value in zip(some_batch(0, count), (1.0, -1.0), strict=False)]
