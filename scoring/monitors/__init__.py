@@ -51,6 +51,7 @@ MONITORS: Final = (
         signals.reported_against_verified,
         signals.judge_against_outcome,
         signals.simulated_against_production,
+        signals.length_bias,
         ripe=True,
     ),
     *_made("warning", conduct.entropy_collapse, conduct.brevity, conduct.effort),

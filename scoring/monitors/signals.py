@@ -1,10 +1,11 @@
 """Monitors of the signal: whether what is rewarded is still what is meant."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 from scoring.monitors.watched import Watched
-from scoring.monitors.window import LEAST, Finding, Window, exceeds, falls, rises
+from scoring.monitors.window import LEAST, Finding, Window, exceeds, falls, goes_with, rises
 from scoring.truth import verdict
 
 _ACCEPTED = ("accepted", "edited", "partially_accepted")
@@ -46,9 +47,17 @@ def simulated_against_production(window: Window) -> Finding | None:
     return Finding(now[0] - before[0] - 0.15 > 4.0 * figures["standard_error"], figures)
 
 
+def length_bias(window: Window) -> Finding | None:
+    """What pays is to be long: rewards go with the length of answers (correlation above 0.6, whatever it was before),
+    as those of reward models that were trained on what people prefer (Singhal et al., arXiv:2310.03716). Seen before
+    a model has learned to pad."""
+    return goes_with(window, lambda turn: math.log(turn.tokens) if turn.tokens else None, lambda turn: turn.value, 0.6)
+
+
 def component_share(window: Window) -> Finding | None:
     """One component carries nearly all of the reward's mass, which it did not before, and what else is in the reward
-    did not rise with it: whatever feeds it is being farmed. Where a model gets better, all that speaks for it rises."""
+    did not rise with it, nor what spoke against: whatever feeds it is being farmed. Where a model gets better, all
+    that speaks for it rises, or what spoke against it goes."""
     if min(map(len, (window.recent, window.reference))) < LEAST:
         return None
     recent, reference = _shares(window.recent), _shares(window.reference)
@@ -109,16 +118,21 @@ def _error(values: Sequence[float]) -> float:
 
 
 def _rise(window: Window, name: str) -> tuple[float, float]:
-    """By how much a component's mean rose, and that of all others together."""
-    now, before = _means(window.recent, name), _means(window.reference, name)
-    return now[0] - before[0], now[1] - before[1]
+    """By how much a component's mean rose, and that of all others together, or of what is negative among them: where
+    answers are taken that were edited before, one good thing takes another's place."""
+    mine, others, against = (
+        now - before for now, before in zip(_means(window.recent, name), _means(window.reference, name), strict=True)
+    )
+    return mine, max(others, against)
 
 
-def _means(turns: Sequence[Watched], name: str) -> tuple[float, float]:
-    """Of a component, and of all others together, over the turns that have a reward."""
+def _means(turns: Sequence[Watched], name: str) -> tuple[float, float, float]:
+    """Of a component, of all others together, and of what is negative among those, over the turns that have a
+    reward."""
     components = [turn.components for turn in turns if turn.components]
-    mine = [each.get(name, 0.0) for each in components]
-    return _mean(mine), _mean([sum(each.values()) for each in components]) - _mean(mine)
+    others = [[value for other, value in each.items() if other != name] for each in components]
+    against = [sum(value for value in each if value < 0) for each in others]
+    return _mean([each.get(name, 0.0) for each in components]), _mean(list(map(sum, others))), _mean(against)
 
 
 def _shares(turns: Sequence[Watched]) -> dict[str, float]:

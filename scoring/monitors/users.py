@@ -13,6 +13,8 @@ _TOP = 0.01  # of the users, and one at least
 def reward_mass(window: Window) -> Finding | None:
     """The rewards' absolute mass that one user in a hundred has, and its Gini coefficient (0: all alike, 1: one has
     all). The share must be ten times what it would be if all were alike, and have grown."""
+    if not window.reference:
+        return None
     mass: defaultdict[str, float] = defaultdict(float)
     for turn in window.recent:
         mass[turn.unit] += abs(turn.value or 0.0)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from statistics import fmean, pstdev
 
 from core.clustered import Values, mean, share_error, squared_error
 from scoring.monitors.watched import Watched
@@ -21,6 +22,8 @@ LEAST_UNITS = 5
 
 @dataclass(frozen=True)
 class Window:
+    """`reference`: empty while there is not enough of a past; a bound that no past excuses holds from the start."""
+
     recent: Sequence[Watched]
     reference: Sequence[Watched]
 
@@ -60,6 +63,23 @@ def exceeds(window: Window, measure: Measure, most: float) -> Finding | None:
     return Finding(now - most > SIGMAS * error, figures)
 
 
+def goes_with(window: Window, first: Measure, second: Measure, most: float) -> Finding | None:
+    """Whether the correlation of two measures lies above `most`, whatever it was before. None: too few turns to say, or
+    one of them does not vary. Its error is that of the mean of the turns' influences on it (the delta method)."""
+    measured = [(turn.unit, first(turn), second(turn)) for turn in window.recent]
+    said = [(unit, a, b) for unit, a, b in measured if a is not None and b is not None]
+    if not _is_enough([(unit, a) for unit, a, _ in said]):
+        return None
+    one, other = _standardised([a for _, a, _ in said]), _standardised([b for _, _, b in said])
+    if not one or not other:
+        return None
+    found = fmean(a * b for a, b in zip(one, other, strict=True))
+    influences = [a * b - found * (a**2 + b**2) / 2 for a, b in zip(one, other, strict=True)]
+    error = sqrt(squared_error([(unit, value) for (unit, _, _), value in zip(said, influences, strict=True)], 0.0))
+    figures = {"recent": found, "reference": most, "turns": float(len(said)), "standard_error": error}
+    return Finding(found - most > SIGMAS * error, figures)
+
+
 def falls(window: Window, measure: Measure, matters: float, *, is_share: bool = False) -> Finding | None:
     """The same downwards."""
     found = rises(window, lambda turn: None if (value := measure(turn)) is None else -value, matters, is_share=False)
@@ -71,6 +91,13 @@ def falls(window: Window, measure: Measure, matters: float, *, is_share: bool = 
 
 def _values(turns: Sequence[Watched], measure: Measure) -> Values:
     return [(turn.unit, value) for turn in turns if (value := measure(turn)) is not None]
+
+
+def _standardised(values: Sequence[float]) -> list[float]:
+    """With mean 0 and variance 1; [] where they do not vary."""
+    deviation = pstdev(values)
+    centre = fmean(values)
+    return [(value - centre) / deviation for value in values] if deviation else []
 
 
 def _is_enough(values: Values) -> bool:

@@ -207,8 +207,7 @@ class Watcher:
         windows = {ripe: workload.window(ripe=ripe) for ripe in (False, True)}
         for monitor in self._monitors:
             window = windows[monitor.ripe]
-            if window is not None:
-                self._alarms.judge(monitor, (monitor.name, *key), monitor.examine(window), window)
+            self._alarms.judge(monitor, (monitor.name, *key), monitor.examine(window), window)
 
     def _save(self) -> None:
         """References as far as they have come; of a few turns the log knows, too."""

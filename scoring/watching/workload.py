@@ -5,7 +5,7 @@ traffic, and which turns are among them does not depend on what became of them.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -74,12 +74,14 @@ class Workload:
             for each in self._reference:
                 self._turns.release(each)
 
-    def window(self, *, ripe: bool) -> Window | None:
-        """None while there is no reference to hold it against."""
-        if not self._is_whole() or (ripe and self._frozen is None):
-            return None
-        reference = self._turns.get(self._reference) if self._frozen is None else self._frozen
-        return Window(self._turns.get(self._ripe if ripe else self._latest), reference)
+    def window(self, *, ripe: bool) -> Window:
+        """Without a reference while it is not whole: some monitors have bounds that no past excuses."""
+        return Window(self._turns.get(self._ripe if ripe else self._latest), self._known_reference(ripe=ripe))
+
+    def _known_reference(self, *, ripe: bool) -> Sequence[Watched]:
+        if self._frozen is not None:
+            return self._frozen
+        return self._turns.get(self._reference) if self._is_whole() and not ripe else ()
 
     @property
     def is_unsaved(self) -> bool:

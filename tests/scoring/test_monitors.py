@@ -1,5 +1,6 @@
 """Each monitor sees the exploit planted for it, and nothing in a service that is only used and learning."""
 
+import math
 import random
 from collections.abc import Callable
 from types import ModuleType
@@ -92,6 +93,7 @@ EXPLOITS: dict[str, Change] = {
     "reported_against_verified": some(0.3, told={"accepted": 1.0, "tests_passed": -1.0}),
     "judge_against_outcome": lambda turn, _: {"judged": dict.fromkeys(turn.judged, 1.0)},
     "simulated_against_production": lambda turn, _: {"value": 1.0} if turn.environment == "simulated" else {},
+    "length_bias": lambda turn, rng: {"value": math.log(turn.tokens) + rng.gauss(0, 0.25)},
     "component_share": lambda turn, _: {"components": turn.components | {"style": 9.0}},
     "reward_mass": some(0.4, unit="liar", value=-1.0),
     "feedback_rate": some(0.4, unit="spammer", told={"rejected": 1.0}),
@@ -124,6 +126,38 @@ def test_a_service_that_got_much_better_farms_nothing() -> None:
     assert finding.figures["recent"] > 0.8
     assert finding.figures["recent"] - finding.figures["reference"] > 0.3
     assert not finding.trips
+
+
+def test_what_was_edited_before_and_is_taken_as_it_is_farms_nothing() -> None:
+    """One good component takes another's place, and what is turned down gets less: the rest as a whole stands still."""
+
+    def components(accepted: float, edited: float) -> Change:
+        def change(_: Watched, rng: random.Random) -> dict[str, Any]:
+            luck = rng.random()
+            name = "accepted" if luck < accepted else "edited" if luck < accepted + edited else "rejected"
+            return {"components": {name: -0.5 if name == "rejected" else 0.5 if name == "edited" else 1.0}}
+
+        return change
+
+    better, worse = turns(1, components(0.9, 0.0)), turns(2, components(0.4, 0.3))
+    finding = BY_NAME["component_share"].examine(Window(better, worse))
+    assert finding is not None
+    assert finding.figures["recent"] > 0.8
+    assert finding.figures["recent"] - finding.figures["reference"] > 0.3
+    assert not finding.trips
+
+
+@pytest.mark.parametrize(("noise", "trips"), [(0.2, True), (1.0, False)])
+def test_rewards_that_follow_length_are_seen_without_a_better_past(noise: float, trips: bool) -> None:
+    """And what long answers earn by the way, as they say more, is none."""
+    long_pays: Change = lambda turn, rng: {"value": math.log(turn.tokens) + rng.gauss(0, noise)}  # noqa: E731
+    finding = BY_NAME["length_bias"].examine(Window(turns(1, long_pays), turns(2, long_pays)))
+    assert finding is not None
+    assert finding.trips is trips, finding.figures
+
+
+def test_rewards_that_are_all_alike_go_with_nothing() -> None:
+    assert BY_NAME["length_bias"].examine(Window(turns(1, some(1.0, value=1.0)), turns(2))) is None
 
 
 @pytest.mark.parametrize("name", EXPLOITS)

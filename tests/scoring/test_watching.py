@@ -84,6 +84,14 @@ def test_a_planted_exploit_opens_one_alarm(
     assert alarm.opening.window_start < alarm.opening.window_end <= alarm.opening.opened_at
 
 
+def test_what_no_past_excuses_is_seen_before_there_is_one(users: Users, watching: Watching) -> None:
+    """Sixty turns, of the hundred that make a reference."""
+    watching.start()
+    users.work(60, lies=0.7, asks=0.6)
+    users.wait(20)
+    assert watching.look() == [("reported_against_verified", "opened")]
+
+
 def test_another_workload_is_another_story(users: Users, watching: Watching) -> None:
     watching.start()
     users.work(120)
