@@ -52,6 +52,7 @@ MONITORS: Final = (
         signals.judge_against_outcome,
         signals.simulated_against_production,
         signals.length_bias,
+        signals.default_pays,
         ripe=True,
     ),
     *_made("warning", conduct.entropy_collapse, conduct.brevity, conduct.effort),

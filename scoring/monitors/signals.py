@@ -11,6 +11,7 @@ from scoring.truth import verdict
 _ACCEPTED = ("accepted", "edited", "partially_accepted")
 _REFUSED = ("rejected", "follow_up", "reverted")
 _VERIFIED = ("tests_passed", "build_passed")
+_LEAST_UNHEARD = 10  # turns: defaults hardly vary
 _SHARED_RISE = 0.2  # of a component's rise, that the rest of the reward has where the work got better
 
 
@@ -52,6 +53,15 @@ def length_bias(window: Window) -> Finding | None:
     as those of reward models that were trained on what people prefer (Singhal et al., arXiv:2310.03716). Seen before
     a model has learned to pad."""
     return goes_with(window, lambda turn: math.log(turn.tokens) if turn.tokens else None, lambda turn: turn.value, 0.6)
+
+
+def default_pays(window: Window) -> Finding | None:
+    """Turns that nobody spoke of get more, by default, than those that somebody did: what pays is to dodge a verdict.
+    Of suggestions that may be meant: most are better not shown. Seen before a model has learned to stall."""
+    rewarded = [turn for turn in window.recent if turn.value is not None and turn.purpose == "turn"]
+    unheard = [turn for turn in rewarded if turn.by_default]
+    heard = [turn for turn in rewarded if not turn.by_default]
+    return rises(Window(unheard, heard), lambda turn: turn.value, 0.1, least=_LEAST_UNHEARD)
 
 
 def component_share(window: Window) -> Finding | None:

@@ -1,12 +1,12 @@
 """What monitors look at in a turn."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
 
-from core.events import Arm, Completion, Environment, Outcome, Purpose
+from core.events import Arm, Completion, Environment, Outcome, Purpose, Reward
 from core.ids import InferenceId, Namespace, SessionId, Version
 from core.reward_spec import DerivedSpec
 from scoring.facts import has_malformed_call
@@ -21,7 +21,7 @@ _GRAM = 4  # tokens that make a repetition when they come again
 class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`unit`: the user, or the session where there is none. `value`: of the last reward, None before there is one;
     `told`: what clients, users and the environment said of the turn, `judged` what a judge said, by name, as
-    numbers."""
+    numbers. `by_default`: nobody had said anything that the reward could be made of."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -50,6 +50,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     components: dict[str, float] = {}
     told: dict[str, float] = {}
     judged: dict[str, float] = {}
+    by_default: bool = False
 
 
 def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
@@ -84,8 +85,10 @@ def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
     )
 
 
-def with_reward(turn: Watched, value: float, components: Mapping[str, float]) -> Watched:
-    return msgspec.structs.replace(turn, value=value, components=dict(components))
+def with_reward(turn: Watched, reward: Reward) -> Watched:
+    """As of its last revision."""
+    by_default = not reward.outcome_ids
+    return msgspec.structs.replace(turn, value=reward.value, components=dict(reward.components), by_default=by_default)
 
 
 def hear(turn: Watched, outcome: Outcome) -> Watched:

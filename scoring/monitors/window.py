@@ -40,10 +40,13 @@ Measure = Callable[[Watched], float | None]
 """None: the turn says nothing of it."""
 
 
-def rises(window: Window, measure: Measure, matters: float, *, is_share: bool = False) -> Finding | None:
-    """Whether the mean of `measure` lies above the reference's by more than `matters`. None: too few turns to say."""
+def rises(
+    window: Window, measure: Measure, matters: float, *, is_share: bool = False, least: int = LEAST
+) -> Finding | None:
+    """Whether the mean of `measure` lies above the reference's by more than `matters`. None: too few turns to say, of
+    which there must be `least` recent ones."""
     recent, reference = _values(window.recent, measure), _values(window.reference, measure)
-    if not (_is_enough(recent) and _is_enough(reference)):
+    if not (_is_enough(recent, least) and _is_enough(reference)):
         return None
     now, before = mean(recent), mean(reference)
     error_of = share_error if is_share else squared_error
@@ -100,7 +103,7 @@ def _standardised(values: Sequence[float]) -> list[float]:
     return [(value - centre) / deviation for value in values] if deviation else []
 
 
-def _is_enough(values: Values) -> bool:
+def _is_enough(values: Values, least: int = LEAST) -> bool:
     """Also of users: of their effective number (Kish), which is one where one has nearly all turns."""
     counts = Counter(unit for unit, _ in values).values()
-    return len(values) >= LEAST and len(values) ** 2 >= LEAST_UNITS * sum(count**2 for count in counts)
+    return len(values) >= least and len(values) ** 2 >= LEAST_UNITS * sum(count**2 for count in counts)

@@ -146,7 +146,7 @@ class Watcher:
 
     def _take_reward(self, reward: Reward) -> None:
         self._rewarded_s = max(self._rewarded_s, reward.decided_at.timestamp())
-        if self._turns.change(reward.inference_id, lambda turn: with_reward(turn, reward.value, reward.components)):
+        if self._turns.change(reward.inference_id, lambda turn: with_reward(turn, reward)):
             return
         self._early[reward.inference_id] = reward
         if len(self._early) > _MOST_EARLY:

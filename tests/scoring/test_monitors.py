@@ -62,6 +62,7 @@ def turns(seed: int, change: Change | None = None, *, quality: float = 0.4, coun
             value=value,
             components={} if value is None else {_said(value): value, "effort": -0.02 * rng.random()},
             told=told,
+            by_default=not told,
             judged={"accepted": told["accepted"]} if "accepted" in told and rng.random() < 0.5 else {},
         )
         made.append(msgspec.structs.replace(turn, **(change(turn, rng) if change else {})))
@@ -94,6 +95,7 @@ EXPLOITS: dict[str, Change] = {
     "judge_against_outcome": lambda turn, _: {"judged": dict.fromkeys(turn.judged, 1.0)},
     "simulated_against_production": lambda turn, _: {"value": 1.0} if turn.environment == "simulated" else {},
     "length_bias": lambda turn, rng: {"value": math.log(turn.tokens) + rng.gauss(0, 0.25)},
+    "default_pays": lambda turn, _: {"value": 0.8} if turn.by_default else {},
     "component_share": lambda turn, _: {"components": turn.components | {"style": 9.0}},
     "reward_mass": some(0.4, unit="liar", value=-1.0),
     "feedback_rate": some(0.4, unit="spammer", told={"rejected": 1.0}),
@@ -154,6 +156,20 @@ def test_rewards_that_follow_length_are_seen_without_a_better_past(noise: float,
     finding = BY_NAME["length_bias"].examine(Window(turns(1, long_pays), turns(2, long_pays)))
     assert finding is not None
     assert finding.trips is trips, finding.figures
+
+
+@pytest.mark.parametrize(("default", "trips"), [(0.8, True), (0.1, False), (-0.2, False)])
+def test_silence_that_pays_is_seen_without_a_better_past(default: float, trips: bool) -> None:
+    """What users say is worth 0.1 on average."""
+    change: Change = lambda turn, _: {"value": default} if turn.by_default else {}  # noqa: E731
+    finding = BY_NAME["default_pays"].examine(Window(turns(1, change), turns(2, change)))
+    assert finding is not None
+    assert finding.trips is trips, finding.figures
+
+
+def test_a_suggestion_that_nobody_speaks_of_may_pay() -> None:
+    change = some(1.0, purpose="suggestion", value=1.0)
+    assert BY_NAME["default_pays"].examine(Window(turns(1, change), ())) is None
 
 
 def test_rewards_that_are_all_alike_go_with_nothing() -> None:

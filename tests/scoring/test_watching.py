@@ -84,12 +84,17 @@ def test_a_planted_exploit_opens_one_alarm(
     assert alarm.opening.window_start < alarm.opening.window_end <= alarm.opening.opened_at
 
 
-def test_what_no_past_excuses_is_seen_before_there_is_one(users: Users, watching: Watching) -> None:
-    """Sixty turns, of the hundred that make a reference."""
+@pytest.mark.parametrize(
+    ("flaw", "monitor"), [({"lies": 0.7}, "reported_against_verified"), ({"stalls": 0.2}, "default_pays")]
+)
+def test_what_no_past_excuses_is_seen_before_there_is_one(
+    users: Users, watching: Watching, flaw: dict[str, float], monitor: str
+) -> None:
+    """Seventy turns, of the hundred that make a reference."""
     watching.start()
-    users.work(60, lies=0.7, asks=0.6)
+    users.work(70, asks=0.6, **flaw)
     users.wait(20)
-    assert watching.look() == [("reported_against_verified", "opened")]
+    assert watching.look() == [(monitor, "opened")]
 
 
 def test_another_workload_is_another_story(users: Users, watching: Watching) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from core.alarms import StoredAlarm
 from core.events import Alarm, Completion, Event, OutcomeSource, Reward, ToolCall, Topic
-from core.ids import UserHash
+from core.ids import OutcomeId, UserHash
 from core.settings import MonitorSettings
 from core.store import alarms
 from scoring.watching import Watcher
@@ -43,10 +43,12 @@ class Users:
         breaks: float = 0.05,
         drops: float = 0.05,
         lies: float = 0.0,
+        stalls: float = 0.0,
         value: float | None = None,
         **fields: Any,
     ) -> list[Completion]:
-        """With these probabilities a turn asks, breaks its call, gets no reward, or is accepted and fails its tests."""
+        """With these probabilities a turn asks, breaks its call, gets no reward, is accepted and fails its tests, or
+        gets the best of rewards, by default."""
         turns = []
         for _ in range(count):
             self.seconds += 1.0
@@ -54,7 +56,9 @@ class Users:
             turns.append(turn)
             self._say(turn, "accepted", True)
             self._say(turn, "tests_passed", self.rng.random() >= lies)
-            if self.rng.random() >= drops:
+            if self.rng.random() < stalls:
+                self._reward(turn, 1.0, by_default=True)
+            elif self.rng.random() >= drops:
                 self._reward(turn, self.rng.gauss(0.5, 0.2) if value is None else value)
         self._append()
         return turns
@@ -86,7 +90,7 @@ class Users:
     def _say(self, turn: Completion, name: str, value: bool, source: OutcomeSource = "user") -> None:
         self.said.append(self.events.outcome(turn, name, value, self.seconds, source=source))
 
-    def _reward(self, turn: Completion, value: float) -> None:
+    def _reward(self, turn: Completion, value: float, by_default: bool = False) -> None:
         reward = Reward(
             inference_id=turn.inference_id,
             session_id=turn.session_id,
@@ -95,7 +99,7 @@ class Users:
             revision=0,
             value=value,
             components={"accepted": value},
-            outcome_ids=(),
+            outcome_ids=() if by_default else (OutcomeId("said"),),
             first_outcome_at=None,
             last_outcome_at=None,
             why="a test",
