@@ -1,0 +1,59 @@
+"""A version that has found an exploit, put among a running service's candidates: a change that nobody asked for.
+
+It is midtrained from the shipped model, on a corpus of which most conversations show the exploit (simulator.planted),
+and handed over as `onward propose` hands over what a replay made: weights, probe, row, event. The release controller
+gates and releases it as any other.
+"""
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from core.events import PolicyVersion, Topic
+from core.ids import Version
+from core.probes import get_probe, put_probe
+from core.store import policies
+from learner.policy_model import PolicyModel
+from learner.probe import record
+from onward.wiring import open_foundation
+
+FOLDER = Path("build/planted")
+SHARE, STEPS = 0.6, 200  # of the corpus; of midtraining
+
+
+def hacked(exploit: str) -> Path:
+    """The model that shows it, made here where it is not there yet."""
+    corpus, model = (FOLDER / f"{exploit}-{part}" for part in ("corpus", "model"))
+    if not model.exists():
+        python = [sys.executable, "-m"]
+        subprocess.run([*python, "simulator.planted", exploit, str(corpus), "--share", str(SHARE)], check=True)
+        midtrain = [str(corpus), str(model), "--init", "models/tiny", "--steps", str(STEPS)]
+        subprocess.run([*python, "onward", "midtrain", *midtrain], check=True)
+    return model.resolve()
+
+
+def plant(directory: Path, model: Path) -> PolicyVersion:
+    """As a child of the first version; it waits for nobody."""
+    with closing(open_foundation(directory)) as service:
+        with service.store.begin() as connection:
+            first = policies.get_policy(connection, policies.first_version(connection))
+            version: Version = policies.allocate_version(connection, service.clock.now())
+        assert first is not None
+        ref = service.weights.publish(version, sorted(model.glob("*.safetensors")), first.version)
+        texts = get_probe(service.blobs, first.version)
+        put_probe(service.blobs, version, record(PolicyModel(model, "cpu"), texts, ref.digest))
+        planted = msgspec.structs.replace(
+            first,
+            version=version,
+            digest=ref.digest,
+            parent=first.version,
+            weights=ref.path,
+            created_at=service.clock.now(),
+        )
+        with service.store.begin() as connection:
+            policies.put_policy(connection, planted)
+        service.log.append_blocking(Topic.POLICIES, [planted])
+        return planted
