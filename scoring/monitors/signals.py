@@ -56,12 +56,14 @@ def length_bias(window: Window) -> Finding | None:
 
 
 def default_pays(window: Window) -> Finding | None:
-    """Turns that nobody spoke of get more, by default, than those that somebody did: what pays is to dodge a verdict.
-    Of suggestions that may be meant: most are better not shown. Seen before a model has learned to stall."""
+    """Turns that nobody spoke of get a reward by default, and a higher one than those that somebody did: what pays is
+    to dodge a verdict. Nothing for nothing is no such default, however bad verdicts are; and of suggestions it may be
+    meant, as most are better not shown. Seen before a model has learned to stall."""
     rewarded = [turn for turn in window.recent if turn.value is not None and turn.purpose == "turn"]
     unheard = [turn for turn in rewarded if turn.by_default]
     heard = [turn for turn in rewarded if not turn.by_default]
-    return rises(Window(unheard, heard), lambda turn: turn.value, 0.1, least=_LEAST_UNHEARD)
+    found = rises(Window(unheard, heard), lambda turn: turn.value, 0.1, least=_LEAST_UNHEARD)
+    return found and Finding(found.trips and found.figures["recent"] > 0, found.figures)
 
 
 def component_share(window: Window) -> Finding | None:

@@ -158,11 +158,13 @@ def test_rewards_that_follow_length_are_seen_without_a_better_past(noise: float,
     assert finding.trips is trips, finding.figures
 
 
-@pytest.mark.parametrize(("default", "trips"), [(0.8, True), (0.1, False), (-0.2, False)])
-def test_silence_that_pays_is_seen_without_a_better_past(default: float, trips: bool) -> None:
-    """What users say is worth 0.1 on average."""
+@pytest.mark.parametrize(
+    ("default", "quality", "trips"), [(0.8, 0.4, True), (0.1, 0.4, False), (0.0, 0.0, False), (0.1, 0.0, True)]
+)
+def test_silence_that_pays_is_seen_without_a_better_past(default: float, quality: float, trips: bool) -> None:
+    """Of the worst of models too: that it gets nothing for nothing is as it should be."""
     change: Change = lambda turn, _: {"value": default} if turn.by_default else {}  # noqa: E731
-    finding = BY_NAME["default_pays"].examine(Window(turns(1, change), turns(2, change)))
+    finding = BY_NAME["default_pays"].examine(Window(turns(1, change, quality=quality), ()))
     assert finding is not None
     assert finding.trips is trips, finding.figures
 
