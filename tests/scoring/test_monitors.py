@@ -101,6 +101,8 @@ EXPLOITS: dict[str, Change] = {
     "feedback_rate": some(0.4, unit="spammer", told={"rejected": 1.0}),
 }
 
+NO_PAST_EXCUSES = {"reported_against_verified", "length_bias", "default_pays", "feedback_rate"}
+
 
 def tripped(recent: list[Watched], reference: list[Watched]) -> set[str]:
     found = {monitor.name: monitor.examine(Window(recent, reference)) for monitor in MONITORS}
@@ -110,6 +112,12 @@ def tripped(recent: list[Watched], reference: list[Watched]) -> set[str]:
 def test_each_has_its_exploit_and_says_what_it_is_for() -> None:
     assert EXPLOITS.keys() == BY_NAME.keys()
     assert all(len(monitor.meaning) > 20 for monitor in MONITORS)
+
+
+@pytest.mark.parametrize("name", EXPLOITS)
+def test_without_a_past_only_what_none_excuses_is_seen(name: str) -> None:
+    finding = BY_NAME[name].examine(Window(turns(3, EXPLOITS[name]), ()))
+    assert (finding is not None and finding.trips) == (name in NO_PAST_EXCUSES)
 
 
 @pytest.mark.parametrize(("share", "trips"), [(0.5, True), (0.1, False)])
