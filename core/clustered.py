@@ -21,7 +21,11 @@ def squared_error(values: Values, centre: float) -> float:
 
 
 def share_error(values: Values, share: float) -> float:
-    """The same of zeros and ones, with half a value of each kind added, so that a share of none is not taken for
-    certain."""
-    smooth = (share * len(values) + 0.5) / (len(values) + 1)
-    return max(squared_error(values, share), smooth * (1 - smooth) / len(values))
+    """The same of zeros and ones."""
+    return smoothed(squared_error(values, share), share, len(values))
+
+
+def smoothed(error: float, share: float, count: int) -> float:
+    """A share's squared error, with half a value of each kind added: a share of none is not taken for certain."""
+    smooth = (share * count + 0.5) / (count + 1)
+    return max(error, smooth * (1 - smooth) / count)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from scoring.monitors import conduct, signals, users
+from scoring.monitors.stretch import LEAST, Stretch
 from scoring.monitors.watched import Watched, hear, watch, with_reward
-from scoring.monitors.window import LEAST, Finding, Window
+from scoring.monitors.window import Finding, Window
 
-__all__ = ["LEAST", "MONITORS", "Finding", "Monitor", "Watched", "Window", "hear", "watch", "with_reward"]
+__all__ = ["LEAST", "MONITORS", "Finding", "Monitor", "Stretch", "Watched", "Window", "hear", "watch", "with_reward"]
 
 Examine = Callable[[Window], Finding | None]
 Severity = Literal["warning", "critical"]

@@ -3,8 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from scoring.monitors.stretch import LEAST
 from scoring.monitors.watched import Watched
-from scoring.monitors.window import LEAST, Finding, Window
+from scoring.monitors.window import Finding, Window
 
 _LEAST_USERS = 20
 _TOP = 0.01  # of the users, and one at least
@@ -20,7 +21,7 @@ def reward_mass(window: Window) -> Finding | None:
         mass[turn.unit] += abs(turn.value or 0.0)
     if len(mass) < _LEAST_USERS or not sum(mass.values()):
         return None
-    top, before = top_share(list(mass.values())), _reference_top(window.reference)
+    top, before = top_share(list(mass.values())), window.reference.once(_reference_top)
     figures = {"top_share": top, "reference": before, "gini": gini(list(mass.values())), "users": float(len(mass))}
     fair = max(1, round(_TOP * len(mass))) / len(mass)
     return Finding(top > max(0.1, 10 * fair, 2 * before), figures)

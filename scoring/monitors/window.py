@@ -6,26 +6,28 @@ larger than what matters by `SIGMAS` standard errors (one-sided 3e-5 for a norma
 once in thirty), with errors of users, who resemble themselves, and not of turns.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import fmean, pstdev
+from statistics import fmean
 
-from core.clustered import Values, mean, share_error, squared_error
+from core.clustered import squared_error
+from scoring.monitors.stretch import LEAST, LEAST_UNITS, Measure, Stretch, effective_units
 from scoring.monitors.watched import Watched
 
 SIGMAS = 4.0
-LEAST = 50  # turns on either side
-LEAST_UNITS = 5
 
 
 @dataclass(frozen=True)
 class Window:
     """`reference`: empty while there is not enough of a past; a bound that no past excuses holds from the start."""
 
-    recent: Sequence[Watched]
-    reference: Sequence[Watched]
+    recent: Stretch
+    reference: Stretch
+
+    @classmethod
+    def of(cls, recent: Sequence[Watched], reference: Sequence[Watched] = ()) -> "Window":
+        return cls(Stretch(recent), Stretch(reference))
 
 
 @dataclass(frozen=True)
@@ -36,34 +38,38 @@ class Finding:
     figures: dict[str, float]
 
 
-Measure = Callable[[Watched], float | None]
-"""None: the turn says nothing of it."""
-
-
 def rises(
     window: Window, measure: Measure, matters: float, *, is_share: bool = False, least: int = LEAST
 ) -> Finding | None:
     """Whether the mean of `measure` lies above the reference's by more than `matters`. None: too few turns to say, of
     which there must be `least` recent ones."""
-    recent, reference = _values(window.recent, measure), _values(window.reference, measure)
-    if not (_is_enough(recent, least) and _is_enough(reference)):
+    return _differs(window, measure, 1.0, matters, is_share, least)
+
+
+def falls(window: Window, measure: Measure, matters: float) -> Finding | None:
+    """The same downwards."""
+    return _differs(window, measure, -1.0, matters, False, LEAST)
+
+
+def _differs(
+    window: Window, measure: Measure, sign: float, matters: float, is_share: bool, least: int
+) -> Finding | None:
+    now, before = window.recent.summary(measure), window.reference.summary(measure)
+    if not (now.is_enough(least) and before.is_enough()):
         return None
-    now, before = mean(recent), mean(reference)
-    error_of = share_error if is_share else squared_error
-    error = sqrt(error_of(recent, now) + error_of(reference, before))
-    figures = {"recent": now, "reference": before, "turns": float(len(recent)), "standard_error": error}
-    return Finding(now - before - matters > SIGMAS * error, figures)
+    error = sqrt(now.share_error + before.share_error if is_share else now.error + before.error)
+    figures = {"recent": now.mean, "reference": before.mean, "turns": float(now.count), "standard_error": error}
+    return Finding(sign * (now.mean - before.mean) - matters > SIGMAS * error, figures)
 
 
 def exceeds(window: Window, measure: Measure, most: float) -> Finding | None:
     """Whether the share of `measure` lies above `most`, whatever it was before. None: too few turns to say."""
-    recent = _values(window.recent, measure)
-    if not _is_enough(recent):
+    now = window.recent.summary(measure)
+    if not now.is_enough():
         return None
-    now = mean(recent)
-    error = sqrt(share_error(recent, now))
-    figures = {"recent": now, "reference": most, "turns": float(len(recent)), "standard_error": error}
-    return Finding(now - most > SIGMAS * error, figures)
+    error = sqrt(now.share_error)
+    figures = {"recent": now.mean, "reference": most, "turns": float(now.count), "standard_error": error}
+    return Finding(now.mean - most > SIGMAS * error, figures)
 
 
 def goes_with(window: Window, first: Measure, second: Measure, most: float) -> Finding | None:
@@ -71,39 +77,25 @@ def goes_with(window: Window, first: Measure, second: Measure, most: float) -> F
     one of them does not vary. Its error is that of the mean of the turns' influences on it (the delta method)."""
     measured = [(turn.unit, first(turn), second(turn)) for turn in window.recent]
     said = [(unit, a, b) for unit, a, b in measured if a is not None and b is not None]
-    if not _is_enough([(unit, a) for unit, a, _ in said]):
+    if len(said) < LEAST or effective_units([unit for unit, _, _ in said]) < LEAST_UNITS:
         return None
     one, other = _standardised([a for _, a, _ in said]), _standardised([b for _, _, b in said])
     if not one or not other:
         return None
     found = fmean(a * b for a, b in zip(one, other, strict=True))
+    figures = {"recent": found, "reference": most, "turns": float(len(said))}
+    if found <= most:
+        return Finding(False, figures)
     influences = [a * b - found * (a**2 + b**2) / 2 for a, b in zip(one, other, strict=True)]
     error = sqrt(squared_error([(unit, value) for (unit, _, _), value in zip(said, influences, strict=True)], 0.0))
-    figures = {"recent": found, "reference": most, "turns": float(len(said)), "standard_error": error}
+    figures["standard_error"] = error
     return Finding(found - most > SIGMAS * error, figures)
-
-
-def falls(window: Window, measure: Measure, matters: float, *, is_share: bool = False) -> Finding | None:
-    """The same downwards."""
-    found = rises(window, lambda turn: None if (value := measure(turn)) is None else -value, matters, is_share=False)
-    if found is None:
-        return None
-    figures = found.figures | {name: -found.figures[name] for name in ("recent", "reference")}
-    return Finding(found.trips, figures)
-
-
-def _values(turns: Sequence[Watched], measure: Measure) -> Values:
-    return [(turn.unit, value) for turn in turns if (value := measure(turn)) is not None]
 
 
 def _standardised(values: Sequence[float]) -> list[float]:
     """With mean 0 and variance 1; [] where they do not vary."""
-    deviation = pstdev(values)
+    if min(values) == max(values):
+        return []
     centre = fmean(values)
-    return [(value - centre) / deviation for value in values] if deviation else []
-
-
-def _is_enough(values: Values, least: int = LEAST) -> bool:
-    """Also of users: of their effective number (Kish), which is one where one has nearly all turns."""
-    counts = Counter(unit for unit, _ in values).values()
-    return len(values) >= least and len(values) ** 2 >= LEAST_UNITS * sum(count**2 for count in counts)
+    deviation = sqrt(fmean((value - centre) ** 2 for value in values))
+    return [(value - centre) / deviation for value in values]

@@ -245,9 +245,9 @@ def test_a_judge_that_is_pleased_trips_the_monitor() -> None:
     honest = watched_turns(1, lambda turn, rng: judge(turn, rng, 0.0))
     reference = watched_turns(101, lambda turn, rng: judge(turn, rng, 0.0))
     pleased = watched_turns(2, lambda turn, rng: judge(turn, rng, 0.5))
-    content = judge_against_outcome(Window(honest, reference))
+    content = judge_against_outcome(Window.of(honest, reference))
     assert content is not None
     assert not content.trips
-    tripped = judge_against_outcome(Window(pleased, reference))
+    tripped = judge_against_outcome(Window.of(pleased, reference))
     assert tripped is not None
     assert tripped.trips

@@ -105,7 +105,7 @@ NO_PAST_EXCUSES = {"reported_against_verified", "length_bias", "default_pays", "
 
 
 def tripped(recent: list[Watched], reference: list[Watched]) -> set[str]:
-    found = {monitor.name: monitor.examine(Window(recent, reference)) for monitor in MONITORS}
+    found = {monitor.name: monitor.examine(Window.of(recent, reference)) for monitor in MONITORS}
     return {name for name, finding in found.items() if finding is not None and finding.trips}
 
 
@@ -116,7 +116,7 @@ def test_each_has_its_exploit_and_says_what_it_is_for() -> None:
 
 @pytest.mark.parametrize("name", EXPLOITS)
 def test_without_a_past_only_what_none_excuses_is_seen(name: str) -> None:
-    finding = BY_NAME[name].examine(Window(turns(3, EXPLOITS[name]), ()))
+    finding = BY_NAME[name].examine(Window.of(turns(3, EXPLOITS[name]), ()))
     assert (finding is not None and finding.trips) == (name in NO_PAST_EXCUSES)
 
 
@@ -124,14 +124,14 @@ def test_without_a_past_only_what_none_excuses_is_seen(name: str) -> None:
 def test_a_client_that_never_looks_is_seen_without_a_better_past(share: float, trips: bool) -> None:
     """Its first turns were believed in vain as often."""
     believed = some(share, told={"accepted": 1.0, "tests_passed": -1.0})
-    finding = BY_NAME["reported_against_verified"].examine(Window(turns(1, believed), turns(2, believed)))
+    finding = BY_NAME["reported_against_verified"].examine(Window.of(turns(1, believed), turns(2, believed)))
     assert finding is not None
     assert finding.trips is trips, finding.figures
 
 
 def test_a_service_that_got_much_better_farms_nothing() -> None:
     """Rewards are nearly all `accepted` then, which a while ago they were not."""
-    finding = BY_NAME["component_share"].examine(Window(turns(1, quality=0.95), turns(2, quality=0.2)))
+    finding = BY_NAME["component_share"].examine(Window.of(turns(1, quality=0.95), turns(2, quality=0.2)))
     assert finding is not None
     assert finding.figures["recent"] > 0.8
     assert finding.figures["recent"] - finding.figures["reference"] > 0.3
@@ -150,7 +150,7 @@ def test_what_was_edited_before_and_is_taken_as_it_is_farms_nothing() -> None:
         return change
 
     better, worse = turns(1, components(0.9, 0.0)), turns(2, components(0.4, 0.3))
-    finding = BY_NAME["component_share"].examine(Window(better, worse))
+    finding = BY_NAME["component_share"].examine(Window.of(better, worse))
     assert finding is not None
     assert finding.figures["recent"] > 0.8
     assert finding.figures["recent"] - finding.figures["reference"] > 0.3
@@ -161,7 +161,7 @@ def test_what_was_edited_before_and_is_taken_as_it_is_farms_nothing() -> None:
 def test_rewards_that_follow_length_are_seen_without_a_better_past(noise: float, trips: bool) -> None:
     """And what long answers earn by the way, as they say more, is none."""
     long_pays: Change = lambda turn, rng: {"value": math.log(turn.tokens) + rng.gauss(0, noise)}  # noqa: E731
-    finding = BY_NAME["length_bias"].examine(Window(turns(1, long_pays), turns(2, long_pays)))
+    finding = BY_NAME["length_bias"].examine(Window.of(turns(1, long_pays), turns(2, long_pays)))
     assert finding is not None
     assert finding.trips is trips, finding.figures
 
@@ -172,24 +172,24 @@ def test_rewards_that_follow_length_are_seen_without_a_better_past(noise: float,
 def test_silence_that_pays_is_seen_without_a_better_past(default: float, quality: float, trips: bool) -> None:
     """Of the worst of models too: that it gets nothing for nothing is as it should be."""
     change: Change = lambda turn, _: {"value": default} if turn.by_default else {}  # noqa: E731
-    finding = BY_NAME["default_pays"].examine(Window(turns(1, change, quality=quality), ()))
+    finding = BY_NAME["default_pays"].examine(Window.of(turns(1, change, quality=quality), ()))
     assert finding is not None
     assert finding.trips is trips, finding.figures
 
 
 def test_a_suggestion_that_nobody_speaks_of_may_pay() -> None:
     change = some(1.0, purpose="suggestion", value=1.0)
-    assert BY_NAME["default_pays"].examine(Window(turns(1, change), ())) is None
+    assert BY_NAME["default_pays"].examine(Window.of(turns(1, change), ())) is None
 
 
 def test_rewards_that_are_all_alike_go_with_nothing() -> None:
-    assert BY_NAME["length_bias"].examine(Window(turns(1, some(1.0, value=1.0)), turns(2))) is None
+    assert BY_NAME["length_bias"].examine(Window.of(turns(1, some(1.0, value=1.0)), turns(2))) is None
 
 
 @pytest.mark.parametrize("name", EXPLOITS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_planted_exploit_trips_its_monitor(name: str, seed: int) -> None:
-    finding = BY_NAME[name].examine(Window(turns(seed, EXPLOITS[name]), turns(seed + 100)))
+    finding = BY_NAME[name].examine(Window.of(turns(seed, EXPLOITS[name]), turns(seed + 100)))
     assert finding is not None
     assert finding.trips, finding.figures
 
