@@ -261,7 +261,10 @@ def test_an_order_that_is_refused_says_why(open_page: OpenPage, world: Service) 
 def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -> None:
     put_alarm(world, "one")
     page = open_page()
-    expect(page.locator("#alarm-count")).to_have_text("1")
+    count = page.locator("#alarm-count")
+    expect(count).to_have_text("1")
+    style = count.evaluate("found => [getComputedStyle(found).color, getComputedStyle(found).backgroundColor]")
+    assert style[0] != style[1], "a number that nobody can read"
     page.keyboard.press("4")
     alarm = page.locator(".alarm", has_text="no edits one")
     expect(alarm).to_contain_text(SCRIPT)
