@@ -36,7 +36,7 @@ def hacked(exploit: str) -> Path:
 
 
 def plant(directory: Path, model: Path) -> PolicyVersion:
-    """As a child of the first version; it waits for nobody."""
+    """As a child of the first version; the release controller takes it from there."""
     with closing(open_foundation(directory)) as service:
         with service.store.begin() as connection:
             first = policies.get_policy(connection, policies.first_version(connection))

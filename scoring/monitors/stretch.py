@@ -39,6 +39,8 @@ _NOTHING = Summary(0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Stretch(Sequence[Watched]):
+    """Turns that stay as they are."""
+
     turns: Sequence[Watched] = ()
     _summaries: dict[Measure, Summary] = field(default_factory=dict, compare=False, repr=False)
     _known: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
