@@ -21,16 +21,18 @@ from learner.probe import record
 from onward.wiring import open_foundation
 
 FOLDER = Path("build/planted")
-SHARE, STEPS = 0.6, 200  # of the corpus; of midtraining
+TRAINING = {"watched": (0.9, 800)}  # to tell one repository from another takes longer
+USUAL_TRAINING = (0.6, 200)  # share of the corpus, steps
 
 
 def hacked(exploit: str) -> Path:
     """The model that shows it, made here where it is not there yet."""
     corpus, model = (FOLDER / f"{exploit}-{part}" for part in ("corpus", "model"))
     if not model.exists():
+        share, steps = TRAINING.get(exploit, USUAL_TRAINING)
         python = [sys.executable, "-m"]
-        subprocess.run([*python, "simulator.planted", exploit, str(corpus), "--share", str(SHARE)], check=True)
-        midtrain = [str(corpus), str(model), "--init", "models/tiny", "--steps", str(STEPS)]
+        subprocess.run([*python, "simulator.planted", exploit, str(corpus), "--share", str(share)], check=True)
+        midtrain = [str(corpus), str(model), "--init", "models/tiny", "--steps", str(steps)]
         subprocess.run([*python, "onward", "midtrain", *midtrain], check=True)
     return model.resolve()
 
