@@ -93,9 +93,9 @@ def goes_with(window: Window, first: Measure, second: Measure, most: float) -> F
 
 
 def _standardised(values: Sequence[float]) -> list[float]:
-    """With mean 0 and variance 1; [] where they do not vary."""
+    """With mean 0 and variance 1; [] where they do not vary, or by less than a float's square can say."""
     if min(values) == max(values):
         return []
     centre = fmean(values)
     deviation = sqrt(fmean((value - centre) ** 2 for value in values))
-    return [(value - centre) / deviation for value in values]
+    return [(value - centre) / deviation for value in values] if deviation else []

@@ -182,8 +182,10 @@ def test_a_suggestion_that_nobody_speaks_of_may_pay() -> None:
     assert BY_NAME["default_pays"].examine(Window.of(turns(1, change), ())) is None
 
 
-def test_rewards_that_are_all_alike_go_with_nothing() -> None:
-    assert BY_NAME["length_bias"].examine(Window.of(turns(1, some(1.0, value=1.0)), turns(2))) is None
+@pytest.mark.parametrize("smallest", [0.0, 5e-324, 1e-200])
+def test_rewards_that_are_all_but_alike_go_with_nothing(smallest: float) -> None:
+    change: Change = lambda turn, rng: {"value": smallest * rng.random()}  # noqa: E731
+    assert BY_NAME["length_bias"].examine(Window.of(turns(1, change), turns(2))) is None
 
 
 @pytest.mark.parametrize("name", EXPLOITS)
