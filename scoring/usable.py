@@ -1,6 +1,5 @@
 """Can an outcome be used? The API refuses what cannot; a log that is scored under another spec may hold some."""
 
-import math
 from typing import Final
 
 from core.events import Outcome
@@ -18,19 +17,5 @@ def fault_of(outcome: Outcome, spec: OutcomeSpec | None) -> str | None:
         return f"{outcome.name!r} is no outcome of the reward spec"
     if spec.level == ("session" if outcome.session_id is None else "inference"):
         return f"{outcome.name} is said of {'a session' if spec.level == 'session' else 'an inference'}"
-    wanted = _wanted(outcome.value, spec)
+    wanted = spec.wanted(outcome.value)
     return None if wanted is None else f"{outcome.name} takes {wanted}, and this is {repr(outcome.value)[:_SHOWN]}"
-
-
-def _wanted(value: bool | float | str | None, spec: OutcomeSpec) -> str | None:
-    if spec.type == "boolean":
-        return None if isinstance(value, bool) else "true or false"
-    if spec.type == "text":
-        return None if isinstance(value, str) else "text"
-    if value is None or isinstance(value, bool | str) or not math.isfinite(value):
-        return "a finite number"
-    if spec.minimum is not None and value < spec.minimum:
-        return f"at least {spec.minimum:g}"
-    if spec.maximum is not None and value > spec.maximum:
-        return f"at most {spec.maximum:g}"
-    return None

@@ -2,13 +2,15 @@
 
 import math
 import re
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from core.reward_spec.part import Part
+from core.reward_spec.part import LARGEST, Amount, Part
 
 _LEAST_DIVISOR: Final = 1e-13
+
+Penalty = Annotated[float, Field(ge=-LARGEST, le=0)]
 
 
 class EffortSpec(Part):
@@ -21,25 +23,25 @@ class EffortSpec(Part):
     itself less C up to its parent, so the turns on a path together pay C of the whole path.
     """
 
-    coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    coefficient: Amount = 0.0
     """0: effort costs nothing."""
-    k: float = Field(default=0.001, ge=0, allow_inf_nan=False)
+    k: Amount = 0.001
     """How soon more effort costs less; 0, or at least 1e-13: C(x) divides by it."""
-    q: float = Field(default=0.5, ge=0, le=10, allow_inf_nan=False)
+    q: float = Field(default=0.5, ge=0, le=10)
     """How much less; 1, or at least 1e-13 away from it: C(x) divides by 1 - q."""
-    thinking: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    thinking: Amount = 1.0
     """Weight of a thinking token."""
-    tool_call: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    tool_call: Amount = 1.0
     """Weight of a token of a tool call."""
-    tool_output: float = Field(default=0.25, ge=0, allow_inf_nan=False)
+    tool_output: Amount = 0.25
     """Weight of a token that tools answered; the turn that reads it pays."""
-    answer: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    answer: Amount = 1.0
     """Weight of a token of the final message."""
-    call: float = Field(default=20.0, ge=0, allow_inf_nan=False)
+    call: Amount = 20.0
     """Weight of a turn's first tool call."""
-    parallel_call: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    parallel_call: Amount = 5.0
     """Weight of each further call of the same turn: they run while the user waits for the first."""
-    turn: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    turn: Amount = 0.0
     """Weight of the turn itself."""
 
     @field_validator("k", "q")
@@ -62,15 +64,15 @@ class EffortSpec(Part):
 class PenaltySpec(Part):
     """What bad form costs a turn, once each; 0: nothing. Suggestions are judged by what becomes of them alone."""
 
-    malformed_call: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    malformed_call: Penalty = 0.0
     """A tool call that never became whole, names no tool that was offered, or whose arguments are not what it takes."""
-    cut_off: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    cut_off: Penalty = 0.0
     """The limit of tokens ended the answer."""
-    empty_answer: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    empty_answer: Penalty = 0.0
     """Neither words nor a call."""
-    repeated_answer: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    repeated_answer: Penalty = 0.0
     """The words of an earlier answer of the conversation once more, without a call: a needless reply."""
-    unbacked_claim: float = Field(default=0.0, le=0, allow_inf_nan=False)
+    unbacked_claim: Penalty = 0.0
     """It says what one of `claims` speaks of, and nothing in the conversation bears it out."""
 
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from core.reward_spec.part import Part
+from core.reward_spec.part import Part, Seconds
 
 
 class DefenceSpec(Part):
@@ -11,6 +11,6 @@ class DefenceSpec(Part):
 
     burst_outcomes: int | None = Field(default=None, ge=1)
     """Most outcomes of one user within any `burst_window_s`."""
-    burst_window_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    burst_window_s: Seconds = Field(default=60.0, gt=0)
     identical_outcomes: int | None = Field(default=None, ge=1)
     """Most outcomes of one user that say the same of the same turn, or of the session."""

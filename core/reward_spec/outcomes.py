@@ -3,10 +3,10 @@
 import math
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from core.events import Purpose
-from core.reward_spec.part import Part
+from core.reward_spec.part import LARGEST, Number, Part, Seconds
 
 OutcomeType = Literal["boolean", "number", "text"]
 _OTHER_NAMES: Final = {"float": "number", "comment": "text", "demonstration": "text"}
@@ -25,15 +25,15 @@ class OutcomeSpec(Part):
     measure: Measure | None = None
     """What the API computes where feedback has a text instead of a value: by edit distance, the share that was `kept`
     or the `distance`, or the share of lines that `survived`."""
-    weight: float = Field(default=0.0, allow_inf_nan=False)
+    weight: Number = 0.0
     """Added to the reward, times the value (a boolean true is 1, false is 0)."""
-    false_weight: float = Field(default=0.0, allow_inf_nan=False)
+    false_weight: Number = 0.0
     """Added when a boolean is false."""
-    wait_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    wait_s: Seconds = 0.0
     """How long a turn waits for this outcome before its default applies."""
-    default: bool | float | None = None
+    default: bool | Number | None = None
     """The value that stands in when the wait is over; None: the outcome then adds nothing."""
-    default_reward: FiniteFloat | None = None
+    default_reward: Number | None = None
     """What is added then, instead of a `default`."""
     aggregation: Aggregation = "last"
     """Which of several outcomes of one name counts."""
@@ -41,8 +41,8 @@ class OutcomeSpec(Part):
     """Share of the values that a mean leaves out at either end."""
     decides: bool = False
     """An arrival ends the wait for all other outcomes of the turn, without their defaults."""
-    minimum: FiniteFloat | None = None
-    maximum: FiniteFloat | None = None
+    minimum: Number | None = None
+    maximum: Number | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "OutcomeSpec":
@@ -73,6 +73,27 @@ class OutcomeSpec(Part):
         if self.trim and self.aggregation != "mean":
             raise ValueError("trim belongs to the aggregation mean")
 
+    def wanted(self, value: bool | float | str | None) -> str | None:
+        """What it takes instead of that value; None where it takes it."""
+        if self.type != "number":
+            takes: tuple[type, str] = (bool, "true or false") if self.type == "boolean" else (str, "text")
+            return None if isinstance(value, takes[0]) else takes[1]
+        if value is None or isinstance(value, bool | str) or not -math.inf < value < math.inf:
+            return "a finite number"
+        low, high = self._bounds
+        if low <= value <= high:
+            return None
+        if self.minimum is None and self.maximum is None:
+            return f"a number from {low:g} to {high:g}"
+        return f"at least {low:g}" if value < low else f"at most {high:g}"
+
+    @property
+    def _bounds(self) -> tuple[float, float]:
+        return (
+            -LARGEST if self.minimum is None else self.minimum,
+            LARGEST if self.maximum is None else self.maximum,
+        )
+
     def worth(self, true: float, false: float) -> float:
         """Of so many times true, or of that number, and so many times false."""
         worth = self.weight * true + self.false_weight * false
@@ -85,9 +106,7 @@ class OutcomeSpec(Part):
         if self.type == "boolean":
             added += [self.worth(1, 0), self.worth(0, 1)]
         elif self.weight:
-            low = -math.inf if self.minimum is None else self.minimum
-            high = math.inf if self.maximum is None else self.maximum
-            added += [self.worth(low, 0), self.worth(high, 0)]
+            added += [self.worth(bound, 0) for bound in self._bounds]
         return min(added), max(added)
 
     @property
@@ -103,11 +122,11 @@ class SuggestionSpec(Part):
     """What was accepted pays 1 - p, what was not costs p, silence is 0, so that to show pays where acceptance is
     likelier than p (Cursor Tab). It takes the place of the weights of `accepted`, `partially_accepted` and `rejected`,
     and of `ignored_reward`. None: those."""
-    empty_reward: float = Field(default=0.0, allow_inf_nan=False)
+    empty_reward: Number = 0.0
     """The model stayed silent: decided at once."""
-    ignored_reward: float = Field(default=-0.05, allow_inf_nan=False)
+    ignored_reward: Number = -0.05
     """It was shown and nothing followed within `wait_s`."""
-    wait_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    wait_s: Seconds = 30.0
 
     @model_validator(mode="after")
     def _one_rule(self) -> "SuggestionSpec":
@@ -127,7 +146,7 @@ class SessionSpec(Part):
     """What each later turn leaves of it, where it is discounted."""
     purposes: tuple[Purpose, ...] = ("turn", "suggestion")
     """Turns of other purposes (side, summary, judge) live by their own outcomes alone."""
-    end_wait_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    end_wait_s: Seconds = 30.0
     """A session that was said to be over still waits so long for its outcomes; then its defaults apply."""
-    idle_timeout_s: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
+    idle_timeout_s: Seconds = Field(default=1800.0, gt=0)
     """A session without a turn for so long is over, and its defaults apply."""

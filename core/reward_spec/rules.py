@@ -7,14 +7,14 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from pydantic import Field, FiniteFloat, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from core.reward_spec.conduct import ClaimSpec, EffortSpec, PenaltySpec
 from core.reward_spec.defence import DefenceSpec
 from core.reward_spec.derived import DerivedSpec
 from core.reward_spec.outcomes import OutcomeSpec, SessionSpec, SuggestionSpec
-from core.reward_spec.part import Part
+from core.reward_spec.part import Number, Part
 
 Table = dict[str, Any]
 
@@ -30,7 +30,7 @@ class Rules(Part):
     claims: tuple[ClaimSpec, ...] = ()
     derived: DerivedSpec = DerivedSpec()
     defence: DefenceSpec = DefenceSpec()
-    clip: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
+    clip: tuple[Number, Number] = (-1.0, 1.0)
     """Bounds of the final value."""
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class ScopeSpec(Part):
     derived: Table = Field(default_factory=dict)
     defence: Table = Field(default_factory=dict)
     claims: tuple[ClaimSpec, ...] | None = None
-    clip: tuple[FiniteFloat, FiniteFloat] | None = None
+    clip: tuple[Number, Number] | None = None
 
     @model_validator(mode="after")
     def _scoped(self) -> "ScopeSpec":

@@ -124,6 +124,14 @@ def test_no_number_is_infinite(service: Service, value: str) -> None:
     assert answer.status_code == 400
 
 
+@pytest.mark.parametrize("value", ["1e308", "-1000000000001", "1" + 400 * "0"])
+def test_no_number_is_larger_than_sums_of_it_can_hold(service: Service, value: str) -> None:
+    body = f'{{"inference_id": "{inference(service)}", "metric_name": "rating", "value": {value}}}'
+    answer = service.http.post("/v1/feedback", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "value"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -19,6 +19,7 @@ SPEC = RewardSpec.model_validate(
             "accepted": {"type": "boolean", "weight": 1.0, "false_weight": -0.2},
             "partially_accepted": {"type": "number", "weight": 1.0, "minimum": 0, "maximum": 1},
             "rejected": {"type": "boolean", "weight": -0.5},
+            "savings": {"type": "number", "weight": 1e-9, "aggregation": "mean"},
             "comment": {"type": "text"},
         },
         "session": {"idle_timeout_s": 60},
@@ -47,6 +48,7 @@ def oddities(reason: str) -> float:
         ("partially_accepted", -0.1, "takes at least 0"),
         ("partially_accepted", float("inf"), "takes a finite number"),
         ("partially_accepted", True, "takes a finite number"),
+        ("savings", -1e308, "takes a number from -1e+12 to 1e+12, and this is -1e+308"),
         ("accepted", 1.0, "takes true or false"),
         ("comment", 3.0, "takes text"),
         ("likes", True, "'likes' is no outcome of the reward spec"),
@@ -65,6 +67,16 @@ def test_what_cannot_be_used_is_set_aside_whole(
     world.clock.advance_to(lab.at(100))
     lab.drain(world.scorers[0])
     assert [reward.value for reward in world.rewards()] == [-0.5]
+
+
+def test_the_largest_numbers_of_the_largest_weights_are_counted(lab: ModuleType, events: Any) -> None:
+    weights = {"up": 1e12, "down": -1e12}
+    outcomes = {name: {"type": "number", "weight": weight, "aggregation": "sum"} for name, weight in weights.items()}
+    spec = RewardSpec.model_validate({"outcomes": outcomes, "clip": [-1e12, 1e12], "session": {"idle_timeout_s": 60}})
+    turn = events.turn("s", 0)
+    said = [events.outcome(turn, name, 1e12, second) for second, name in enumerate(("up", "down", "up"), 1)]
+    *_, reward = lab.score(spec, [turn, *said], until=lab.at(100))
+    assert (reward.value, reward.components) == (1e12, {"down": -1e24, "up": 2e24})
 
 
 def test_what_was_set_aside_counts_once_the_spec_knows_it(lab: ModuleType, world: Any, events: Any) -> None:
