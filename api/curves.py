@@ -16,7 +16,7 @@ from api.lookup import read
 from api.plain import identify, json_response, only_parameters, whole_number
 from core.fleet import CLUSTER, Experiment
 from core.ids import Namespace, Version
-from core.reward_spec import DerivedSpec
+from core.reward_spec import DerivedSpec, call_line
 from core.store import fleet, policies
 from core.store.curves import Conduct, Worth, live_since, recent_conduct, recent_worth
 
@@ -146,7 +146,7 @@ def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, An
 
 
 def _conduct(turns: Sequence[Conduct], patterns: dict[str, re.Pattern[str]]) -> dict[str, Any]:
-    lines = [[f"{call.name} {call.arguments}" for call in turn.tool_calls] for turn in turns]
+    lines = [[call_line(call.name, call.arguments) for call in turn.tool_calls] for turn in turns]
     shares = {name: fmean(any(map(pattern.search, said)) for said in lines) for name, pattern in patterns.items()}
     return {
         "turns": len(turns),

@@ -1,10 +1,11 @@
 """What became of a suggested text: how far it was edited, and how much of it is left."""
 
-import json
 import re
 from typing import Final
 
 from rapidfuzz.distance import Indel, Levenshtein
+
+from core.json_objects import object_of
 
 LONGEST: Final = 16_384
 """Characters of each text whose distance is taken: it takes time with the product of their lengths, some milliseconds
@@ -34,12 +35,7 @@ def share_left(edit: str, file: str) -> float | None:
 
 def text_of_call(arguments: str) -> str | None:
     """What a call that edits writes; None where it does not say."""
-    try:
-        said = json.loads(arguments)
-    except ValueError:
-        return None
-    if not isinstance(said, dict):
-        return None
+    said = object_of(arguments) or {}
     return next((said[name] for name in _TEXTS if isinstance(said.get(name), str)), None)
 
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import starmap
 from typing import Any
 
 import msgspec
@@ -19,7 +20,8 @@ from referencing.exceptions import Unresolvable
 
 from core.events import Completion, ToolCall
 from core.ids import GroupId, InferenceId
-from core.reward_spec import ClaimSpec, EffortSpec
+from core.json_objects import object_of
+from core.reward_spec import ClaimSpec, EffortSpec, call_line
 
 Call = tuple[str, str]  # name, arguments
 
@@ -162,7 +164,7 @@ def _claims(text: str, claim: ClaimSpec) -> bool:
 def _is_backed(turn: Completion, claim: ClaimSpec) -> bool:
     """By the calls before the answer: those of the same turn have no result yet."""
     backed = False
-    for call in map(" ".join, calls_in(turn.messages)):
+    for call in starmap(call_line, calls_in(turn.messages)):
         if re.search(claim.needs, call, re.IGNORECASE):
             backed = True
         elif claim.voided_by is not None and re.search(claim.voided_by, call, re.IGNORECASE):
@@ -185,18 +187,16 @@ def has_malformed_call(turn: Completion) -> bool:
 def _is_valid(call: ToolCall, tool: Mapping[str, Any] | None) -> bool:
     if tool is None:
         return False
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError:
-        return False
-    return isinstance(arguments, dict) and _fits(arguments, json.dumps(tool.get("parameters") or {}, sort_keys=True))
+    arguments = object_of(call.arguments)
+    return arguments is not None and _fits(arguments, json.dumps(tool.get("parameters") or {}, sort_keys=True))
 
 
 def _fits(arguments: dict[str, Any], schema: str) -> bool:
-    """True also where the schema itself makes no sense: that is not the model's fault."""
+    """True also where the schema itself makes no sense, which is not the model's fault, or where nobody can tell: of
+    what is nested too deep, of a number too large to be divided."""
     try:
         return bool(_validator(schema).is_valid(arguments))
-    except (SchemaError, Unresolvable, RecursionError):
+    except (SchemaError, Unresolvable, RecursionError, OverflowError):
         return True
 
 

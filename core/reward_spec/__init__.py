@@ -6,7 +6,7 @@ meaning, not of its spelling: comments and order do not change it.
 
 from core.reward_spec.conduct import ClaimSpec, EffortSpec, PenaltySpec
 from core.reward_spec.defence import DefenceSpec
-from core.reward_spec.derived import DerivedRule, DerivedSpec
+from core.reward_spec.derived import DerivedRule, DerivedSpec, call_line
 from core.reward_spec.file import load_reward_spec
 from core.reward_spec.outcomes import Aggregation, Measure, OutcomeSpec, OutcomeType, SessionSpec, SuggestionSpec
 from core.reward_spec.rules import RewardSpec, Rules, ScopeSpec
@@ -27,5 +27,6 @@ __all__ = [
     "ScopeSpec",
     "SessionSpec",
     "SuggestionSpec",
+    "call_line",
     "load_reward_spec",
 ]

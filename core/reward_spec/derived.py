@@ -1,13 +1,23 @@
 """What the scorer concludes by itself from how a conversation goes on."""
 
 import re
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import field_validator
 
 from core.reward_spec.part import Part
 
 DerivedRule = Literal["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "survival"]
+
+
+_LONGEST_NAME: Final = 64
+"""Characters, of tools that are offered."""
+
+
+def call_line(name: str, arguments: str) -> str:
+    """A tool call as patterns see it. Clients may say that a tool of any name was called, and a pattern may take the
+    square of its length."""
+    return f"{name[:_LONGEST_NAME]} {arguments}"
 
 
 class DerivedSpec(Part):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from core.events import Completion
+from core.reward_spec import call_line
 from scoring.facts import Facts, content_of, new_messages
 from scoring.state import Session, Turn
 
@@ -27,7 +28,7 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def line(self) -> str:
         """As patterns see it."""
-        return f"{self.name} {self.arguments}"
+        return call_line(self.name, self.arguments)
 
 
 class Conversation:

@@ -1,9 +1,9 @@
 """What the environment said of an edit: tests, builds and linters that ran after it."""
 
-import json
 import re
 from collections.abc import Iterator
 
+from core.json_objects import object_of
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Call, Conversation
@@ -15,10 +15,10 @@ _VERDICTS = ("passed", "success", "ok")
 _EXIT = re.compile(r"\bexit(?:ed)?(?: with)?(?: code| status)?[:= ]+(-?\d+)\b", re.IGNORECASE)
 _COUNTED = re.compile(r"\b(\d+) (failed|failures?|errors?|failing)\b", re.IGNORECASE)
 _BAD = re.compile(
-    r"^\W*(fail(ed|ure)?|error)\b|\b(FAILED|FAIL|BUILD FAILURE|Traceback|error\[E\d+\]|error TS\d+)", re.MULTILINE
+    r"^[^\w\n]*(fail(ed|ure)?|error)\b|\b(FAILED|FAIL|BUILD FAILURE|Traceback|error\[E\d+\]|error TS\d+)", re.MULTILINE
 )
 _GOOD = re.compile(
-    r"^\W*(pass(ed)?|ok|success)\W*$|\b\d+ (passed|passing)\b"
+    r"^[^\w\n]*(pass(ed)?|ok|success)[^\w\n]*$|\b\d+ (passed|passing)\b"
     r"|\b(BUILD SUCCESS|All checks passed|Success: no issues|PASS)\b",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -57,12 +57,7 @@ def verdict_of(call: Call) -> bool | None:
 
 def _told(result: str) -> bool | None:
     """By a result that is an object with an exit code or a verdict."""
-    try:
-        told = json.loads(result)
-    except ValueError:
-        return None
-    if not isinstance(told, dict):
-        return None
+    told = object_of(result) or {}
     for key in _EXIT_CODES:
         if isinstance(told.get(key), int) and not isinstance(told[key], bool):
             return bool(told[key] == 0)

@@ -1,10 +1,10 @@
 """How much of an edit is still there when its file is seen again."""
 
-import json
 import re
 from collections.abc import Iterator
 
 from core.edits import share_left, text_of_call
+from core.json_objects import object_of
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Call, Conversation
@@ -49,10 +49,5 @@ def _view(conversation: Conversation, spec: DerivedSpec, edit: Call, path: str) 
 
 
 def _argument(call: Call, names: tuple[str, ...]) -> str | None:
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError:
-        return None
-    if not isinstance(arguments, dict):
-        return None
+    arguments = object_of(call.arguments) or {}
     return next((arguments[name] for name in names if isinstance(arguments.get(name), str)), None)

@@ -8,7 +8,7 @@ import msgspec
 
 from core.events import Arm, Completion, Environment, Outcome, Purpose, Reward
 from core.ids import InferenceId, Namespace, SessionId, Version
-from core.reward_spec import DerivedSpec
+from core.reward_spec import DerivedSpec, call_line
 from scoring.facts import has_malformed_call
 
 _REFUSES = re.compile(
@@ -56,7 +56,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
     """Of a turn that nobody has spoken of yet."""
     names = [call.name for call in turn.tool_calls]
-    lines = [f"{call.name} {call.arguments}" for call in turn.tool_calls]
+    lines = [call_line(call.name, call.arguments) for call in turn.tool_calls]
     silent = not turn.text.strip() and not turn.tool_calls
     return Watched(
         inference_id=turn.inference_id,
