@@ -28,8 +28,8 @@ def coverage(window: Window) -> Finding | None:
 
 def reported_against_verified(window: Window) -> Finding | None:
     """Accepted by people, and failed by tests or build, among turns that both judged: believed more than it is good.
-    Where that is so of a fifth of them no past excuses it: what says `accepted` does not look."""
-    much = exceeds(window, _believed_in_vain, 0.2)
+    Where that is so of a tenth of them no past excuses it: what says `accepted` does not look."""
+    much = exceeds(window, _believed_in_vain, 0.1)
     return much if much is not None and much.trips else rises(window, _believed_in_vain, 0.1, is_share=True)
 
 

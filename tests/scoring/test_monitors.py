@@ -120,7 +120,7 @@ def test_without_a_past_only_what_none_excuses_is_seen(name: str) -> None:
     assert (finding is not None and finding.trips) == (name in NO_PAST_EXCUSES)
 
 
-@pytest.mark.parametrize(("share", "trips"), [(0.5, True), (0.1, False)])
+@pytest.mark.parametrize(("share", "trips"), [(0.5, True), (0.35, True), (0.05, False)])
 def test_a_client_that_never_looks_is_seen_without_a_better_past(share: float, trips: bool) -> None:
     """Its first turns were believed in vain as often."""
     believed = some(share, told={"accepted": 1.0, "tests_passed": -1.0})
