@@ -18,6 +18,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from core.errors import ConfigError, InvalidRequest
+from core.json_objects import object_of
 from serving.rendering.vocabulary import Vocabulary
 
 
@@ -99,14 +100,9 @@ def _any_of(contents: Any) -> re.Pattern[str]:
 def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Templates expect a call's arguments as an object; OpenAI's clients send them as text."""
     function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, TypeError, RecursionError):
-        return call
-    return {
-        **call,
-        "function": {**function, "arguments": arguments if isinstance(arguments, dict) else function["arguments"]},
-    }
+    said = function["arguments"]
+    arguments = object_of(said) if isinstance(said, str) else None
+    return call if arguments is None else {**call, "function": {**function, "arguments": arguments}}
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -195,7 +195,7 @@ def test_content_in_parts_is_the_parts_in_a_row() -> None:
 
 
 def test_arguments_that_are_no_object_are_shown_as_they_came() -> None:
-    for arguments in ("{broken", "[1]", "", "{" * 50_000, '{"a":' * 50_000):
+    for arguments in ("{broken", "[1]", "", "{" * 50_000, '{"a":' * 50_000, '{"a": "\\ud800"}'):
         message = calling(("read_file", {}))
         message["tool_calls"][0]["function"]["arguments"] = arguments
         assert f'"arguments": {arguments}}}' in decoded(renderer.render([message], []))
