@@ -2,12 +2,14 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psutil
 from safetensors.torch import load_file, save_file
 from service_tree import Service, wait_for
 
@@ -63,6 +65,19 @@ def publish(directory: Path) -> Version:
     return version
 
 
+def falls_asleep(pid: int, store: Path) -> bool:
+    """Whether a process that is stopped now left the others SQLite's one write lock; it is woken where it did not."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, what="the process to stop")
+    with closing(sqlite3.connect(store, timeout=1.0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return True
+        except sqlite3.OperationalError:
+            os.kill(pid, signal.SIGCONT)
+            return False
+
+
 def serves(service: Service, version: int) -> bool:
     return bool(service.get("/v1/policies")["live"] == version)
 
@@ -91,7 +106,7 @@ def test_a_controller_that_slept_through_its_lease_writes_nothing_more(make_serv
     with controller(service.directory) as first:
         two = publish(service.directory)
         wait_for(lambda: serves(service, two), what="the first controller's release")
-        os.kill(first.pid, signal.SIGSTOP)
+        wait_for(lambda: falls_asleep(first.pid, service.directory / "store.db"), what="sleep between transactions")
         with controller(service.directory):
             three = publish(service.directory)
             wait_for(lambda: serves(service, three), what="the second controller's release")

@@ -37,6 +37,7 @@ SETTINGS: dict[str, Any] = {
     "learner.batch_turns": 32,
     "learner.min_turns": 8,
     "release.canary": "off",
+    "monitors.hold_releases": "false",  # these users judge by chance, and nobody is there to acknowledge an alarm
 } | {f"processes.{stage}": count for stage, count in PROCESSES.items()}
 
 
