@@ -18,7 +18,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run services services-down browser test soak faults check bench model sglang-cpu lock clean compose-test
+.PHONY: install demo run services services-down browser test soak faults check bench bench-check model sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -70,6 +70,9 @@ check: install ## format, lint, types, layers
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sglang_overhead and swap_stall `make sglang-cpu`
 	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead probe_resolution deltas rollback_trials off_policy_trials regret staleness late_outcomes monitors rescore kafka_ingest scorer store_growth console migration sglang_overhead swap_stall); do $(BIN)/python -m bench.$$name || exit 1; done
+
+bench-check: install ## name the committed results whose code has changed since they were made
+	$(BIN)/python -m bench.check
 
 model: install ## the shipped tiny model again, into build/tiny/model
 	$(BIN)/python -m simulator.tiny build/tiny

@@ -3,10 +3,10 @@ a session on its own: time and peak memory.
 
     python -m bench.learner_speed
 
-64 turns of the lengths that the demo has. TRL gets finished tensors, in micro-batches of the size that is fastest for
-it; ours begins with scored turns, judges and records. Before anything is timed both take a step from the same weights,
-and must agree on the loss and on the norm of the gradient. Peak memory is of a process of its own: by how much it grows
-from when all is loaded to the end of a step.
+64 turns of the lengths that the demo has. TRL gets finished tensors, in micro-batches of turns of like length and of
+the size that is fastest for it; ours begins with scored turns, judges and records. Before anything is timed both take a
+step from the same weights, and must agree on the loss and on the norm of the gradient. Peak memory is of a process of
+its own: by how much it grows from when all is loaded to the end of a step.
 """
 
 import subprocess

@@ -16,11 +16,13 @@ from rich.table import Table
 
 _BENCH = Path(__file__).resolve().parent
 RESULTS = _BENCH / "results"
+_CODE = (":/", ":(exclude,top)bench/results", ":(exclude,top)docs", ":(exclude,top)*.md")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `ratio` compares it with `against`; `goal` bounds the ratio (None: measured without a goal)."""
+    """One figure. `ratio` compares it with `against`; `goal` bounds the ratio (None: measured without a goal).
+    `commit`: the commits that made it, where it comes from runs that were made one by one."""
 
     metric: str
     value: float
@@ -29,14 +31,21 @@ class Row:
     ratio: float | None = None
     goal: float | None = None
     holds: bool = True
+    commit: str | None = None
 
     @classmethod
     def at_least(cls, metric: str, value: float, unit: str, against: str, ratio: float, goal: float) -> "Row":
         return cls(metric, value, unit, against, ratio, goal, ratio >= goal)
 
     @classmethod
-    def at_most(cls, metric: str, value: float, unit: str, against: str, ratio: float, goal: float) -> "Row":
-        return cls(metric, value, unit, against, ratio, goal, ratio <= goal)
+    def at_most(
+        cls, metric: str, value: float, unit: str, against: str, ratio: float, goal: float, commit: str | None = None
+    ) -> "Row":
+        return cls(metric, value, unit, against, ratio, goal, ratio <= goal, commit)
+
+    def written(self) -> dict[str, object]:
+        """As it stands in the file."""
+        return {name: value for name, value in asdict(self).items() if name != "commit" or value is not None}
 
 
 def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
@@ -66,7 +75,7 @@ def report(name: str, rows: Sequence[Row]) -> None:
         )
     Console().print(table)
     RESULTS.mkdir(exist_ok=True)
-    content = {"machine": machine(), "commit": commit(), "rows": [asdict(row) for row in rows]}
+    content = {"machine": machine(), "commit": commit(), "rows": [row.written() for row in rows]}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -84,6 +93,10 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """The commit that ran; `-dirty` when tracked files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(command, cwd=_BENCH, capture_output=True, text=True, check=True).stdout.strip()
+    """The commit that ran; `-dirty` when tracked files differ from it, but for results and documents."""
+    version = _git("rev-parse", "--short=12", "HEAD")
+    return f"{version}-dirty" if _git("status", "--porcelain", "--untracked-files=no", "--", *_CODE) else version
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=_BENCH, capture_output=True, text=True, check=True).stdout.strip()

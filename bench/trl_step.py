@@ -44,9 +44,11 @@ class TrlStep:
         self.policy.train()
 
     def batches(self, turns: Sequence[ScoredTurn], size: int) -> list[dict[str, Tensor]]:
-        """As its sampler hands them over: in order, `size` at a time."""
+        """`size` at a time, those of like length together: what its own sampler does not do, and what spares it as much
+        padding as the learner spares itself."""
         total = torch.tensor(sum(len(scored.turn.token_ids) for scored in turns))
-        return [self._batch(turns[start : start + size], total) for start in range(0, len(turns), size)]
+        ordered = sorted(turns, key=lambda scored: len(scored.turn.prompt_token_ids) + len(scored.turn.token_ids))
+        return [self._batch(ordered[start : start + size], total) for start in range(0, len(turns), size)]
 
     def _batch(self, turns: Sequence[ScoredTurn], total: Tensor) -> dict[str, Tensor]:
         prompts = [scored.turn.prompt_token_ids for scored in turns]

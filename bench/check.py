@@ -1,0 +1,213 @@
+"""Name the committed results whose code has changed since they were made.
+
+    python -m bench.check
+
+The code of a result is the benchmark's module, all of ours that it imports, and the programs that these start with
+`-m`, each with what it imports. Comments, docstrings and formatting do not count. A result that is older than its code,
+was made on a changed tree, or by a commit that the history does not have, is named; one without whole rows is an error.
+"""
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.table import RESULTS
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = (
+    "bench",
+    "core",
+    "api",
+    "ingest",
+    "scoring",
+    "learner",
+    "serving",
+    "onward",
+    "simulator",
+    "kernels",
+    "tests/faults",
+)
+MADE_ELSEWHERE = {"faults": "tests/faults/fault_table.py"}
+"""Results that no module of their name makes."""
+NOT_MEASURED = {"bench/table.py"}  # it writes down what was measured
+NAMED = 3  # changed files that are shown of each
+Tree = Mapping[str, bytes]
+"""The source files at one commit, by path."""
+
+
+class BadResult(Exception):
+    """A result that says nothing: which, and why."""
+
+
+@dataclass(frozen=True)
+class State:
+    """How a result stands to the code."""
+
+    name: str
+    commit: str
+    is_dirty: bool
+    changed: tuple[str, ...] | None
+    """None: its commit is not in the history."""
+
+    @property
+    def is_current(self) -> bool:
+        return not self.is_dirty and self.changed == ()
+
+    @property
+    def words(self) -> str:
+        """What there is to say of it, for a person."""
+        found = ["made on a changed tree"] if self.is_dirty else []
+        if self.changed is None:
+            found.append("its commit is not in the history")
+        elif self.changed:
+            more = f" and {len(self.changed) - NAMED} more" if len(self.changed) > NAMED else ""
+            found.append(f"changed since: {', '.join(self.changed[:NAMED])}{more}")
+        return "; ".join(found) or "current"
+
+
+def states(directory: Path = RESULTS) -> Iterator[State]:
+    """One for each result and commit in it. Raises BadResult."""
+    now = _now()
+    for file in sorted(directory.glob("*.json")):
+        content = json.loads(file.read_text())
+        if not isinstance(content, dict) or "rows" not in content:
+            continue  # runs, of which a result is made
+        for made in sorted(commits(file.stem, content)):
+            commit = made.removesuffix("-dirty")
+            then = _at(commit)
+            yield State(file.stem, commit, made != commit, None if then is None else changed(file.stem, then, now))
+
+
+def commits(name: str, content: Mapping[str, Any]) -> set[str]:
+    """Those that made its rows. Raises BadResult."""
+    rows = content["rows"]
+    whole = {"metric", "value", "unit", "against", "ratio", "goal", "holds"}
+    if not rows or any(not whole <= row.keys() or not isinstance(row["holds"], bool) for row in rows):
+        raise BadResult(f"{name}: each row needs {', '.join(sorted(whole))}")
+    found = {row.get("commit") or content.get("commit") for row in rows}
+    if None in found:
+        raise BadResult(f"{name}: no word of the commit that made it")
+    return {commit for several in found for commit in several.split(", ")}
+
+
+def changed(name: str, then: Tree, now: Tree) -> tuple[str, ...]:
+    """The files of a benchmark's code that are no longer what they were; those closest to it first."""
+    files = dict.fromkeys([*sources(name, now), *sources(name, then)])
+    measured = (path for path in files if path not in NOT_MEASURED)
+    return tuple(path for path in measured if _meaning(then.get(path)) != _meaning(now.get(path)))
+
+
+def sources(name: str, files: Tree) -> list[str]:
+    """The benchmark's own file, and all of ours that it needs, breadth first."""
+    found = dict.fromkeys([MADE_ELSEWHERE.get(name, f"bench/{name}.py")])
+    waiting = list(found)
+    while waiting:
+        content = files.get(waiting.pop(0))
+        for path in () if content is None else _needs(content):
+            if path in files and path not in found:
+                found[path] = None
+                waiting.append(path)
+    return list(found)
+
+
+@cache
+def _needs(content: bytes) -> tuple[str, ...]:
+    """Paths that the modules which a file imports, or starts, may have."""
+    modules = dict.fromkeys(_modules(ast.parse(content)))
+    return tuple(path for module in modules for path in _paths(module))
+
+
+def _modules(parsed: ast.Module) -> Iterator[str]:
+    for node in ast.walk(parsed):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module)):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                yield from _started(elements)
+
+
+def _started(elements: Iterable[ast.expr]) -> Iterator[str]:
+    words = [element.value if isinstance(element, ast.Constant) else None for element in elements]
+    for flag, module in pairwise(words):
+        if flag == "-m" and isinstance(module, str):
+            yield from (module, f"{module}.__main__")
+
+
+def _paths(module: str) -> tuple[str, str, str]:
+    path = module.replace(".", "/")
+    return f"{path}.py", f"{path}/__init__.py", f"kernels/{path}.py"
+
+
+@cache
+def _meaning(content: bytes | None) -> str | None:
+    """What a file does: its syntax without docstrings."""
+    if content is None:
+        return None
+    parsed = ast.parse(content)
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)]
+    return ast.dump(parsed)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+    return False
+
+
+def _now() -> Tree:
+    """Our Python files as they are."""
+    paths = (path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py")))
+    return {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in paths}
+
+
+@cache
+def _at(commit: str) -> Tree | None:
+    """Our Python files at a commit; None where the history does not have it."""
+    git = ["git", "archive", "--format=tar", commit, "--", *OURS]
+    archived = subprocess.run(git, cwd=ROOT, capture_output=True, check=False)
+    if archived.returncode:
+        return None
+    with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as files:
+        return {each.name: _content(files, each) for each in files if each.name.endswith(".py")}
+
+
+def _content(files: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = files.extractfile(member)
+    assert file is not None, f"{member.name} is no file"
+    return file.read()
+
+
+def main() -> None:
+    try:
+        found = list(states())
+    except BadResult as error:
+        sys.exit(f"bench-check: {error}")
+    table = Table("result", "commit", "its code", title="Committed results against the code that makes them")
+    for state in found:
+        table.add_row(state.name, state.commit, state.words)
+    Console(width=max(140, Console().width)).print(table)
+    names = {state.name for state in found}
+    older = sorted({state.name for state in found if not state.is_current})
+    print(f"{len(older)} of {len(names)} results are not of today's code: {', '.join(older) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Committed results say what made them, and are named once that has changed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.check import BadResult, changed, commits, sources, states
+from bench.exploits_table import rows_of
+from bench.table import RESULTS
+
+OLD = {
+    "bench/speed.py": b"from bench.load import put\nput()\n",
+    "bench/load.py": b'import core.queue\nSTART = ["python", "-m", "onward", "run"]\n',
+    "core/queue.py": b'"""A queue."""\nSIZE = 3\n',
+    "core/other.py": b"SIZE = 4\n",
+    "onward/__main__.py": b"import onward.cli\n",
+    "onward/cli.py": b"print('run')\n",
+}
+
+
+def test_a_benchmarks_code_is_what_it_imports_and_what_it_starts() -> None:
+    found = sources("speed", OLD)
+
+    assert found[0] == "bench/speed.py"
+    assert set(found) == set(OLD) - {"core/other.py"}
+
+
+def test_words_about_the_code_may_change_and_the_code_may_not() -> None:
+    told = OLD | {"core/queue.py": b'"""A queue of turns."""\n\nSIZE = 3  # turns\n', "core/other.py": b"SIZE = 5\n"}
+    grown = OLD | {"core/queue.py": b'"""A queue."""\nSIZE = 4\n'}
+    gone = {path: content for path, content in OLD.items() if path != "onward/cli.py"}
+
+    assert changed("speed", OLD, told) == ()
+    assert changed("speed", OLD, grown) == ("core/queue.py",)
+    assert changed("speed", OLD, gone) == ("onward/cli.py",)
+
+
+def test_every_committed_result_has_whole_rows_and_the_commit_that_made_them() -> None:
+    results = {file.stem: json.loads(file.read_text()) for file in RESULTS.glob("*.json")}
+    told = {name: commits(name, content) for name, content in results.items() if "rows" in content}
+
+    assert "learner_step" in told
+    assert all(told.values())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param({"commit": "abc", "rows": []}, id="no rows"),
+        pytest.param({"commit": "abc", "rows": [{"name": "x"}]}, id="rows of another form"),
+    ],
+)
+def test_a_result_that_says_nothing_is_refused(tmp_path: Path, content: dict[str, object]) -> None:
+    (tmp_path / "speed.json").write_text(json.dumps(content))
+
+    with pytest.raises(BadResult, match="speed"):
+        list(states(tmp_path))
+
+
+def test_a_result_of_a_commit_that_nobody_has_is_named(tmp_path: Path) -> None:
+    row = {"metric": "m", "value": 1, "unit": "s", "against": None, "ratio": None, "goal": None, "holds": True}
+    (tmp_path / "speed.json").write_text(json.dumps({"commit": "0123456789ab-dirty", "rows": [row]}))
+
+    (state,) = states(tmp_path)
+
+    assert not state.is_current
+    assert state.words == "made on a changed tree; its commit is not in the history"
+
+
+def run(case: str, seed: int, damage: float | None, held: float | None, alarms: int = 0) -> dict[str, object]:
+    opened = [["length", "fix", 20.0]] * alarms
+    made = {"case": case, "monitors": True, "seed": seed, "damage": damage, "held_after_s": held, "alarms": opened}
+    return made | {"critical": 0, "commit": f"c{seed}"}
+
+
+def test_the_exploits_rows_tell_what_users_paid_and_hold_it_to_the_goal() -> None:
+    rows = rows_of([run("length", 0, 0.2, 30.0), run("length", 1, 0.1, 40.0), run("clean", 0, 0.0, None, alarms=2)])
+
+    damage, held, false, _ = rows
+    assert (round(damage.value, 9), damage.holds, damage.commit) == (0.15, False, "c0, c1")
+    assert held.value == 35.0
+    assert (false.value, false.holds) == (2, False)
