@@ -114,31 +114,48 @@ def sources(name: str, files: Tree) -> list[str]:
     found = dict.fromkeys([MADE_ELSEWHERE.get(name, f"bench/{name}.py")])
     waiting = list(found)
     while waiting:
-        content = files.get(waiting.pop(0))
-        for path in () if content is None else _needs(content):
-            if path in files and path not in found:
+        for module, imported in _imports(files.get(waiting.pop(0), b"")):
+            path = _defined_in(module, imported, files)
+            if path is not None and path not in found:
                 found[path] = None
                 waiting.append(path)
     return list(found)
 
 
+def _defined_in(module: str, name: str | None, files: Tree) -> str | None:
+    """The file of a module, or of what a package hands on under this name; None where it is not ours."""
+    if name is not None and (path := _file(f"{module}.{name}", files)) is not None:
+        return path
+    path = _file(module, files)
+    if name is None or path is None or not path.endswith("__init__.py"):
+        return path
+    for source, handed_on in _imports(files[path]):
+        if handed_on == name and source != module:
+            return _defined_in(source, name, files)
+    return path
+
+
+def _file(module: str, files: Tree) -> str | None:
+    path = module.replace(".", "/")
+    names = f"{path}.py", f"{path}/__init__.py", f"kernels/{path}.py", f"kernels/{path}/__init__.py"
+    return next((each for each in names if each in files), None)
+
+
 @cache
-def _needs(content: bytes) -> tuple[str, ...]:
-    """Paths that the modules which a file imports, or starts, may have."""
-    modules = dict.fromkeys(_modules(ast.parse(content)))
-    return tuple(path for module in modules for path in _paths(module))
+def _imports(content: bytes) -> tuple[tuple[str, str | None], ...]:
+    """Module and name, or None for the module itself, of all that a file imports or starts."""
+    return tuple(dict.fromkeys(_each_import(ast.parse(content))))
 
 
-def _modules(parsed: ast.Module) -> Iterator[str]:
+def _each_import(parsed: ast.Module) -> Iterator[tuple[str, str | None]]:
     for node in ast.walk(parsed):
         match node:
             case ast.Import():
-                yield from (alias.name for alias in node.names)
+                yield from ((alias.name, None) for alias in node.names)
             case ast.ImportFrom(module=str(module)):
-                yield module
-                yield from (f"{module}.{alias.name}" for alias in node.names)
+                yield from ((module, alias.name) for alias in node.names)
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
-                yield from _started(elements)
+                yield from ((module, None) for module in _started(elements))
 
 
 def _started(elements: Iterable[ast.expr]) -> Iterator[str]:
@@ -146,11 +163,6 @@ def _started(elements: Iterable[ast.expr]) -> Iterator[str]:
     for flag, module in pairwise(words):
         if flag == "-m" and isinstance(module, str):
             yield from (module, f"{module}.__main__")
-
-
-def _paths(module: str) -> tuple[str, str, str]:
-    path = module.replace(".", "/")
-    return f"{path}.py", f"{path}/__init__.py", f"kernels/{path}.py"
 
 
 @cache

@@ -26,6 +26,17 @@ def test_a_benchmarks_code_is_what_it_imports_and_what_it_starts() -> None:
     assert set(found) == set(OLD) - {"core/other.py"}
 
 
+def test_what_a_package_hands_on_is_followed_to_where_it_is_written() -> None:
+    files = {
+        "bench/speed.py": b"from core.settings import Learner\n",
+        "core/settings/__init__.py": b"from core.settings.api import Api\nfrom core.settings.learner import Learner\n",
+        "core/settings/api.py": b"class Api: ...\n",
+        "core/settings/learner.py": b"class Learner: ...\n",
+    }
+
+    assert sources("speed", files) == ["bench/speed.py", "core/settings/learner.py"]
+
+
 def test_words_about_the_code_may_change_and_the_code_may_not() -> None:
     told = OLD | {"core/queue.py": b'"""A queue of turns."""\n\nSIZE = 3  # turns\n', "core/other.py": b"SIZE = 5\n"}
     grown = OLD | {"core/queue.py": b'"""A queue."""\nSIZE = 4\n'}
