@@ -18,7 +18,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run services services-down browser test soak faults check bench bench-check model sglang-cpu lock clean compose-test
+.PHONY: install demo run services services-down browser test soak faults hostile check bench bench-check model sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -54,6 +54,9 @@ soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
 faults: install sglang-cpu ## the table of faults in full (NAME: of these alone; KILLS of each stage), then engines hung, files damaged, controllers racing
 	FULL=1 ONWARD_REQUIRE_SERVICES=1 $(BIN)/python -m pytest -v --log-cli-level=WARNING tests/faults $(if $(NAME),-k "$(NAME)")
 	$(if $(NAME),,$(BIN)/python -m pytest $(OTHER_FAULTS))
+
+hostile: install ## a siege: hostile requests and events against a running service that others use; FULL=1 keeps its rows
+	$(BIN)/python -m pytest -m hostile -s tests/hostile
 
 OTHER_FAULTS := tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/test_release_process.py \
   tests/e2e/test_sglang_service.py tests/serving/test_sglang_swap.py tests/serving/test_release_crashes.py \

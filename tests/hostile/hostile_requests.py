@@ -1,0 +1,209 @@
+"""Requests that nobody should make, each with the answers that are right for it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hostile_values import ARGUMENTS, DEEP, LONG_NUMBER, NUMBERS, SCHEMAS, VALUES
+
+CHAT, FEEDBACK = "/v1/chat/completions", "/v1/feedback"
+MODEL = "onward-tiny"
+MESSAGES = [{"role": "user", "content": "[web] write total(xs): sum of xs"}]
+SERVED = frozenset({200})
+ACCEPTED = frozenset({200, 201, 202})
+REFUSED = frozenset(range(400, 500))
+NOT_OURS = frozenset({401, 403, 404, 405})
+ANY = SERVED | ACCEPTED | REFUSED
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "max_tokens",
+    "n",
+    "seed",
+)
+_CHAT_FIELDS = (
+    "messages",
+    "model",
+    "stop",
+    "logit_bias",
+    "tools",
+    "tool_choice",
+    "user",
+    "metadata",
+    "session_id",
+    "stream",
+)
+_FEEDBACK_FIELDS = (
+    "inference_id",
+    "session_id",
+    "metric_name",
+    "value",
+    "feedback_id",
+    "tags",
+    "supersedes",
+    "observed_at",
+)
+_IDS = (
+    "%00",
+    "..%2f..%2fetc%2fpasswd",
+    "a" * 5_000,
+    LONG_NUMBER,
+    "-1",
+    "1e9",
+    "%ff%fe",
+    "'%20or%201=1--",
+    "%F0%9F%92%A9",
+)
+_EVIL_ORIGIN = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`answers`: the statuses that are right."""
+
+    kind: str
+    name: str
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    answers: frozenset[int] = REFUSED
+
+
+def attacks(routes: Mapping[str, list[str]], key: Mapping[str, str]) -> Iterator[Attack]:
+    """All but large bodies. `routes`: the service's own, path to methods; `key`: headers of a plugin that may chat and
+    give feedback, and no more."""
+    yield from _numbers()
+    yield from _fields("chat fields", CHAT, _CHAT_FIELDS, {"model": MODEL, "messages": MESSAGES, "max_tokens": 4})
+    yield from _fields("feedback fields", FEEDBACK, _FEEDBACK_FIELDS, {"metric_name": "accepted", "value": True})
+    yield from _schemas()
+    yield from _conversations()
+    yield from _addresses(routes)
+    yield from _others(routes, key)
+    yield from _pages(routes)
+    yield from _bodies()
+
+
+def not_stored(canary: str) -> Iterator[Attack]:
+    """Turns whose text must rest nowhere."""
+    said = [{"role": "user", "content": f"[web] write {canary}(xs): sum of xs"}]
+    call = {"id": "c", "type": "function", "function": {"name": canary, "arguments": json.dumps({"a": canary})}}
+    called = [
+        *said,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": canary},
+    ]
+    for number in range(20):
+        body = {"model": MODEL, "messages": called if number % 3 == 2 else said, "max_tokens": 8, "store": False}
+        body |= {"stream": number % 2 == 1, "user": f"stranger {number}"}
+        yield Attack("not stored", "chat", "POST", CHAT, json.dumps(body).encode(), answers=SERVED)
+    suggestion = {"model": MODEL, "prompt": f"def {canary}(", "max_tokens": 8, "store": False}
+    yield Attack(
+        "not stored", "completions", "POST", "/v1/completions", json.dumps(suggestion).encode(), answers=SERVED
+    )
+    refused = {"model": MODEL, "messages": said, "temperature": canary, "store": False}
+    yield Attack("not stored", "refused", "POST", CHAT, json.dumps(refused).encode())
+
+
+def _numbers() -> Iterator[Attack]:
+    """A number that the engine would choke on is refused; none is an error of ours."""
+    for name in _SAMPLING:
+        for words, number in NUMBERS.items():
+            body = _with({"model": MODEL, "messages": MESSAGES, "max_tokens": 4}, name, number)
+            yield Attack("sampling numbers", f"{name}: {words}", "POST", CHAT, body, answers=ANY)
+
+
+def _fields(kind: str, path: str, names: tuple[str, ...], whole: Mapping[str, Any]) -> Iterator[Attack]:
+    for name in names:
+        for words, value in VALUES.items():
+            yield Attack(kind, f"{name}: {words}", "POST", path, _with(whole, name, value), answers=ANY)
+
+
+def _schemas() -> Iterator[Attack]:
+    for name, schema in SCHEMAS.items():
+        tool = {"type": "function", "function": {"name": "edit_file", "parameters": schema}}
+        body = {"model": MODEL, "messages": MESSAGES, "tools": [tool], "max_tokens": 8}
+        yield Attack("tool schemas", name, "POST", CHAT, json.dumps(body).encode(), answers=ANY)
+
+
+def _conversations() -> Iterator[Attack]:
+    """Words of tools and of earlier answers, in all places."""
+    for name, words in ARGUMENTS.items():
+        for tool in ("edit_file", "run_tests", "read_file"):
+            call = {"id": "c", "type": "function", "function": {"name": tool, "arguments": words[:100_000]}}
+            said = [
+                *MESSAGES,
+                {"role": "assistant", "content": words[:1_000], "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c", "content": words[:1_000]},
+            ]
+            body = {"model": MODEL, "messages": said, "max_tokens": 4}
+            yield Attack("conversations", f"{tool}: {name}", "POST", CHAT, json.dumps(body).encode(), answers=ANY)
+
+
+def _addresses(routes: Mapping[str, list[str]]) -> Iterator[Attack]:
+    """Each route with each odd id; numbers in queries and headers."""
+    for path, methods in routes.items():
+        for method in methods:
+            body = b"{}" if method == "POST" else None
+            for odd in _IDS if "{" in path else ():
+                yield Attack("odd ids", f"{method} {path}", method, _filled(path, odd), body)
+            for query in (f"limit={LONG_NUMBER}", "limit=-1", "before=%00", "after=NaN", "since=" + "9" * 30):
+                yield Attack(
+                    "odd queries", f"{method} {path}?", method, f"{_filled(path, 'x')}?{query}", body, answers=ANY
+                )
+    for odd in (LONG_NUMBER, "-1", "1e9", "x", "9" * 30):
+        headers = {"Last-Event-ID": odd}
+        yield Attack("odd ids", "Last-Event-ID", "GET", "/v1/rewards/stream", None, headers)
+
+
+def _others(routes: Mapping[str, list[str]], key: Mapping[str, str]) -> Iterator[Attack]:
+    """Orders, and what is not one's own, with a plugin's key; everything with a key that nobody has."""
+    for path, methods in routes.items():
+        for method in methods:
+            body = b"{}" if method == "POST" else None
+            if method == "POST" and ("policies" in path or "alarms" in path):
+                yield Attack("orders of plugins", path, method, _filled(path, "1"), body, key, NOT_OURS)
+            if path.startswith("/v1/"):
+                unknown = {"Authorization": "Bearer of-nobody-at-all"}
+                yield Attack("unknown keys", f"{method} {path}", method, _filled(path, "1"), body, unknown, NOT_OURS)
+
+
+def _pages(routes: Mapping[str, list[str]]) -> Iterator[Attack]:
+    """What a page of the web can make a browser send."""
+    for path, methods in routes.items():
+        if "POST" in methods:
+            yield Attack("other sites", path, "POST", _filled(path, "1"), b"{}", _EVIL_ORIGIN)
+            form = {"Content-Type": "text/plain"}
+            yield Attack("forms", path, "POST", _filled(path, "1"), b"{}", form)
+
+
+def _bodies() -> Iterator[Attack]:
+    for name, body in {
+        "nothing": b"",
+        "no JSON": b"\xff\xfe\x00",
+        "deep": DEEP.encode(),
+        "a number": LONG_NUMBER.encode(),
+        "a list": b"[]",
+        "twice the same field": b'{"model": "a", "model": "b"}',
+    }.items():
+        for path in (CHAT, "/v1/completions", FEEDBACK):
+            yield Attack("odd bodies", f"{path}: {name}", "POST", path, body)
+
+
+def _with(whole: Mapping[str, Any], name: str, value: str | bytes) -> bytes:
+    """JSON with one field as it is given, whatever that is."""
+    fields = [f"{json.dumps(key)}: {json.dumps(each)}".encode() for key, each in whole.items() if key != name]
+    raw = value if isinstance(value, bytes) else value.encode()
+    return b"{" + b", ".join([*fields, json.dumps(name).encode() + b": " + raw]) + b"}"
+
+
+def _filled(path: str, odd: str) -> str:
+    while "{" in path:
+        before, _, rest = path.partition("{")
+        path = before + odd + rest.partition("}")[2]
+    return path

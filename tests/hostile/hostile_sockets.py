@@ -1,0 +1,55 @@
+"""Clients that never end what they began, and such as never read what they are told: plain sockets, bounded in time."""
+
+import selectors
+import socket
+import time
+from contextlib import ExitStack, suppress
+from urllib.parse import urlsplit
+
+HEADERS = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+BODY = HEADERS + b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+STREAMED = (
+    b'{"model": "onward-tiny", "stream": true, "n": 4, "max_tokens": 200, '
+    b'"messages": [{"role": "user", "content": "[web] write total(xs): sum of xs"}]}'
+)
+
+
+def unread(path: str, key: str, body: bytes = b"") -> bytes:
+    """A whole request whose answer is not read."""
+    method = "POST" if body else "GET"
+    length = f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n" if body else ""
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n{length}\r\n"
+    return head.encode() + body
+
+
+def besiege(url: str, openings: list[bytes], hold_s: float) -> int:
+    """Open a connection for each, send that much, and read nothing for so long. How many the server had ended by then
+    (or had not accepted)."""
+    address = urlsplit(url).hostname, urlsplit(url).port
+    with ExitStack() as stack:
+        opened = []
+        for opening in openings:
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(5)
+            with suppress(OSError):
+                client.connect(address)
+                client.sendall(opening)
+            opened.append(client)
+        time.sleep(hold_s)
+        return sum(map(_is_ended, opened))
+
+
+def _is_ended(client: socket.socket) -> bool:
+    """What was sent before the end is read first."""
+    with selectors.DefaultSelector() as selector:
+        client.setblocking(False)
+        selector.register(client, selectors.EVENT_READ)
+        deadline_s = time.monotonic() + 0.05
+        try:
+            while time.monotonic() < deadline_s:
+                if selector.select(0.01) and not client.recv(1 << 16):
+                    return True
+        except OSError:
+            return True
+    return False

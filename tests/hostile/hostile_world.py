@@ -1,0 +1,217 @@
+"""A running service with keys, a crowd of users in a process of its own, and what the attackers do to it."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+from hostile_requests import Attack
+from service_tree import Service, wait_for
+from yarl import URL
+
+CROWD_KEY, PLUGIN_KEY, READER_KEY, ADMIN_KEY = "of-the-crowd", "of-a-plugin", "of-a-reader", "of-the-operator"
+SETTINGS = f"""
+[api]
+
+
+
+
+[[api.keys]]
+key = "{CROWD_KEY}"
+namespace = "crowd"
+scopes = ["chat", "feedback"]
+
+[[api.keys]]
+key = "{PLUGIN_KEY}"
+namespace = "strangers"
+scopes = ["chat", "feedback"]
+
+[[api.keys]]
+key = "{READER_KEY}"
+namespace = "crowd"
+scopes = ["feedback"]
+
+[[api.keys]]
+key = "{ADMIN_KEY}"
+namespace = "operators"
+scopes = ["chat", "feedback", "admin"]
+"""
+AT_ONCE = 4  # attackers
+_PATIENCE_S = 60.0
+_LOOKS_S = 0.1
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@dataclass
+class Counts:
+    """What a kind of attack came to."""
+
+    sent: int = 0
+    answers: Counter[int] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Phases:
+    """What goes on one after the other: when each part began (wall clock), and the most memory that was held in it."""
+
+    def __init__(self, world: "World") -> None:
+        self.began_at: dict[str, float] = {}
+        self.peak_bytes: dict[str, int] = {}
+        self._world = world
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> "Phases":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def begin(self, name: str) -> None:
+        self.peak_bytes[name] = self._world.rss_bytes()
+        self.began_at[name] = time.time()
+
+    def between(self) -> Iterator[tuple[str, float, float]]:
+        """Each part with its beginning and its end; the last one has none."""
+        moments = list(self.began_at.items())
+        for (name, began_at), (_, ended_at) in pairwise(moments):
+            yield name, began_at, ended_at
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOKS_S):
+            if self.peak_bytes:
+                name, peak = list(self.peak_bytes.items())[-1]
+                self.peak_bytes[name] = max(peak, self._world.rss_bytes())
+
+
+class World:
+    def __init__(self, service: Service, directory: Path) -> None:
+        self.service = service
+        self.directory = directory
+        self.counts: dict[str, Counts] = {}
+        self._crowd_files = 0
+
+    @contextmanager
+    def crowd(self) -> Iterator[dict[str, Any]]:
+        """Users at work within the block; what they saw stands in the dictionary after it."""
+        self._crowd_files += 1
+        output = self.directory / f"crowd-{self._crowd_files}.json"
+        command = [sys.executable, str(Path(__file__).with_name("hostile_crowd.py")), self.service.url, str(output)]
+        process = subprocess.Popen(command, env={**os.environ, "ONWARD_CROWD_KEY": CROWD_KEY})
+        seen: dict[str, Any] = {}
+        try:
+            yield seen
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(90)
+        seen.update(json.loads(output.read_text()))
+
+    def routes(self) -> dict[str, list[str]]:
+        """Of the service's own document."""
+        paths = self.get("/openapi.json")["paths"]
+        return {path: [method.upper() for method in methods] for path, methods in paths.items()}
+
+    def get(self, path: str, key: str = ADMIN_KEY) -> Any:
+        with urllib.request.urlopen(urllib.request.Request(self.service.url + path, headers=bearer(key))) as answer:
+            return json.load(answer)
+
+    def get_or_none(self, path: str, key: str) -> Any:
+        """None: not there."""
+        try:
+            return self.get(path, key)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 404:
+                    return None
+            raise
+
+    def answered(self) -> int:
+        """Turns since the service began."""
+        return int(self.get("/v1/status")["turns"]["answered"])
+
+    def count(self, kind: str, sent: int) -> None:
+        """Of what has no answers."""
+        self.counts.setdefault(kind, Counts()).sent += sent
+
+    def attack(self, attacks: Iterable[Attack], at_once: int = AT_ONCE) -> None:
+        asyncio.run(self._attack(iter(attacks), at_once))
+
+    async def _attack(self, attacks: Iterator[Attack], at_once: int) -> None:
+        timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+
+            async def attacker() -> None:
+                for attack in attacks:  # shared: each takes the next one
+                    await self._send(session, attack)
+
+            await asyncio.gather(*(attacker() for _ in range(at_once)))
+
+    async def _send(self, session: aiohttp.ClientSession, attack: Attack) -> None:
+        counts = self.counts.setdefault(attack.kind, Counts())
+        counts.sent += 1
+        headers = {**bearer(PLUGIN_KEY), "Content-Type": "application/json", **attack.headers}
+        url = URL(self.service.url + attack.path, encoded=True)
+        try:
+            async with session.request(attack.method, url, data=attack.body, headers=headers) as response:
+                counts.answers[response.status] += 1
+                if response.content_type != "text/event-stream":
+                    await response.read()
+                if response.status not in attack.answers:
+                    text = "" if response.content_type == "text/event-stream" else (await response.text())[:200]
+                    counts.wrong.append(f"{attack.name}: {response.status} {text}")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            counts.answers[0] += 1
+            counts.wrong.append(f"{attack.name}: {type(error).__name__} {error}")
+
+    # ------------------------------------------------------------------------------------------ how it is
+
+    def rss_bytes(self) -> int:
+        """Of the service and all its children."""
+        service = psutil.Process(self.service.pid)
+        return sum(_rss(process) for process in [service, *service.children(recursive=True)])
+
+    def faults(self) -> dict[str, str]:
+        """What `/readyz` and `/v1/stages` find wrong."""
+        return {name: state for name, state in self.get("/readyz")["components"].items() if state != "ok"}
+
+    def wait_until_read(self, timeout_s: float = 120) -> None:
+        """All that is in the log, by everybody."""
+        wait_for(lambda: self._lag() == 0, timeout_s, "all stages at the log's end")
+
+    def _lag(self) -> int:
+        """Of those that are to read everything: the learner holds what its next version is made of."""
+        stages = {each["stage"]: each["behind"] for each in self.get("/v1/stages")["data"]}
+        return sum(stages[name] for name in ("writer", "scorer"))
+
+
+def _rss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def percentile(taken: Iterable[tuple[float, float]], share: float, between: tuple[float, float]) -> float:
+    """Of the seconds to an answer, of requests that began between two moments."""
+    found = sorted(seconds for began, seconds in taken if between[0] <= began < between[1])
+    return found[min(int(share * len(found)), len(found) - 1)] if found else float("nan")

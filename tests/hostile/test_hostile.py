@@ -1,0 +1,150 @@
+"""A thousand requests and events that nobody should make, sent to a running service that others are using.
+
+What its users see: the others' answers come as ever, each of their turns and judgements is kept and rewarded; every
+attack is served or refused by the API's rules, and none is an error of the service; all stages run on, and do after a
+`kill -9`; memory stays within a bound. The table tells it by kind.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hostile_bodies import large_bodies
+from hostile_events import events
+from hostile_requests import attacks, not_stored
+from hostile_sockets import BODY, HEADERS, STREAMED, besiege, unread
+from hostile_table import GROWTH_BYTES, HostileTable
+from hostile_world import PLUGIN_KEY, READER_KEY, SETTINGS, Phases, World, bearer, percentile
+from service_tree import Service, wait_for
+
+from core.events import Topic
+from onward.history import await_log
+from onward.wiring import open_foundation
+
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(600)]
+WARM_S, IDLE_S = 3.0, 12.0
+LARGE_AT_ONCE = 20
+CLIENTS, STREAMS = 400, 40
+HOLD_S = 6.0
+STANDSTILL_S = 2.0  # others' p99: more is no slowness, but a stop
+CANARY = "canary-7c1f4e"
+"""Of what is not to be stored."""
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[HostileTable]:
+    made = HostileTable()
+    yield made
+    made.show()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("hostile")
+    home = directory / "service"
+    home.mkdir()
+    (home / "onward.toml").write_text(SETTINGS)
+    service = Service(home, {"learner.enabled": "true"})
+    service.start()
+    try:
+        yield World(service, directory)
+    finally:
+        service.stop()
+
+
+def test_nobody_is_stopped_and_nothing_is_lost(world: World, table: HostileTable) -> None:
+    with Phases(world) as phases, world.crowd() as seen:
+        _besieged(world, phases)
+    latencies = _latencies(phases, seen)
+    table.tell(world.counts, phases, latencies)
+    lost = _lost(world, seen)
+    table.lost(lost, len(seen["turns"]) + len(seen["outcomes"]))
+    assert not seen["failures"], seen["failures"][:5]
+    assert seen["outcomes"]
+    assert lost == 0
+    assert world.faults() == {}
+    wrong = [f"{kind}: {each}" for kind, counts in world.counts.items() for each in counts.wrong]
+    assert not wrong, f"{len(wrong)}: " + "\n".join(wrong[:40])
+    assert sum(counts.sent for counts in world.counts.values()) >= 1000
+    assert max(phases.peak_bytes.values()) - phases.peak_bytes["idle"] <= GROWTH_BYTES
+    assert max(p99 for _, p99 in latencies.values()) < STANDSTILL_S
+
+
+def test_what_was_not_to_be_stored_rests_nowhere(world: World) -> None:
+    files = [path for path in world.service.directory.rglob("*") if path.is_file()]
+    files.append(world.service.directory.with_suffix(".log"))
+    found = [path for path in files if CANARY.encode() in path.read_bytes()]
+    assert not found
+    assert any(b"[web] write f" in path.read_bytes() for path in files)  # others' texts do rest there
+
+
+def test_it_starts_again_with_all_of_that_in_its_log(world: World) -> None:
+    world.service.kill()
+    world.service.start()
+    with world.crowd() as seen:
+        wait_for(lambda: world.answered() > 3, 60, "answers")
+    assert not seen["failures"], seen["failures"][:5]
+    assert seen["turns"]
+    assert _lost(world, seen) == 0
+    assert world.faults() == {}
+
+
+# ------------------------------------------------------------------------------------------------ the siege
+
+
+def _besieged(world: World, phases: Phases) -> None:
+    time.sleep(WARM_S)  # the first requests of all find caches empty
+    phases.begin("idle")
+    time.sleep(IDLE_S)
+    phases.begin("requests")
+    world.attack(attacks(world.routes(), bearer(PLUGIN_KEY)))
+    phases.begin("events")
+    _append_events(world)
+    phases.begin("not stored")
+    world.attack(not_stored(CANARY))
+    phases.begin("large bodies")
+    world.attack(large_bodies(), at_once=LARGE_AT_ONCE)
+    phases.begin("clients that never end")
+    ended = besiege(world.service.url, [HEADERS, BODY] * (CLIENTS // 2), HOLD_S)
+    assert ended == CLIENTS
+    phases.begin("clients that never read")
+    page, stream = unread("/metrics", PLUGIN_KEY), unread("/v1/chat/completions", PLUGIN_KEY, STREAMED)
+    besiege(world.service.url, [page] * (CLIENTS - STREAMS) + [stream] * STREAMS, HOLD_S)
+    phases.begin("after")
+    time.sleep(WARM_S)
+    phases.begin("end")
+
+
+def _append_events(world: World) -> None:
+    foundation = open_foundation(world.service.directory, {})
+    try:
+        await_log(foundation.log)
+        hostile = list(events())
+        foundation.log.append_blocking(Topic.TURNS, hostile)
+    finally:
+        foundation.close()
+    world.count("events in the log", len(hostile))
+    world.wait_until_read()
+
+
+def _lost(world: World, seen: dict[str, Any]) -> int:
+    """Of the crowd's acknowledged turns and judgements, those that no reward is made of."""
+    world.wait_until_read()
+    judged = {turn: outcome for outcome, turn in seen["outcomes"].items()}
+    return sum(not _is_rewarded(world, turn, judged.get(turn)) for turn in seen["turns"])
+
+
+def _is_rewarded(world: World, turn: str, outcome: str | None) -> bool:
+    told = world.get_or_none(f"/v1/rewards/{turn}", READER_KEY)
+    if told is None or outcome is None:
+        return told is not None
+    return any(outcome in reward["outcome_ids"] for reward in told["rewards"])
+
+
+def _latencies(phases: Phases, seen: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """p50 and p99 of each phase, in seconds."""
+    return {
+        name: (percentile(seen["taken"], 0.5, (began, ended)), percentile(seen["taken"], 0.99, (began, ended)))
+        for name, began, ended in phases.between()
+    }
