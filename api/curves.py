@@ -2,7 +2,6 @@
 costs the same however much is stored."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -16,6 +15,7 @@ from api.lookup import read
 from api.plain import identify, json_response, only_parameters, whole_number
 from core.fleet import CLUSTER, Experiment
 from core.ids import Namespace, Version
+from core.patterns import Pattern, pattern
 from core.reward_spec import DerivedSpec, call_line
 from core.store import fleet, policies
 from core.store.curves import Conduct, Worth, live_since, recent_conduct, recent_worth
@@ -141,13 +141,13 @@ def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, An
         if turn.policy_versions:
             groups[turn.policy_versions[-1].version].append(turn)
     kinds = {"searches": spec.reads, "edits": spec.edits, "tests": spec.tests}
-    patterns = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in kinds.items()}
+    patterns = {name: pattern(searched) for name, searched in kinds.items()}
     return [{"version": version, **_conduct(group, patterns)} for version, group in sorted(groups.items())]
 
 
-def _conduct(turns: Sequence[Conduct], patterns: dict[str, re.Pattern[str]]) -> dict[str, Any]:
+def _conduct(turns: Sequence[Conduct], patterns: dict[str, Pattern]) -> dict[str, Any]:
     lines = [[call_line(call.name, call.arguments) for call in turn.tool_calls] for turn in turns]
-    shares = {name: fmean(any(map(pattern.search, said)) for said in lines) for name, pattern in patterns.items()}
+    shares = {name: fmean(any(map(kind.is_in, said)) for said in lines) for name, kind in patterns.items()}
     return {
         "turns": len(turns),
         **shares,

@@ -5,22 +5,18 @@ Spec-dependent where it must be (what counts as a claim): the words themselves a
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import starmap
 from typing import Any
 
 import msgspec
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-from jsonschema.validators import extend
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from core.events import Completion, ToolCall
 from core.ids import GroupId, InferenceId
 from core.json_objects import object_of
+from core.json_schema import Budget, NoSchema, Schema
+from core.patterns import pattern
 from core.reward_spec import ClaimSpec, EffortSpec, call_line
 
 Call = tuple[str, str]  # name, arguments
@@ -158,51 +154,64 @@ def normal(text: str) -> str:
 
 
 def _claims(text: str, claim: ClaimSpec) -> bool:
-    return re.search(claim.says, text, re.IGNORECASE) is not None
+    return pattern(claim.says).is_in(text)
 
 
 def _is_backed(turn: Completion, claim: ClaimSpec) -> bool:
     """By the calls before the answer: those of the same turn have no result yet."""
     backed = False
     for call in starmap(call_line, calls_in(turn.messages)):
-        if re.search(claim.needs, call, re.IGNORECASE):
+        if pattern(claim.needs).is_in(call):
             backed = True
-        elif claim.voided_by is not None and re.search(claim.voided_by, call, re.IGNORECASE):
+        elif claim.voided_by is not None and pattern(claim.voided_by).is_in(call):
             backed = False
     return backed
 
 
 # ------------------------------------------------------------------------------------------------ tool calls
 
-_REFUSED = ("pattern", "patternProperties", "$dynamicRef")
-"""Keywords of schemas that are not followed: an expression may take for ever, and schemas come from clients."""
-_Validator = extend(Draft202012Validator, dict.fromkeys(_REFUSED, lambda *_: None))  # type: ignore[no-untyped-call]
+_KEPT_SCHEMAS = 1024
+_LARGEST_KEPT = 1 << 16  # characters: larger ones are read anew, so that what is kept stays small
 
 
 def has_malformed_call(turn: Completion) -> bool:
-    offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
-    return turn.broken_calls > 0 or any(not _is_valid(call, offered.get(call.name)) for call in turn.tool_calls)
-
-
-def _is_valid(call: ToolCall, tool: Mapping[str, Any] | None) -> bool:
-    if tool is None:
-        return False
-    arguments = object_of(call.arguments)
-    return arguments is not None and _fits(arguments, json.dumps(tool.get("parameters") or {}, sort_keys=True))
-
-
-def _fits(arguments: dict[str, Any], schema: str) -> bool:
-    """True also where the schema itself makes no sense, which is not the model's fault, or where nobody can tell: of
-    what is nested too deep, of a number too large to be divided."""
-    try:
-        return bool(_validator(schema).is_valid(arguments))
-    except (SchemaError, Unresolvable, RecursionError, OverflowError):
+    if turn.broken_calls > 0:
         return True
+    schemas = _Schemas(turn)
+    return any(schemas.refuse(call) for call in turn.tool_calls)
 
 
-@lru_cache(maxsize=1024)
-def _validator(schema: str) -> Any:
-    """Looks nowhere else for what it refers to. Raises SchemaError."""
-    parsed = json.loads(schema)
-    Draft202012Validator.check_schema(parsed)
-    return _Validator(parsed, registry=Registry())
+class _Schemas:
+    """Of the tools that a turn was offered. All its calls share one budget: what one takes the others cannot."""
+
+    def __init__(self, turn: Completion) -> None:
+        self._offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
+        self._read: dict[str, Schema | None] = {}
+        self._budget = Budget()
+
+    def refuse(self, call: ToolCall) -> bool:
+        """False also where the schema itself makes no sense, which is not the model's fault, or where nobody can
+        tell."""
+        if call.name not in self._offered:
+            return True
+        arguments = object_of(call.arguments)
+        if arguments is None:
+            return True
+        schema = self._of(call.name)
+        return schema is not None and schema.admits(arguments, self._budget) is False
+
+    def _of(self, name: str) -> Schema | None:
+        if name not in self._read:
+            text = json.dumps(self._offered[name].get("parameters") or {}, sort_keys=True)
+            self._read[name] = _kept_schema(text) if len(text) <= _LARGEST_KEPT else _schema(text)
+        return self._read[name]
+
+
+def _schema(text: str) -> Schema | None:
+    try:
+        return Schema(json.loads(text))
+    except NoSchema:
+        return None
+
+
+_kept_schema = lru_cache(maxsize=_KEPT_SCHEMAS)(_schema)

@@ -103,6 +103,37 @@ def test_no_error_is_swallowed_broadly() -> None:
     assert not offenders
 
 
+BACKTRACKING = {
+    "api/intake.py": "fullmatch of one class, at most 128 characters",
+    "api/tools.py": "fullmatch of one class, at most 64 characters",
+    "core/edits.py": "anchored, and no two parts in a row that take the same characters without end",
+    "core/settings/kafka.py": "fullmatch of addresses of the settings, whose parts share no character",
+    "ingest/membership.py": "names of groups, which are ours",
+    "learner/resemblance.py": "one class, or one character",
+    "onward/dead_letters.py": "an argument of a command",
+    "serving/deltas/manifest.py": "names of files, which are ours",
+    "serving/rendering/template.py": "one of several literals, or a mark with digits",
+    "serving/sglang/checksums.py": "names of weights",
+    "serving/sglang/refusals.py": "one of several literals, in what an engine answers",
+    "serving/weights.py": "names of files, which are ours",
+}
+"""Modules that use Python's own regular expressions, and why no text can hold them up."""
+
+
+def test_no_backtracking_engine_meets_what_others_write() -> None:
+    engines = {"re", "regex", "fnmatch", "jsonschema"}
+    parts = ("api", "core", "ingest", "learner", "onward", "scoring", "serving")
+    using = {
+        str(path.relative_to(ROOT))
+        for part in parts
+        for path in (ROOT / part).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Import) and engines & {name.name.split(".")[0] for name in node.names})
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in engines)
+    }
+    assert using == set(BACKTRACKING)
+
+
 def test_importing_has_no_effect(tmp_path: Path) -> None:
     """Every module imports in an empty directory, prints nothing and leaves nothing behind."""
     modules = [module_name(path) for path in product_files() if path.name != "__main__.py"]

@@ -1,11 +1,12 @@
 """What a turn costs by itself, whatever anybody says of it: its effort, its form, and what it claims."""
 
 import math
-import re
 from typing import Annotated, Final
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from core.errors import ConfigError
+from core.patterns import pattern as compiled
 from core.reward_spec.part import LARGEST, Amount, Part
 
 _LEAST_DIVISOR: Final = 1e-13
@@ -77,7 +78,7 @@ class PenaltySpec(Part):
 
 
 class ClaimSpec(Part):
-    """A claim and its evidence. Patterns are regular expressions, searched in any case of letters."""
+    """A claim and its evidence. Patterns are regular expressions, as RE2 has them, searched in any case of letters."""
 
     says: str
     """What of an answer's words makes the claim."""
@@ -90,7 +91,7 @@ class ClaimSpec(Part):
     @classmethod
     def _compiles(cls, pattern: str | None) -> str | None:
         try:
-            re.compile(pattern or "")
-        except re.error as error:
-            raise ValueError(f"no regular expression: {error}") from None
+            compiled(pattern or "")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return pattern

@@ -1,10 +1,11 @@
 """What the scorer concludes by itself from how a conversation goes on."""
 
-import re
 from typing import Final, Literal
 
 from pydantic import field_validator
 
+from core.errors import ConfigError
+from core.patterns import pattern as compiled
 from core.reward_spec.part import Part
 
 DerivedRule = Literal["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "survival"]
@@ -15,15 +16,14 @@ _LONGEST_NAME: Final = 64
 
 
 def call_line(name: str, arguments: str) -> str:
-    """A tool call as patterns see it. Clients may say that a tool of any name was called, and a pattern may take the
-    square of its length."""
+    """A tool call as patterns see it. Clients may say that a tool of any name was called."""
     return f"{name[:_LONGEST_NAME]} {arguments}"
 
 
 class DerivedSpec(Part):
     """An outcome is derived only where `[outcomes]` has its name, and counts only where nobody said it of that turn in
-    words of their own. Patterns are regular expressions, searched in any case of letters; those of calls in
-    `NAME ARGUMENTS`."""
+    words of their own. Patterns are regular expressions, as RE2 has them, searched in any case of letters;
+    those of calls in `NAME ARGUMENTS`."""
 
     rules: tuple[DerivedRule, ...] = ()
     """Which rules are applied."""
@@ -52,9 +52,9 @@ class DerivedSpec(Part):
     @classmethod
     def _compiles(cls, pattern: str) -> str:
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"no regular expression: {error}") from None
+            compiled(pattern)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return pattern
 
     @field_validator("repeats")

@@ -1,6 +1,5 @@
 """The file, and where in it a mistake stands."""
 
-import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -9,10 +8,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from core.errors import ConfigError
+from core.patterns import Pattern
 from core.reward_spec.rules import RewardSpec, said
 
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\]#]+?)\s*\]")
-_ENTRY = re.compile(r"""\s*([A-Za-z0-9_.'" -]+?)\s*=""")
+_HEADER = Pattern(r"^\s*(\[\[?)\s*([^\]#]+?)\s*\]")
+_ENTRY = Pattern(r"""^\s*([A-Za-z0-9_.'" -]+?)\s*=""")
 Place = tuple[str | int, ...]
 
 
@@ -53,9 +53,10 @@ def _lines(text: str) -> dict[Place, int]:
     table: Place = ()
     counts: Counter[Place] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            table = _named(header[2])
-            if header[1] == "[[":
+        if header := _HEADER.groups(line):
+            brackets, name = header[0]
+            table = _named(name)
+            if brackets == "[[":
                 counts[table] += 1
             for size in range(1, len(table) + 1):  # a table below an array of tables belongs to its latest
                 array = table[:size]
@@ -63,8 +64,8 @@ def _lines(text: str) -> dict[Place, int]:
                     table = (*array, counts[array] - 1, *table[size:])
                     break
             found[table] = number
-        elif entry := _ENTRY.match(line):
-            found.setdefault((*table, *_named(entry[1])), number)
+        elif entry := _ENTRY.groups(line):
+            found.setdefault((*table, *_named(entry[0][0])), number)
     return found
 
 

@@ -14,7 +14,7 @@ from scoring.derived.conclusion import Conclusion, outcome_of
 from scoring.derived.conversation import Conversation
 from scoring.state import Session
 
-VERSION: Final = "2"
+VERSION: Final = "3"
 """Of all rules: to change what one concludes is to change it, and with it the outcomes' `source_version`."""
 
 _RULES: Final[dict[str, Callable[[Conversation, DerivedSpec], Iterable[Conclusion]]]] = {

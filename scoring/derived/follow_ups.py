@@ -1,9 +1,9 @@
 """What the user's next words say of the answer before them."""
 
-import re
 from collections.abc import Iterator
 
 from core.edits import likeness
+from core.patterns import pattern
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Conversation
@@ -18,8 +18,8 @@ def displeased(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
     parent, request = conversation.parent, conversation.new_request[:_LONGEST]
     if parent is None or not request:
         return
-    if found := re.search(spec.displeased, request, re.IGNORECASE):
-        yield Conclusion("follow_up", parent.inference_id, True, f"says: {found[0].strip()}")
+    if found := pattern(spec.displeased).search(request):
+        yield Conclusion("follow_up", parent.inference_id, True, f"says: {found.strip()}")
     elif len(request) >= _SHORTEST:
         alike = likeness(normal(request), normal(conversation.earlier_request[:_LONGEST]), spec.repeats)
         if alike:
@@ -28,9 +28,9 @@ def displeased(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
 
 def taken_back(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
     """The user asks for the edit to be undone: said of the last turn that edited."""
-    found = re.search(spec.takes_back, conversation.new_request[:_LONGEST], re.IGNORECASE)
+    found = pattern(spec.takes_back).search(conversation.new_request[:_LONGEST])
     if found is None:
         return
-    edits = [call.turn for call in conversation.calls if re.search(spec.edits, call.line, re.IGNORECASE)]
+    edits = [call.turn for call in conversation.calls if pattern(spec.edits).is_in(call.line)]
     if edits and edits[-1] is not None:
-        yield Conclusion("reverted", edits[-1].inference_id, True, f"says: {found[0].strip()}")
+        yield Conclusion("reverted", edits[-1].inference_id, True, f"says: {found.strip()}")

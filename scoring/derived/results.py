@@ -1,9 +1,9 @@
 """What the environment said of an edit: tests, builds and linters that ran after it."""
 
-import re
 from collections.abc import Iterator
 
 from core.json_objects import object_of
+from core.patterns import Pattern, pattern
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Call, Conversation
@@ -12,15 +12,14 @@ from scoring.state import Turn
 _TAIL = 4000  # characters of a result, from its end, where tools sum up
 _EXIT_CODES = ("exit_code", "exitCode", "returncode", "exit_status", "code")
 _VERDICTS = ("passed", "success", "ok")
-_EXIT = re.compile(r"\bexit(?:ed)?(?: with)?(?: code| status)?[:= ]+(-?\d+)\b", re.IGNORECASE)
-_COUNTED = re.compile(r"\b(\d+) (failed|failures?|errors?|failing)\b", re.IGNORECASE)
-_BAD = re.compile(
-    r"^[^\w\n]*(fail(ed|ure)?|error)\b|\b(FAILED|FAIL|BUILD FAILURE|Traceback|error\[E\d+\]|error TS\d+)", re.MULTILINE
+_EXIT = pattern(r"\bexit(?:ed)?(?: with)?(?: code| status)?[:= ]+(-?\d+)\b")
+_COUNTED = pattern(r"\b(\d+) (failed|failures?|errors?|failing)\b")
+_BAD = Pattern(
+    r"(?m)^[^\w\n]*(fail(ed|ure)?|error)\b|\b(FAILED|FAIL|BUILD FAILURE|Traceback|error\[E\d+\]|error TS\d+)"
 )
-_GOOD = re.compile(
-    r"^[^\w\n]*(pass(ed)?|ok|success)[^\w\n]*$|\b\d+ (passed|passing)\b"
-    r"|\b(BUILD SUCCESS|All checks passed|Success: no issues|PASS)\b",
-    re.MULTILINE | re.IGNORECASE,
+_GOOD = pattern(
+    r"(?m)^[^\w\n]*(pass(ed)?|ok|success)[^\w\n]*$|\b\d+ (passed|passing)\b"
+    r"|\b(BUILD SUCCESS|All checks passed|Success: no issues|PASS)\b"
 )
 
 
@@ -29,9 +28,9 @@ def passed(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion
     kinds = (("tests_passed", spec.tests), ("build_passed", spec.builds), ("lint_passed", spec.lints))
     edited: Turn | None = None
     for place, call in enumerate(conversation.calls):
-        name = next((name for name, pattern in kinds if re.search(pattern, call.line, re.IGNORECASE)), None)
+        name = next((name for name, kind in kinds if pattern(kind).is_in(call.line)), None)
         if name is None:
-            if re.search(spec.edits, call.line, re.IGNORECASE):
+            if pattern(spec.edits).is_in(call.line):
                 edited = call.turn
         elif edited is not None and call.result is not None and conversation.is_new(call.answered_at):
             verdict = verdict_of(call)
@@ -46,13 +45,17 @@ def verdict_of(call: Call) -> bool | None:
     if told is not None:
         return told
     tail = call.result[-_TAIL:]
-    if codes := _EXIT.findall(tail):
-        return int(codes[-1]) == 0
-    if counts := _COUNTED.findall(tail):
-        return all(int(count) == 0 for count, _ in counts)
-    if _BAD.search(tail):
+    if codes := _EXIT.groups(tail):
+        return _is_zero(codes[-1][0])
+    if counts := _COUNTED.groups(tail):
+        return all(_is_zero(count) for count, *_ in counts)
+    if _BAD.is_in(tail):
         return False
-    return True if _GOOD.search(tail) else None
+    return True if _GOOD.is_in(tail) else None
+
+
+def _is_zero(digits: str) -> bool:
+    return not digits.strip("-0")
 
 
 def _told(result: str) -> bool | None:

@@ -1,10 +1,10 @@
 """How much of an edit is still there when its file is seen again."""
 
-import re
 from collections.abc import Iterator
 
 from core.edits import share_left, text_of_call
 from core.json_objects import object_of
+from core.patterns import pattern
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Call, Conversation
@@ -23,7 +23,7 @@ def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusi
         path = _argument(call, _PATHS)
         if path is None:
             continue
-        if re.search(spec.edits, call.line, re.IGNORECASE):
+        if pattern(spec.edits).is_in(call.line):
             view = None if path in seen else _view(conversation, spec, call, path)
             seen.add(path)
             if view is not None and call.turn is not None:
@@ -41,7 +41,7 @@ def _view(conversation: Conversation, spec: DerivedSpec, edit: Call, path: str) 
             call.result is not None
             and conversation.is_new(call.answered_at)
             and _argument(call, _PATHS) == path
-            and re.search(spec.reads, call.line, re.IGNORECASE)
+            and pattern(spec.reads).is_in(call.line)
             and conversation.user_spoke_between(edit.said_at, call.said_at)
         ):
             return call

@@ -1,20 +1,19 @@
 """What monitors look at in a turn."""
 
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 import msgspec
 
 from core.events import Arm, Completion, Environment, Outcome, Purpose, Reward
 from core.ids import InferenceId, Namespace, SessionId, Version
+from core.patterns import pattern
 from core.reward_spec import DerivedSpec, call_line
 from scoring.facts import has_malformed_call
 
-_REFUSES = re.compile(
-    r"\b(i (can(no|')t|am (unable|not able)|won'?t) (help|assist|do|comply|provide|continue)|as an ai\b)", re.IGNORECASE
+_REFUSES = pattern(
+    r"\b(i (can(no|')t|am (unable|not able)|won'?t) (help|assist|do|comply|provide|continue)|as an ai\b)"
 )
-_ASKS = re.compile(r"^\w*(ask|clarif|question)\w*$", re.IGNORECASE)
+_ASKS = pattern(r"^\w*(ask|clarif|question)\w*$")
 _GRAM = 4  # tokens that make a repetition when they come again
 
 
@@ -77,9 +76,9 @@ def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
         tests=_any(patterns.tests, lines),
         searches=_any(patterns.reads, lines),
         malformed=has_malformed_call(turn),
-        asks=any(map(_ASKS.match, names)) or (turn.text.rstrip().endswith("?") and not turn.tool_calls),
+        asks=any(map(_ASKS.is_in, names)) or (turn.text.rstrip().endswith("?") and not turn.tool_calls),
         silent=silent,
-        refuses=_REFUSES.search(turn.text) is not None,
+        refuses=_REFUSES.is_in(turn.text),
         repetition=repetition(turn.token_ids),
         surprisal=-sum(turn.logprobs) / len(turn.logprobs) if turn.logprobs else None,
     )
@@ -106,11 +105,5 @@ def repetition(token_ids: Sequence[int]) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def _any(pattern: str, lines: Sequence[str]) -> bool:
-    compiled = _compiled(pattern)
-    return any(compiled.search(line) for line in lines)
-
-
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> "re.Pattern[str]":
-    return re.compile(pattern, re.IGNORECASE)
+def _any(searched: str, lines: Sequence[str]) -> bool:
+    return any(map(pattern(searched).is_in, lines))
