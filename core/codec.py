@@ -23,11 +23,11 @@ _events: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 def encode(event: Event) -> bytes:
-    """Raises InvalidRequest for what msgpack cannot hold (integers beyond 64 bits, half a surrogate pair): only what a
-    client sent can contain them."""
+    """Raises InvalidRequest for what msgpack cannot hold (integers beyond 64 bits, half a surrogate pair, what is
+    nested too deep): only what a client sent can contain them."""
     try:
         return _encoder.encode((SCHEMA_VERSION, event))
-    except (OverflowError, UnicodeEncodeError) as error:
+    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidRequest(f"the request holds a value that cannot be recorded: {error}") from error
 
 
@@ -40,5 +40,5 @@ def decode(raw: bytes) -> Event:
         if envelope.schema < 1:
             raise Undecodable(f"no schema version: {envelope.schema}")
         return _events.decode(envelope.event)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(str(error)) from error

@@ -67,6 +67,12 @@ SPOOL_TORN_BYTES = _counter("spool_torn_bytes", "Bytes in the spool that a crash
 WRITER_LAG = _gauge("writer_lag_records", "Records not yet in the store")
 DEAD_LETTERS = _counter("dead_letters", "Records set aside, by topic", "topic")
 DUPLICATES = _counter("duplicate_events", "Events seen again and ignored, by topic", "topic")
+# stages
+STAGE_UP = _gauge(
+    "stage_up", "Whether a stage does its work (1) or is down (0), as seen by who keeps it going", "stage"
+)
+STAGE_RESTARTS = _counter("stage_restarts", "Times that a stage ended by itself and was started again", "stage")
+STAGE_FAILED_RECORDS = _counter("stage_failed_records", "Records that a stage could not take and set aside", "stage")
 # scoring
 REWARDS = _counter("rewards", "Reward revisions emitted", "kind")
 REWARD_VALUE = _gauge("reward_value", "Mean reward of the last 200 first revisions")
@@ -78,6 +84,7 @@ OPEN_TURNS = _gauge("ledger_open_turns", "Turns that wait for their outcomes")
 WATCHED_TURNS = _counter("watched_turns", "Turns that monitors have seen")
 WATCHED_NOW = _gauge("watched_turns_held", "Turns in the monitors' memory")
 WATCH_LAG = _gauge("monitor_lag_records", "Records that monitors have yet to read, as of the last look")
+MONITOR_FAILURES = _counter("monitor_failures", "Looks that a monitor could not finish, by monitor", "monitor")
 LOOK_SECONDS = _gauge("monitor_look_seconds", "How long the monitors' last look took")
 ALARMS = _counter("alarms", "Alarms opened, by monitor and severity", "monitor", "severity")
 ALARMS_OPEN = _gauge("alarms_open", "Alarms not closed, by monitor, severity and state", "monitor", "severity", "state")

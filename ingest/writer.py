@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from core import telemetry
 from core.errors import Fenced, Unavailable
 from core.events import Completion, DeadLetter, Event, Outcome, SessionEnded, Topic
+from core.handling import Culprits
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
 from core.settings import IngestSettings
+from core.settings.stages import RECORD_ATTEMPTS
 from core.store.dead_letters import as_announced, put_dead_letters
 from core.store.membership import Membership
 from core.store.offsets import WRITER
@@ -30,7 +32,14 @@ class Writer:
     """A stage: one thread calls `step`. Raises NewerSchema (naming the record), and LogError where the store is not of
     this log; waits while log or store are unavailable, and joins again where another writer took its place."""
 
-    def __init__(self, log: EventLog, store: Store, settings: IngestSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        store: Store,
+        settings: IngestSettings,
+        clock: Clock,
+        record_attempts: int = RECORD_ATTEMPTS,
+    ) -> None:
         self._log = log
         self._batch_records = settings.batch_records
         self._clock = clock
@@ -38,13 +47,15 @@ class Writer:
         self._announced: set[tuple[TopicPartition, int]] = set()  # dead letters that are not in the store yet
         self._next_lag_s = 0.0
         self._member = Membership(log, store, GROUP, [Topic.TURNS])
+        self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
 
     def step(self, timeout_s: float) -> int:
         """Write what is there, or wait for it. Returns how many records are done."""
         try:
             records = self._member.poll(self._batch_records, timeout_s)
             if records:
-                self._member.commit(self._write(records))
+                self._culprits.find(records, self._write, self._member.writing)
+                self._member.commit({record.source: record.offset + 1 for record in records})
             if not records or time.monotonic() >= self._next_lag_s:
                 self._next_lag_s = time.monotonic() + _LAG_S
                 telemetry.WRITER_LAG.set(sum(self._member.behind().values()))
@@ -55,19 +66,16 @@ class Writer:
             return 0
         return len(records)
 
-    def _write(self, records: Sequence[Record]) -> dict[TopicPartition, int]:
-        """Returns the offsets that the store now stands at."""
+    def _write(self, records: Sequence[Record]) -> None:
         turns = [record.event for record in records if isinstance(record.event, Completion)]
         outcomes = [record.event for record in records if isinstance(record.event, Outcome)]
         letters = self._announce([record for record in records if not is_usable(record.event)])
-        offsets = {record.source: record.offset + 1 for record in records}
-        with self._member.writing(offsets) as connection:
+        with self._member.writing({record.source: record.offset + 1 for record in records}) as connection:
             new = put_turns(connection, turns) + put_outcomes(connection, outcomes)
             put_dead_letters(connection, letters)
         self._announced.clear()
         telemetry.DUPLICATES.labels(topic=Topic.TURNS).inc(len(turns) + len(outcomes) - new)
         telemetry.DEAD_LETTERS.labels(topic=Topic.TURNS).inc(len(letters))
-        return offsets
 
     def _announce(self, records: Sequence[Record]) -> list[DeadLetter]:
         """Before they are set aside: a crash in between announces them again, never not at all."""

@@ -4,20 +4,24 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from core.alarms import NOT_FINITE
 from core.errors import CheckpointError
 from core.events import Completion, PolicyVersion, Release, Reward, Topic
+from core.handling import Culprits, attempt, take_all
 from core.ids import InferenceId, Version
 from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights, WeightsRef
 from core.probes import get_probe
 from core.settings import LearnerSettings
+from core.settings.stages import RECORD_ATTEMPTS
 from core.store import policies, turns
 from learner import manifest, skipped
 from learner.backlog import Backlog, Bounds, refusal
 from learner.checkpoint import Checkpoint, Checkpoints, Meta, contents, restore
 from learner.crew import Crew, adopt, anchor_at, answers
+from learner.culprits import put_reward, try_to_pack
 from learner.exclusive import DirectoryLock
 from learner.lineage import Lineage
 from learner.pace import Pace
@@ -50,6 +54,7 @@ class Learner:
         solutions: Mapping[str, str] | None = None,
         tokenizer_digest: str | None = None,
         ranks: Ranks = ALONE,
+        record_attempts: int = RECORD_ATTEMPTS,
     ) -> None:
         """`solutions` of eval cases: what resembles them does not train; nor does what another tokenizer made. `ranks`:
         processes that follow this one."""
@@ -58,6 +63,8 @@ class Learner:
         self._settings, self._clock = settings, clock
         self._directory = directory
         self._lock = DirectoryLock(directory)
+        self._record_attempts = record_attempts
+        self._culprits = Culprits("learner", log, store, clock, record_attempts)
         self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
         self._crew = Crew(model, settings, ranks)
         self._bounds = Bounds(tokenizer_digest, self._crew.context_length)
@@ -116,24 +123,33 @@ class Learner:
         self._offsets[record.source] = record.offset + 1
         match record.event:
             case Reward() as reward:
-                if self._backlog.add(reward):
-                    for passed_over, why in self._backlog.trim(self._settings.backlog_turns):
-                        self._drop(passed_over.inference_id, why)
+                self._culprits.tried(record, lambda: self._admit(reward))
             case Release() as release:
                 self._lineage.follow(release)
+
+    def _admit(self, reward: Reward) -> None:
+        if self._backlog.add(reward):
+            for passed_over, why in self._backlog.trim(self._settings.backlog_turns):
+                self._drop(passed_over.inference_id, why)
 
     def _due_batch(self) -> list[ScoredTurn]:
         """[] while none is due, or while the store still lacks the turns."""
         while self._backlog.is_ready(self._settings, self._clock.now()):
             chosen = self._backlog.choose(self._settings.batch_turns)
-            with self._store.read() as connection:
-                found = turns.get_turns(connection, [reward.inference_id for reward in chosen])
+            found: dict[InferenceId, Completion] = {}
+            take_all(chosen, partial(self._find, found), self._set_aside, self._record_attempts)
+            if any(reward.inference_id not in self._backlog.pending for reward in chosen):
+                continue  # set aside
             self._lacking = len(found) < len(chosen)
             if self._lacking and not self._give_up([r for r in chosen if r.inference_id not in found]):
                 return []
             if not self._lacking and not self._refuse(chosen, found):
                 return [self._backlog.scored(reward, found[reward.inference_id]) for reward in chosen]
         return []
+
+    def _find(self, found: dict[InferenceId, Completion], chosen: Sequence[Reward]) -> None:
+        with self._store.read() as connection:
+            found |= turns.get_turns(connection, [reward.inference_id for reward in chosen])
 
     def _give_up(self, missing: Sequence[Reward]) -> bool:
         """The writer may be behind, for a while; whether there were rewards whose turns never came."""
@@ -147,15 +163,26 @@ class Learner:
         """Take out what never trains; whether there was any."""
         refused = False
         for reward in chosen:
-            turn = found[reward.inference_id]
-            why = refusal(turn, reward, self._bounds) or (
-                "eval_solution" if self._solutions.recalled_in(turn) else None
-            )
-            if why is not None:
-                self._backlog.remove([reward])
-                self._drop(reward.inference_id, why)
-                refused = True
+            leave_out = partial(self._leave_out, reward, found[reward.inference_id])
+            failure = attempt(leave_out, self._record_attempts)
+            if failure is not None:
+                self._set_aside(reward, failure)
+            refused = refused or reward.inference_id not in self._backlog.pending
         return refused
+
+    def _leave_out(self, reward: Reward, turn: Completion) -> None:
+        """Unless it may train. Raises what its turn, or a batch that has it, would make an update raise."""
+        why = refusal(turn, reward, self._bounds) or ("eval_solution" if self._solutions.recalled_in(turn) else None)
+        if why is None:
+            try_to_pack(self._backlog.scored(reward, turn))
+        else:
+            self._backlog.remove([reward])
+            self._drop(reward.inference_id, why)
+
+    def _set_aside(self, reward: Reward, failure: Exception) -> None:
+        put_reward(self._culprits, self._log, reward, failure)
+        self._backlog.remove([reward])
+        self._drop(reward.inference_id, "failed")
 
     def _skip(self, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> None:
         """These turns never train; an operator is told, and finds them whole."""

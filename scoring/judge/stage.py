@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import timedelta
+from functools import partial
 from math import ceil
 from typing import Final
 
@@ -20,15 +21,17 @@ import msgspec
 from core import telemetry
 from core.errors import ConfigError, Unavailable
 from core.events import Completion, Outcome, Topic
+from core.handling import Culprits, attempt
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
 from core.reward_spec import RewardSpec
 from core.settings import JudgeSettings
+from core.settings.stages import RECORD_ATTEMPTS
 from core.store.offsets import get_offsets, put_offset
 from scoring.judge.background import Background
 from scoring.judge.choice import Budget, why_not
 from scoring.judge.endpoint import Endpoint, NoVote
 from scoring.judge.progress import Progress
-from scoring.judge.prompt import ask_about, length_of, read_prompt
+from scoring.judge.prompt import Message, ask_about, length_of, read_prompt
 from scoring.judge.votes import Vote, is_enough, judgement, version_of
 
 GROUP: Final = "judge"
@@ -43,16 +46,25 @@ class _Case(msgspec.Struct, frozen=True):
     """A turn under way."""
 
     turn: Completion
-    source: TopicPartition
-    offset: int
+    record: Record
+    messages: list[Message]
     began_s: float
+    failures: int = 0
 
 
 class Judge:
     """A stage: `step` until told to `close`. Not thread-safe. Raises ConfigError where the reward spec cannot take what
     it says, or its prompt cannot be read."""
 
-    def __init__(self, log: EventLog, store: Store, spec: RewardSpec, settings: JudgeSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        store: Store,
+        spec: RewardSpec,
+        settings: JudgeSettings,
+        clock: Clock,
+        record_attempts: int = RECORD_ATTEMPTS,
+    ) -> None:
         self._log, self._store, self._settings, self._clock = log, store, settings, clock
         _check_outcome(spec, settings.outcome)
         self._instructions = read_prompt(settings.prompt)
@@ -61,6 +73,8 @@ class Judge:
         self._background = Background("judge-requests")
         self._most = ceil(settings.requests_under_way / settings.votes)
         self._budget = Budget(settings.turns_per_minute)
+        self._record_attempts = record_attempts
+        self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
         self._reader = log.reader([Topic.TURNS])
         self._progress: Progress | None = None  # not begun
         self._noted: Mapping[TopicPartition, int] = {}
@@ -78,7 +92,10 @@ class Judge:
             self._say(progress)
             count = self._read(timeout_s)
             while self._waiting and len(self._under_way) < self._most:
-                self._take(self._waiting.popleft(), progress)
+                record = self._waiting[0]
+                if not self._culprits.tried(record, partial(self._take, record, progress)):
+                    progress.end(record.source, record.offset)
+                self._waiting.popleft()
             if time.monotonic() >= self._next_note_s:
                 self._note(progress)
         except Unavailable as error:
@@ -129,7 +146,8 @@ class Judge:
         if not isinstance(turn, Completion):
             progress.end(record.source, record.offset)
             return
-        passed_over, messages = why_not(turn, self._settings, self._clock.now()), []
+        passed_over = why_not(turn, self._settings, self._clock.now())
+        messages: list[Message] = []
         if passed_over is None:
             messages = ask_about(turn, self._instructions)
             if length_of(messages) > self._settings.max_characters:
@@ -140,22 +158,39 @@ class Judge:
             telemetry.JUDGE_TURNS.labels(result=passed_over).inc()
             progress.end(record.source, record.offset)
             return
-        future = self._background.start(self._endpoint.votes(messages))
-        self._under_way[future] = _Case(turn, record.source, record.offset, time.monotonic())
+        self._ask(_Case(turn, record, messages, time.monotonic()))
+
+    def _ask(self, case: _Case) -> None:
+        self._under_way[self._background.start(self._endpoint.votes(case.messages))] = case
 
     # ------------------------------------------------------------------------------------------ judging
 
     def _hear(self, progress: Progress) -> None:
         """What became of those under way."""
         for future in [future for future in self._under_way if future.done()]:
-            case, answers = self._under_way.pop(future), future.result()
-            votes = [answer for answer in answers if isinstance(answer, Vote)]
-            if is_enough(len(votes), len(answers)):
-                name, now = self._settings.outcome, self._clock.now()
-                self._unsaid.append((case, judgement(case.turn, votes, name, self.version, now)))
-            else:
-                self._give_up(case, next(answer for answer in answers if isinstance(answer, NoVote)))
-                progress.end(case.source, case.offset)
+            case = self._under_way[future]
+            failure = attempt(partial(self._conclude, case, future, progress))
+            if failure is not None:
+                self._fail(case, failure, progress)
+            del self._under_way[future]
+
+    def _conclude(self, case: _Case, future: Future[Votes], progress: Progress) -> None:
+        answers = future.result()
+        votes = [answer for answer in answers if isinstance(answer, Vote)]
+        if is_enough(len(votes), len(answers)):
+            name, now = self._settings.outcome, self._clock.now()
+            self._unsaid.append((case, judgement(case.turn, votes, name, self.version, now)))
+        else:
+            self._give_up(case, next(answer for answer in answers if isinstance(answer, NoVote)))
+            progress.end(case.record.source, case.record.offset)
+
+    def _fail(self, case: _Case, failure: Exception, progress: Progress) -> None:
+        """Neither votes nor the want of them: once more, or set aside."""
+        if case.failures + 1 < self._record_attempts:
+            self._ask(msgspec.structs.replace(case, failures=case.failures + 1))
+        else:
+            self._culprits.put(case.record, failure)
+            progress.end(case.record.source, case.record.offset)
 
     def _say(self, progress: Progress) -> None:
         if not self._unsaid:
@@ -164,7 +199,7 @@ class Judge:
         for case, _ in self._unsaid:
             telemetry.JUDGE_TURNS.labels(result="judged").inc()
             telemetry.JUDGE_SECONDS.observe(time.monotonic() - case.began_s)
-            progress.end(case.source, case.offset)
+            progress.end(case.record.source, case.record.offset)
         self._unsaid.clear()
 
     def _give_up(self, case: _Case, error: NoVote) -> None:

@@ -21,12 +21,14 @@ import msgspec
 from core import telemetry
 from core.errors import ConfigError, Unavailable
 from core.events import Completion, Event, Outcome, Reward, Topic
+from core.handling import Culprits, attempt, words_of
 from core.ids import InferenceId, Namespace
-from core.ports import Clock, EventLog, Store, TopicPartition
+from core.ports import Clock, EventLog, Record, Store, TopicPartition
 from core.reward_spec import RewardSpec
 from core.settings import MonitorSettings
+from core.settings.stages import RECORD_ATTEMPTS
 from core.store import alarms as stored
-from scoring.monitors import MONITORS, hear, watch, with_reward
+from scoring.monitors import MONITORS, Monitor, Window, hear, watch, with_reward
 from scoring.watching.alarms import Alarms
 from scoring.watching.turns import Turns
 from scoring.watching.workload import Workload
@@ -47,7 +49,15 @@ logger = logging.getLogger(__name__)
 class Watcher:
     """A stage: `step` until told to `close`. Not thread-safe. Raises ConfigError for a monitor that there is not."""
 
-    def __init__(self, log: EventLog, store: Store, spec: RewardSpec, settings: MonitorSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        store: Store,
+        spec: RewardSpec,
+        settings: MonitorSettings,
+        clock: Clock,
+        record_attempts: int = RECORD_ATTEMPTS,
+    ) -> None:
         unknown = set(settings.off) - {monitor.name for monitor in MONITORS}
         if unknown:
             names = ", ".join(monitor.name for monitor in MONITORS)
@@ -55,10 +65,11 @@ class Watcher:
         self._log, self._store, self._spec, self._settings, self._clock = log, store, spec, settings, clock
         self._monitors = [monitor for monitor in MONITORS if monitor.name not in settings.off]
         self._alarms = Alarms(log, store, settings, clock)
+        self._culprits = Culprits("monitors", log, store, clock, record_attempts)
         self._reader = log.reader(_TOPICS)
         self._behind: dict[TopicPartition, int] | None = None  # where the log ended when we came; None: not begun
-        self._past: list[Event] = []  # what is read of it, until all is
-        self._waiting: deque[Event] = deque()  # read, and not taken yet
+        self._past: list[Record] = []  # what is read of it, until all is
+        self._waiting: deque[Record] = deque()  # read, and not taken yet
         self._turns = Turns()
         self._workloads: OrderedDict[Key, Workload] = OrderedDict()  # the one that spoke last is last
         self._early: OrderedDict[InferenceId, Reward] = OrderedDict()
@@ -71,9 +82,10 @@ class Watcher:
             if self._behind is None:
                 self._begin()
             records = self._reader.poll(_POLL_RECORDS, timeout_s)
-            self._take([record.event for record in records if record.event is not None])
+            self._take([record for record in records if record.event is not None])
             while self._waiting:
-                self._take_one(self._waiting[0])
+                record = self._waiting[0]
+                self._culprits.tried(record, partial(self._take_one, record.event))
                 self._waiting.popleft()
             if time.monotonic() >= self._look_at_s and not self._behind:
                 took_s = self._look()
@@ -104,21 +116,21 @@ class Watcher:
         self._behind = behind
         self._take([])
 
-    def _take(self, events: Sequence[Event]) -> None:
+    def _take(self, records: Sequence[Record]) -> None:
         """The past whole and in order of time, as partitions are not read side by side; then as it comes."""
         if not self._behind:
-            self._waiting += events
+            self._waiting += records
             return
-        self._past += events
+        self._past += records
         self._behind = {source: end for source, end in self._behind.items() if self._reader.position(source) < end}
         if self._behind:
             return
-        turns = [event for event in self._past if isinstance(event, Completion)]
-        self._waiting += sorted(turns, key=attrgetter("received_at"))
-        self._waiting += [event for event in self._past if not isinstance(event, Completion)]
+        turns = [record for record in self._past if isinstance(record.event, Completion)]
+        self._waiting += sorted(turns, key=attrgetter("event.received_at"))
+        self._waiting += [record for record in self._past if not isinstance(record.event, Completion)]
         self._past = []
 
-    def _take_one(self, event: Event) -> None:
+    def _take_one(self, event: Event | None) -> None:
         match event:
             case Completion() if event.inference_id not in self._turns:  # the log may hold it twice
                 self._take_turn(event)
@@ -190,7 +202,7 @@ class Watcher:
         for key, workload in self._workloads.items():
             workload.pass_time(now_s, self._rewarded_s)
             if workload.has_news:
-                self._examine(key, workload)
+                self._examine_all(key, workload)
                 workload.has_news = False
         self._save()
         self._alarms.tell()
@@ -203,11 +215,24 @@ class Watcher:
         telemetry.LOOK_SECONDS.set(took_s)
         return took_s
 
-    def _examine(self, key: Key, workload: Workload) -> None:
+    def _examine_all(self, key: Key, workload: Workload) -> None:
+        """What one of them cannot bear in a window leaves the others, and other workloads, as they are."""
         windows = {ripe: workload.window(ripe=ripe) for ripe in (False, True)}
         for monitor in self._monitors:
-            window = windows[monitor.ripe]
-            self._alarms.judge(monitor, (monitor.name, *key), monitor.examine(window), window)
+            failure = attempt(partial(self._examine, monitor, key, windows[monitor.ripe]))
+            if failure is not None:
+                telemetry.MONITOR_FAILURES.labels(monitor=monitor.name).inc()
+                logger.error(
+                    "monitor %s of workload %s of %s: %s",
+                    monitor.name,
+                    key[1],
+                    key[0],
+                    words_of(failure),
+                    exc_info=failure,
+                )
+
+    def _examine(self, monitor: Monitor, key: Key, window: Window) -> None:
+        self._alarms.judge(monitor, (monitor.name, *key), monitor.examine(window), window)
 
     def _save(self) -> None:
         """References as far as they have come; of a few turns the log knows, too."""

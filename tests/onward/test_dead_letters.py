@@ -7,8 +7,8 @@ import pytest
 
 from core.codec import encode
 from core.errors import ConfigError, OnwardError
-from core.events import DeadLetter, Event, PolicyVersion, SessionEnded, Topic
-from core.ids import Namespace, SessionId, Version
+from core.events import DeadLetter, Event, PolicyVersion, Reward, SessionEnded, Topic
+from core.ids import InferenceId, Namespace, SessionId, Version
 from core.store.dead_letters import put_dead_letters
 from onward import dead_letters
 from onward.wiring import open_foundation
@@ -17,6 +17,23 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ENDED = SessionEnded(session_id=SessionId("s"), namespace=Namespace("n"), received_at=NOW)
 POLICY = PolicyVersion(
     version=Version(1), policy="p", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
+)
+
+REWARD = Reward(
+    inference_id=InferenceId("00000000-0000-7000-8000-000000000000"),
+    session_id=SessionId("s"),
+    namespace=Namespace("n"),
+    workload="w",
+    revision=0,
+    value=1.0,
+    components={},
+    outcome_ids=(),
+    first_outcome_at=None,
+    last_outcome_at=None,
+    why="",
+    spec="s",
+    final=True,
+    decided_at=NOW,
 )
 
 
@@ -35,9 +52,9 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "service"
 
 
-def turns(directory: Path) -> list[Event | None]:
+def turns(directory: Path, topic: Topic = Topic.TURNS) -> list[Event | None]:
     foundation = open_foundation(directory)
-    reader = foundation.log.reader([Topic.TURNS])
+    reader = foundation.log.reader([topic])
     found = [record.event for record in reader.poll(100, 0.0)]
     reader.close()
     foundation.close()
@@ -76,6 +93,19 @@ def test_one_that_cannot_stays(directory: Path, offset: int, why: str) -> None:
         dead_letters.redrive(directory, {}, f"onward.turns:1:{offset}")
     assert turns(directory) == []
     dead_letters.show_one(directory, {}, f"onward.turns:1:{offset}", None)
+
+
+def test_a_reward_goes_back_to_the_rewards(directory: Path) -> None:
+    foundation = open_foundation(directory)
+    letter = DeadLetter(topic=Topic.REWARDS, partition=0, offset=7, reason="r", raw=encode(REWARD), at=NOW)
+    stray = DeadLetter(topic=Topic.REWARDS, partition=0, offset=8, reason="r", raw=encode(ENDED), at=NOW)
+    with foundation.store.begin() as connection:
+        put_dead_letters(connection, [letter, stray])
+    foundation.close()
+    dead_letters.redrive(directory, {}, "onward.rewards:0:7")
+    assert turns(directory, Topic.REWARDS) == [REWARD]
+    with pytest.raises(OnwardError, match=r"a SessionEnded does not belong into onward\.rewards"):
+        dead_letters.redrive(directory, {}, "onward.rewards:0:8")
 
 
 @pytest.mark.parametrize("name", ["", "onward.turns", "onward.turns:1", "onward.turns:1:x", "onward.turns:9:9"])

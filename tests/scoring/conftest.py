@@ -247,9 +247,11 @@ class World:
         self.stores.append(store)
         return store
 
-    def scorer(self, spec: RewardSpec, batch_records: int = 512, announcer: Announcer | None = None) -> Scorer:
+    def scorer(
+        self, spec: RewardSpec, batch_records: int = 512, announcer: Announcer | None = None, record_attempts: int = 3
+    ) -> Scorer:
         settings = ScoringSettings(tick_s=1e-6, batch_records=batch_records)
-        scorer = Scorer(self.log, self.store, spec, settings, self.clock, announcer)
+        scorer = Scorer(self.log, self.store, spec, settings, self.clock, announcer, record_attempts)
         self.scorers.append(scorer)
         return scorer
 

@@ -1,0 +1,128 @@
+"""Records that their reader cannot take: found, tried again, and set aside with the reason.
+
+Whatever a record of one user does to the code that reads it, everybody else's records of the same batch are handled as
+if it were not there. This is the one place that catches whatever a record makes its reader raise; what says that the
+machine, the log or the store is at fault is no record's, and goes on up.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import ProgrammingError
+
+from core import telemetry
+from core.errors import LogError, Unavailable
+from core.events import DeadLetter, Topic
+from core.ports import Clock, EventLog, Record, Store, TopicPartition
+from core.store.dead_letters import as_announced, put_dead_letters
+
+_NOBODYS: Final = (Unavailable, LogError, OSError, ProgrammingError)
+"""Outages, fences and newer builds' records; a full disk; a store whose tables are not ours."""
+_REASON_CHARACTERS: Final = 500
+T = TypeVar("T")
+Writing = Callable[[Mapping[TopicPartition, int]], AbstractContextManager[Connection]]
+logger = logging.getLogger(__name__)
+
+
+def failure_of(do: Callable[[], object]) -> Exception | None:
+    """None once it is done."""
+    try:
+        do()
+    except Exception as error:  # noqa: BLE001  # what hostile data makes code raise is not known beforehand
+        return error
+    return None
+
+
+def attempt(do: Callable[[], object], times: int = 1) -> Exception | None:
+    """None once it is done; else how it failed the last of so many times. Raises what is no record's fault."""
+    failure: Exception | None = None
+    for _ in range(times):
+        failure = failure_of(do)
+        if isinstance(failure, _NOBODYS):
+            raise failure
+        if failure is None:
+            break
+    return failure
+
+
+def take_all(
+    items: Sequence[T], take: Callable[[Sequence[T]], object], refuse: Callable[[T, Exception], object], times: int
+) -> None:
+    """All of `items` in their order, by `take`, which does nothing where it raises. When it does, they are taken by
+    halves, until those are found that fail by themselves; each is tried so many times, then refused. Raises what is no
+    item's fault, and what `refuse` raises: those before are done."""
+    failure = attempt(lambda: take(items), 1 if len(items) > 1 else times)
+    if failure is None:
+        return
+    if len(items) == 1:
+        refuse(items[0], failure)
+        return
+    half = len(items) // 2
+    take_all(items[:half], take, refuse, times)
+    take_all(items[half:], take, refuse, times)
+
+
+def set_aside(connection: Connection, log: EventLog, letters: Sequence[DeadLetter]) -> None:
+    """They are announced first: a crash in between announces them again, never not at all. Raises LogUnavailable: then
+    the transaction must not end."""
+    if not letters:
+        return
+    log.append_blocking(Topic.DEAD_LETTERS, [as_announced(letter, log.max_record_bytes) for letter in letters])
+    new = put_dead_letters(connection, letters)
+    telemetry.DEAD_LETTERS.labels(topic=letters[0].topic).inc(new)
+    for letter in letters:
+        logger.error("%s:%d offset %d is set aside: %s", letter.topic, letter.partition, letter.offset, letter.reason)
+
+
+class Culprits:
+    """The records that one stage cannot take."""
+
+    def __init__(self, stage: str, log: EventLog, store: Store, clock: Clock, times: int) -> None:
+        """`times`: how often each is tried."""
+        self._stage, self._log, self._store, self._clock, self._times = stage, log, store, clock, times
+
+    def find(self, records: Sequence[Record], take: Callable[[Sequence[Record]], object], writing: Writing) -> None:
+        """Take all of `records`, in transactions of `writing`, and set those aside that cannot be taken. Raises what is
+        no record's fault."""
+
+        def refuse(record: Record, failure: Exception) -> None:
+            with writing({record.source: record.offset + 1}) as connection:
+                self._put(connection, record, failure)
+
+        take_all(records, take, refuse, self._times)
+
+    def tried(self, record: Record, do: Callable[[], object]) -> bool:
+        """For a reader whose work is in memory: False where it was set aside. Raises what is no record's fault."""
+        failure = attempt(do, self._times)
+        if failure is not None:
+            self.put(record, failure)
+        return failure is None
+
+    def put(self, record: Record, failure: Exception) -> None:
+        """Raises LogUnavailable, StoreUnavailable: again is then right."""
+        with self._store.begin() as connection:
+            self._put(connection, record, failure)
+
+    def _put(self, connection: Connection, record: Record, failure: Exception) -> None:
+        telemetry.STAGE_FAILED_RECORDS.labels(stage=self._stage).inc()
+        logger.error("%s: %s offset %d", self._stage, record.source, record.offset, exc_info=failure)
+        set_aside(connection, self._log, [self._letter(record, failure)])
+
+    def _letter(self, record: Record, failure: Exception) -> DeadLetter:
+        return DeadLetter(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=f"the {self._stage} cannot take it: {words_of(failure)}",
+            raw=record.raw,
+            at=self._clock.now(),
+        )
+
+
+def words_of(failure: BaseException) -> str:
+    """Its kind and what it says, short and printable: it may quote what a client sent."""
+    said = str(failure).encode(errors="backslashreplace").decode()
+    return f"{type(failure).__name__}: {said}"[:_REASON_CHARACTERS]
