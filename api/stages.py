@@ -1,4 +1,4 @@
-"""`GET /v1/stages`: how far behind the log each stage is."""
+"""`GET /v1/stages`: how far behind the log each stage is, and which are down."""
 
 import asyncio
 from typing import Any
@@ -10,10 +10,11 @@ from api.context import Context
 from api.health import readiness_of
 from api.lookup import read
 from api.plain import identify, json_response, only_parameters
+from core.alarms import STAGE_DOWN
 from core.errors import LogUnavailable
 from core.events import Topic
 from core.ports import EventLog, TopicPartition
-from core.store import policies
+from core.store import alarms, policies
 from core.store.offsets import get_offsets
 
 _READ = {"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS, "learner": Topic.REWARDS}
@@ -28,10 +29,11 @@ def stages_router(context: Context) -> APIRouter:
     @router.get("/v1/stages")
     async def list_stages(request: Request) -> Response:
         """Records that each stage has yet to read; null where the log does not answer. The learner's as of its newest
-        version: what it holds for the next one counts. A judge is there once it has judged."""
+        version: what it holds for the next one counts. A judge is there once it has judged. `down`: stages of any
+        process that are, or were until a short while ago, and why. `readiness` is this process'."""
         identify(context, request)
         only_parameters(request)
-        reached = await read(services, _reached)
+        reached, down = await read(services, lambda connection: (_reached(connection), _down(connection)))
         try:
             ends = await asyncio.to_thread(_ends, services.log)
         except LogUnavailable:
@@ -41,7 +43,7 @@ def stages_router(context: Context) -> APIRouter:
             for stage, topic in _READ.items()
             if stage in reached
         ]
-        return json_response({"object": "list", "data": data, "readiness": readiness_of(services)})
+        return json_response({"object": "list", "data": data, "down": down, "readiness": readiness_of(services)})
 
     return router
 
@@ -58,6 +60,12 @@ def _reached(connection: Connection) -> dict[str, dict[str, int]]:
         },
         "learner": dict(learned[0].log_offsets) if learned else {},
     }
+
+
+def _down(connection: Connection) -> list[dict[str, Any]]:
+    """By the alarms that are open."""
+    openings = [alarm.opening for alarm in alarms.open_alarms(connection) if alarm.opening.monitor == STAGE_DOWN]
+    return [{"stage": found.workload, "why": found.meaning, "since": found.opened_at} for found in openings]
 
 
 def _ends(log: EventLog) -> dict[TopicPartition, int]:

@@ -16,6 +16,10 @@ RELEASE: Final = "release"
 """What an alarm `holds` that no version goes live under."""
 NOT_FINITE: Final = "non_finite_loss"
 """The learner's own alarm: an update was skipped."""
+STAGE_DOWN: Final = "stage_down"
+"""Of who keeps stages going: one, which stands as the alarm's workload, is down."""
+NO_MONITORS: Final = frozenset({NOT_FINITE, STAGE_DOWN})
+"""What the stage that watches neither opens nor closes."""
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):

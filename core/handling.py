@@ -6,6 +6,7 @@ machine, the log or the store is at fault is no record's, and goes on up.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
@@ -22,6 +23,7 @@ from core.store.dead_letters import as_announced, put_dead_letters
 _NOBODYS: Final = (Unavailable, LogError, OSError, ProgrammingError)
 """Outages, fences and newer builds' records; a full disk; a store whose tables are not ours."""
 _REASON_CHARACTERS: Final = 500
+_TRACEBACKS_S: Final = 10.0
 T = TypeVar("T")
 Writing = Callable[[Mapping[TopicPartition, int]], AbstractContextManager[Connection]]
 logger = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ class Culprits:
     def __init__(self, stage: str, log: EventLog, store: Store, clock: Clock, times: int) -> None:
         """`times`: how often each is tried."""
         self._stage, self._log, self._store, self._clock, self._times = stage, log, store, clock, times
+        self._next_traceback_s = float("-inf")
 
     def find(self, records: Sequence[Record], take: Callable[[Sequence[Record]], object], writing: Writing) -> None:
         """Take all of `records`, in transactions of `writing`, and set those aside that cannot be taken. Raises what is
@@ -107,8 +110,10 @@ class Culprits:
             self._put(connection, record, failure)
 
     def _put(self, connection: Connection, record: Record, failure: Exception) -> None:
-        telemetry.STAGE_FAILED_RECORDS.labels(stage=self._stage).inc()
-        logger.error("%s: %s offset %d", self._stage, record.source, record.offset, exc_info=failure)
+        telemetry.STAGE_FAILED_RECORDS.labels(part=self._stage).inc()
+        if time.monotonic() >= self._next_traceback_s:  # a flood of them must not fill the disk
+            self._next_traceback_s = time.monotonic() + _TRACEBACKS_S
+            logger.error("%s: %s offset %d", self._stage, record.source, record.offset, exc_info=failure)
         set_aside(connection, self._log, [self._letter(record, failure)])
 
     def _letter(self, record: Record, failure: Exception) -> DeadLetter:

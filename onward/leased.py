@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 from core.errors import Fenced, StoreUnavailable
+from core.handling import failure_of
 from core.ports import Clock, Store
 from core.store import leases
 from onward.wiring.foundation import Stage
@@ -60,16 +61,18 @@ class Leased:
 
     def _renew(self) -> None:
         """In a thread of its own: a step may take longer than a lease lives."""
-        assert self._epoch is not None
         while not self._closing.wait(self._ttl_s / _RENEWALS):
-            try:
-                with self._store.begin() as connection:
-                    leases.fence(connection, self._name, self._epoch, self._clock.now(), self._ttl_s)
-            except Fenced as error:
-                self._lost = str(error)
+            failure = failure_of(self._fence)
+            if isinstance(failure, StoreUnavailable):  # nobody else can take it meanwhile; nothing can be published
+                logger.warning("the lease %s was not renewed: %s", self._name, failure)
+            elif failure is not None:
+                self._lost = str(failure)
                 return
-            except StoreUnavailable as error:  # nobody else can take it meanwhile, and nothing can be published
-                logger.warning("the lease %s was not renewed: %s", self._name, error)
+
+    def _fence(self) -> None:
+        assert self._epoch is not None
+        with self._store.begin() as connection:
+            leases.fence(connection, self._name, self._epoch, self._clock.now(), self._ttl_s)
 
     def close(self) -> None:
         self._closing.set()

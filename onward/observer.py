@@ -4,10 +4,12 @@ policy version, from which the service's metrics are set."""
 import logging
 import threading
 from collections.abc import Set
+from functools import partial
 
 from core import telemetry
 from core.errors import LogUnavailable
 from core.events import PolicyVersion, Topic
+from core.handling import attempt, words_of
 from core.ids import Version
 from core.ports import EventLog
 from learner.manifest import TRAINED, UNTRAINED
@@ -41,10 +43,15 @@ class PolicyObserver:
         for record in records:
             if isinstance(record.event, PolicyVersion) and record.event.version not in self._seen:
                 self._seen.add(record.event.version)
-                self._shown = observe(record.event, self._shown)
-                self._timer.published(record.event)
+                failure = attempt(partial(self._show, record.event))
+                if failure is not None:
+                    logger.error("version %d is not shown: %s", record.event.version, words_of(failure))
         self._timer.publish_quantiles()
         return len(records)
+
+    def _show(self, policy: PolicyVersion) -> None:
+        self._shown = observe(policy, self._shown)
+        self._timer.published(policy)
 
     def close(self) -> None:
         self._closing.set()

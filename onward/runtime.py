@@ -19,6 +19,7 @@ from onward.addresses import announce, own_address
 from onward.condition import AGAIN_S, Condition
 from onward.locks import exclusive
 from onward.metrics_server import waiting_server
+from onward.stage_alarms import StageAlarms, watched
 from onward.supervisor import ChildProcess, StageThread
 from onward.tree import metrics_port, run_tree
 from onward.wiring import (
@@ -89,13 +90,15 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
     """`announced`: files for those who look for this process, there while it serves: its pid, or pid and URL (JSON)."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     overrides = service.foundation.overrides
-    threads = [StageThread(name, stage) for name, stage in service.stages.items()]
+    settings, makers = service.foundation.settings, service.makers
+    threads = [StageThread(name, stage, settings.stages, makers.get(name)) for name, stage in service.stages.items()]
     children = [
         ChildProcess(
             each.name,
             each.arguments,
             each.ready,
-            {**overrides, **metrics_port(service.foundation.settings, number)},
+            {**overrides, **metrics_port(settings, number)},
+            settings.stages,
         )
         for number, each in enumerate(service.children)
     ]
@@ -114,8 +117,10 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
     service.serving.bring_up()
     for part in parts:
         part.start()
+    looking = StageAlarms(parts, service.foundation.store, service.foundation.clock, settings.stages.well_s)
     try:
-        _serve_http(service, app, announced)
+        with watched(looking):
+            _serve_http(service, app, announced)
     finally:
         _stop(children, threads)
         service.serving.close()

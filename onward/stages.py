@@ -1,5 +1,6 @@
 """Stages as processes of their own."""
 
+import logging
 import os
 import signal
 import threading
@@ -12,11 +13,14 @@ from types import FrameType
 from typing import TypeVar
 
 from core.errors import Unavailable
+from core.handling import failure_of
 from onward.addresses import write_pid
 from onward.condition import AGAIN_S, Condition
 from onward.layout import Layout
 from onward.locks import exclusive
 from onward.metrics_server import OK, metrics_server
+from onward.stage_alarms import StageAlarms, watched
+from onward.supervisor import cause_of
 from onward.wiring import (
     Foundation,
     Stage,
@@ -35,6 +39,7 @@ from onward.wiring import (
 )
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 _STEP_S = 0.2
 _ROUTERS_NOTICE_S = 0.5  # they look several times a second
 
@@ -161,8 +166,35 @@ def _run(
         if foundation is None:
             return
         with closing(foundation), _readiness(foundation.layout, child) as tell:
-            while not life.is_over():
-                _run_stage(partial(build, foundation), life, tell)
+            own = _Own(child or name, condition, foundation)
+            own.keep_going(lambda: _keep_running(partial(build, foundation), life, tell))
+
+
+class _Own:
+    """This process' stage, for the alarm that it is down: an error ends the process, and whoever started it starts it
+    again. Another that watches this process as its child sees to the same alarm, and knows less of why."""
+
+    restarts = 0
+
+    def __init__(self, name: str, condition: Condition, foundation: Foundation) -> None:
+        self.name, self._condition = name, condition
+        self.fault: str | None = None
+        self._alarms = StageAlarms([self], foundation.store, foundation.clock, foundation.settings.stages.well_s)
+
+    @property
+    def state(self) -> str:
+        return self._condition.now()
+
+    def keep_going(self, go: Callable[[], None]) -> None:
+        """Raises what `go` raises, once the alarm is open, where the store takes it."""
+        with watched(self._alarms):
+            failure = failure_of(go)
+        if failure is not None:
+            self.fault = cause_of(failure)
+            unsaid = failure_of(self._alarms.look)
+            if unsaid is not None:
+                logger.warning("%s is down, and the store was not told: %s", self.name, unsaid)
+            raise failure
 
 
 class _Life:
@@ -187,6 +219,11 @@ class _Life:
     def pause(self, error: Unavailable) -> None:
         self.condition.waits(error)
         self._stopping.wait(AGAIN_S)
+
+
+def _keep_running(build: Callable[[], Stage], life: _Life, tell: Callable[[bool], None]) -> None:
+    while not life.is_over():
+        _run_stage(build, life, tell)
 
 
 def _run_stage(build: Callable[[], Stage], life: _Life, tell: Callable[[bool], None]) -> None:

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from types import FrameType
 
+from core.clock import SystemClock
 from core.errors import Unavailable
 from core.settings import Settings
 from onward.addresses import address_of, free_port, write_address
 from onward.condition import AGAIN_S, Condition
 from onward.layout import Layout
 from onward.metrics_server import waiting_server
+from onward.stage_alarms import StageAlarms, watched
 from onward.supervisor import ChildProcess
-from onward.wiring import Child, host_children, migrate
+from onward.wiring import Child, host_children, migrate, open_store
 
 _LOOK_EVERY_S = 0.1
 logger = logging.getLogger(__name__)
@@ -26,20 +28,29 @@ def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -
     if not _migrate_patiently(settings, stopping):
         return
     children = [
-        ChildProcess(child.name, child.arguments, child.ready, {**overrides, **metrics_port(settings, number)})
+        ChildProcess(
+            child.name,
+            child.arguments,
+            child.ready,
+            {**overrides, **metrics_port(settings, number)},
+            settings.stages,
+        )
         for number, child in enumerate(_children(layout, settings))
     ]
+    store = open_store(layout, settings)
     for child in children:
         child.start()
     try:
-        _announce(layout, children, stopping)
-        stopping.wait()
+        with watched(StageAlarms(children, store, SystemClock(), settings.stages.well_s)):
+            _announce(layout, children, stopping)
+            stopping.wait()
     finally:
         layout.address.unlink(missing_ok=True)
         for child in children:
             child.terminate()
         for child in children:
             child.stop()
+        store.close()
 
 
 def _told_to_stop() -> threading.Event:

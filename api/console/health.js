@@ -1,6 +1,6 @@
 // Lag and health of each stage.
 
-import { at, fill, make, number, percent, plain } from "./dom.js";
+import { at, fill, make, number, percent, plain, time } from "./dom.js";
 import { get } from "./wire.js";
 
 const SILENT_S = 5;
@@ -47,9 +47,10 @@ export async function refresh() {
   cards(status);
   const states = Object.entries(stages.readiness.components);
   const read = new Map(stages.data.map(stage => [stage.stage, stage]));
-  const others = states.filter(([name]) => !read.has(name)).map(([name]) => ({ stage: name }));
-  fill(at("stages"), [...stages.data, ...others].map(({ stage, topic, behind }) => {
-    const state = stages.readiness.components[stage];
+  const down = new Map(stages.down.map(({ stage, why, since }) => [stage, `${why} (since ${time(since)})`]));
+  const others = [...new Set([...states.map(([name]) => name), ...down.keys()])].filter(name => !read.has(name));
+  fill(at("stages"), [...stages.data, ...others.map(name => ({ stage: name }))].map(({ stage, topic, behind }) => {
+    const state = stages.readiness.components[stage] ?? down.get(stage);
     return [[state === undefined ? stage : `${stage}: ${state}`, state === undefined ? "" : state === "ok" ? "ok" : "wrong"],
       topic, topic === undefined ? "" : behind === null ? ["the log does not answer", "wrong"] : number(behind)];
   }), "none");

@@ -12,6 +12,7 @@ from onward.wiring.foundation import (
     is_distributed,
     open_foundation,
     open_offline,
+    open_store,
     read_directory,
     spec_path,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "migrate",
     "open_foundation",
     "open_offline",
+    "open_store",
     "publish_anchor",
     "read_directory",
     "solutions_kept_out",

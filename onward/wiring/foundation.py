@@ -68,7 +68,8 @@ def open_offline(root: Path) -> Foundation:
 
 
 def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> Foundation:
-    log, store = _open_log_and_store(layout, settings)
+    store = open_store(layout, settings)
+    log = _open_log(layout, settings)
     blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
     serving = settings.serving
     return Foundation(
@@ -96,20 +97,29 @@ def is_distributed(settings: Settings) -> bool:
     return settings.mode == "distributed"
 
 
-def _open_log_and_store(layout: Layout, settings: Settings) -> tuple[EventLog, SqlStore]:
+def open_store(layout: Layout, settings: Settings) -> SqlStore:
+    """Raises ConfigError, StoreUnavailable."""
     match settings.mode:
         case "embedded":
             from core.store import open_sqlite
-            from ingest.sqlite_log import SqliteEventLog
 
-            store = open_sqlite(layout.store)
-            return SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s), store
+            return open_sqlite(layout.store)
         case "distributed":
             from core.store import open_postgres
+
+            return open_postgres(settings.postgres)
+
+
+def _open_log(layout: Layout, settings: Settings) -> EventLog:
+    match settings.mode:
+        case "embedded":
+            from ingest.sqlite_log import SqliteEventLog
+
+            return SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s)
+        case "distributed":
             from ingest.kafka_log import KafkaEventLog
 
-            store = open_postgres(settings.postgres)
-            return KafkaEventLog(settings.kafka), store
+            return KafkaEventLog(settings.kafka)
 
 
 def holder() -> str:

@@ -33,6 +33,8 @@ class Service:
     traffic: "StoreTraffic"
     live_state: LiveState
     stages: Mapping[str, Stage]
+    makers: Mapping[str, Callable[[], Stage]]
+    """Of those stages that may be made anew when they fail; others know the rest as they are."""
     children: tuple[Child, ...]
 
 
@@ -47,20 +49,18 @@ def build_service(foundation: Foundation) -> Service:
     serving = build_serving(foundation, log, timer, is_whole=True)
     traffic = StoreTraffic(foundation.store, settings.release)
     live_state = build_live_state(foundation)
-    stages: dict[str, Stage] = {
-        "writer": build_writer(foundation, log),
-        "scorer": build_scorer(foundation, log, live_state),
-        "observer": _build_observer(log, timer),
-        "traffic": traffic,
-        **serving.stages,
+    makers: dict[str, Callable[[], Stage]] = {
+        "writer": partial(build_writer, foundation, log),
+        "scorer": partial(build_scorer, foundation, log, live_state),
     }
     if settings.monitors.enabled:
-        stages["monitors"] = build_monitors(foundation, log)
+        makers["monitors"] = partial(build_monitors, foundation, log)
     if settings.judge.enabled:
-        stages["judge"] = build_judge(foundation, log)
+        makers["judge"] = partial(build_judge, foundation, log)
     if settings.release.controller:
-        stages["releases"] = releases = build_releases(foundation, log, serving)
-        serving.when_status_changes(releases.wake)
+        makers["releases"] = partial(_build_heard_releases, foundation, log, serving)
+    stages: dict[str, Stage] = {name: make() for name, make in makers.items()}
+    stages |= {"observer": _build_observer(log, timer), "traffic": traffic, **serving.stages}
     children = [*serving.children]
     if settings.learner.enabled:
         learner = ("learn", str(layout.root), "--child", "learner")
@@ -68,7 +68,7 @@ def build_service(foundation: Foundation) -> Service:
     if settings.archive.has_work:
         archive = ("archive", str(layout.root), "--child", "archive")
         children.append(Child("archive", archive, layout.ready("archive")))
-    return Service(foundation, log, serving, traffic, live_state, stages, tuple(children))
+    return Service(foundation, log, serving, traffic, live_state, stages, makers, tuple(children))
 
 
 def build_api(foundation: Foundation) -> Service:
@@ -93,7 +93,7 @@ def build_api(foundation: Foundation) -> Service:
         "traffic": traffic,
         **serving.stages,
     }
-    return Service(foundation, log, serving, traffic, build_live_state(foundation), stages, ())
+    return Service(foundation, log, serving, traffic, build_live_state(foundation), stages, {}, ())
 
 
 def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:
@@ -201,6 +201,13 @@ def build_releases(foundation: Foundation, log: EventLog, serving: Serving | Non
         on_change=None if serving is None else serving.targets_changed,
         cases=_build_cases(foundation, serving),
     )
+
+
+def _build_heard_releases(foundation: Foundation, log: EventLog, serving: Serving) -> Stage:
+    """Of the process that has the host, which wakes it."""
+    releases = build_releases(foundation, log, serving)
+    serving.when_status_changes(releases.wake)
+    return releases
 
 
 def _build_cases(foundation: Foundation, serving: Serving | None) -> "CaseGate | None":

@@ -10,7 +10,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from core import telemetry
-from core.alarms import NOT_FINITE, RELEASE, Opening
+from core.alarms import NO_MONITORS, RELEASE, Opening
 from core.events import Topic
 from core.ids import Namespace
 from core.ports import Clock, EventLog, Store
@@ -32,13 +32,13 @@ class Alarms:
         self._content_since: dict[Subject, datetime] = {}
 
     def load(self, watching: frozenset[str]) -> None:
-        """What is open; that of monitors which no longer look is closed, the learner's own is the learner's."""
+        """What is open; that of monitors which no longer look is closed; the others are of who opens them."""
         with self._store.begin() as connection:
             for alarm in alarms.open_alarms(connection):
                 found = alarm.opening
                 if found.monitor in watching:
                     self._open[found.monitor, found.namespace, found.workload] = alarm.alarm_id
-                elif found.monitor != NOT_FINITE:
+                elif found.monitor not in NO_MONITORS:
                     alarms.close_alarm(connection, alarm.alarm_id, self._clock.now())
 
     def judge(self, monitor: Monitor, subject: Subject, finding: Finding | None, window: Window) -> None:

@@ -9,11 +9,13 @@ import pytest
 from api_harness import Service, serve, wait_for
 from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, is_good, policy
 
+from core.clock import SystemClock
 from core.errors import LogUnavailable
 from core.events import GateVerdict, Topic
 from core.ports import TopicPartition
 from core.store import policies
 from core.store.offsets import put_offset
+from onward.stage_alarms import StageAlarms
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 MakeService = Callable[..., Service]
@@ -129,6 +131,22 @@ def test_stages_say_how_far_behind_the_log_they_are(service: Service) -> None:
         return bool(service.get("/v1/stages").json()["data"][0]["behind"] == 0)
 
     wait_for(caught_up, "the writer to catch up")
+
+
+def test_stages_that_are_down_are_named_and_why(service: Service) -> None:
+    class Part:
+        name, state, fault, restarts = "scorer", "down", "KeyError in book.py:7", 3
+
+    part = Part()
+    looking = StageAlarms([part], service.store, SystemClock(), well_s=0.0)
+    looking.look()
+    (down,) = service.get("/v1/stages").json()["down"]
+    assert (down["stage"], down["why"]) == ("scorer", "the stage scorer is down: KeyError in book.py:7")
+    (alarm,) = service.get("/v1/alarms").json()["alarms"]
+    assert (alarm["monitor"], alarm["workload"], alarm["state"]) == ("stage_down", "scorer", "opened")
+    part.state, part.fault = "ok", None
+    looking.look()
+    assert service.get("/v1/stages").json()["down"] == []
 
 
 def test_without_the_log_lags_are_unknown(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_a_turn_that_cannot_be_stored_is_set_aside(lab: ModuleType, world: Any, 
     others = crowd(events, 30)
     poison = events.turn("poison", 1, turn_index=_TOO_LARGE)
     world.append(*others[:20], poison, *others[20:])
-    failed = telemetry.STAGE_FAILED_RECORDS.labels(stage="scorer")
+    failed = telemetry.STAGE_FAILED_RECORDS.labels(part="scorer")
     before = failed._value.get()
     lab.drain(world.scorer(lab.SPEC))
     assert lab.last_values(world.rewards()) == dict.fromkeys(spoken(others), -0.5)
