@@ -26,7 +26,7 @@ from api.identity import Identity
 from api.limits import ERRORS, admit
 from api.streaming import DONE, EventSender, event
 from api.turns import Delta, Turn, TurnPlan
-from core.errors import EngineUnavailable, RequestError, Unavailable
+from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 
 
 class Exchange(ABC):
@@ -121,8 +121,8 @@ async def _answer(exchange: Exchange, send: Send) -> None:
     """Once more where the engine was lost amid it: the client has heard nothing yet."""
     try:
         await _run(exchange, None)
-    except EngineUnavailable:
-        if not exchange.was_begun:
+    except EngineUnavailable as error:
+        if not exchange.was_begun or isinstance(error, NotFinite):  # the same numbers would come again
             raise
         exchange.begin_again()
         await _run(exchange, None)

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from core.errors import RequestError, Unavailable
+from core.errors import NotFinite, RequestError, Unavailable
 from core.telemetry import REQUEST_ERRORS
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,8 @@ def describe(error: Exception) -> tuple[int, dict[str, Any]]:
     match error:
         case RequestError():
             return error.status, _body(error.message, error.kind, error.param, error.code)
+        case NotFinite():
+            return 503, _body(str(error), "server_error", None, "not_finite")
         case Unavailable():
             return 503, _body(str(error), "server_error", None, "unavailable")
         case HTTPException():

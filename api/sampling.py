@@ -6,6 +6,7 @@ from api.bodies import MAX_STOPS, GenerationBody
 from core.errors import InvalidRequest
 from core.events import Sampling
 from core.settings import WorkloadSettings
+from core.temperature import TEMPERATURES, is_temperature
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's, and the only one at which logprobs need no rescaling
 _NONE_WHEN_OFF = frozenset(("top_k", "min_p", "logit_bias"))
@@ -14,7 +15,7 @@ _NONE_WHEN_OFF = frozenset(("top_k", "min_p", "logit_bias"))
 def sampling_of(body: GenerationBody, max_tokens: int) -> Sampling:
     """Raises InvalidRequest naming the field."""
     return Sampling(
-        temperature=DEFAULT_TEMPERATURE if body.temperature is None else body.temperature,
+        temperature=_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=body.top_k,
         min_p=body.min_p,
@@ -69,6 +70,14 @@ def room_for_answer(
             param=asked_by,
             code="context_length_exceeded",
         )
+    return asked
+
+
+def _temperature(asked: float | None) -> float:
+    if asked is None:
+        return DEFAULT_TEMPERATURE
+    if not is_temperature(asked):
+        raise InvalidRequest(f"temperature: {asked:g} is none; it is {TEMPERATURES}", param="temperature")
     return asked
 
 

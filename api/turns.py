@@ -16,7 +16,7 @@ from api.sessions import Place, remember
 from api.transcripts import Transcript
 from api.wording import Wording
 from core import telemetry
-from core.errors import EngineUnavailable, LogUnavailable
+from core.errors import EngineUnavailable, LogUnavailable, NotFinite
 from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, ToolCall, Topic, VersionSpan
 from core.fleet import Assignment
 from core.ids import GroupId, Version, new_inference_id
@@ -64,6 +64,7 @@ class Turn:
         self.capture = Capture()
         self.finish_reason: FinishReason | None = None
         self.delivered_tokens = 0
+        self.not_finite: Version | None = None  # who computed no finite numbers for it
         self.logged = True
         self.untrainable_reasons: tuple[str, ...] = services.policy.untrainable(plan.sampling)
         self.policy_versions: tuple[VersionSpan, ...] = ()
@@ -93,7 +94,7 @@ class Turn:
         try:
             await self._generate(notify)
         finally:
-            if self.finish_reason is None and (self.capture.token_ids or self._was_cancelled()):
+            if self.finish_reason is None and (self.capture.token_ids or self.not_finite or self._was_cancelled()):
                 self.finish_reason = "abort" if self._was_cancelled() else "error"
                 self._read()
                 self._context.background.spawn(self._log())
@@ -129,6 +130,9 @@ class Turn:
                     notify(self)
                 if self.finish_reason is not None:
                     return
+        except NotFinite as error:
+            self.not_finite = Version(error.version)
+            raise
         finally:
             await stream.aclose()
         raise EngineUnavailable("the engine's answer has no end")
@@ -185,7 +189,7 @@ class Turn:
     async def _log(self) -> None:
         self.untrainable_reasons += self.capture.faults()
         if self.finish_reason == "error":
-            self.untrainable_reasons += ("error",)
+            self.untrainable_reasons += ("error",) if self.not_finite is None else ("error", "not_finite")
         self.policy_versions = self.capture.version_spans()
         turn = self._record()
         spooled = False
@@ -262,6 +266,7 @@ class Turn:
             text=self.text,
             tool_calls=tuple(self.tool_calls),
             broken_calls=self._wording.broken_calls,
+            not_finite=self.not_finite,
             transcript_digest=self._transcript_digest(),
             delivered_tokens=len(capture.token_ids) if self.finish_reason in COMPLETE else self.delivered_tokens,
             ttft_ms=None if first_s is None else (first_s - intake.started_s) * _S_TO_MS,

@@ -14,6 +14,7 @@ OnwardError
 │   ├── LogUnavailable       the event log takes no appends
 │   ├── StoreUnavailable     the store does not answer
 │   └── EngineUnavailable    no engine can generate
+│       └── NotFinite        a version computed no finite numbers for one request
 ├── LogError
 │   ├── GroupBusy            a second member of an embedded consumer group
 │   ├── NewerSchema          a record written by a newer build
@@ -93,6 +94,14 @@ class StoreUnavailable(Unavailable):
 
 class EngineUnavailable(Unavailable):
     """No engine can generate."""
+
+
+class NotFinite(EngineUnavailable):
+    """A version computed no finite numbers for one request: the others it has are none the worse for it."""
+
+    def __init__(self, version: int, where: str = "the engine") -> None:
+        super().__init__(f"{where}: version {version} computes no finite numbers for this request")
+        self.version = version
 
 
 class LogError(OnwardError):

@@ -126,6 +126,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     text: str = ""  # what was delivered as content
     tool_calls: tuple[ToolCall, ...] = ()
     broken_calls: int = 0  # begun, and never whole: part of the text
+    not_finite: Version | None = None  # which computed no finite numbers for it: it failed, or another one answered
     transcript_digest: str | None = None  # of messages and this answer: how the next turn finds its parent
     delivered_tokens: int
     ttft_ms: float | None = None

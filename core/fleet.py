@@ -29,6 +29,7 @@ class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
     serve: Version
     hold: tuple[Version, ...]  # to be verified on the host and kept ready; `serve` is among them
     avoid: tuple[Version, ...] = ()  # rolled back: an engine that still serves one of these takes no new requests
+    doubt: tuple[Version, ...] = ()  # computed no finite numbers for somebody: to be probed again, once
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     holds_many: bool = False  # every version it holds is pinnable
     figures: dict[Version, dict[str, float]] = {}  # of the versions that are verified on the host: `Engine.probe`
     refused: dict[Version, str] = {}  # what could not be verified, or not be switched to, and why
+    probed: dict[Version, str] = {}  # what was doubted: "" where the probe found nothing wrong, else what
     heartbeat_at: datetime
 
 

@@ -113,6 +113,7 @@ GATE_REFUSALS = _counter("gate_refusals", "Versions that a gate refused")
 REPREFILLED_TOKENS = _counter("reprefilled_tokens", "Tokens computed again because of a swap")
 PREFILLED_TOKENS = _counter("prefilled_tokens", "Prompt tokens computed")
 CACHED_TOKENS = _counter("cached_tokens", "Prompt tokens found in a prefix cache")
+NOT_FINITE_ROWS = _counter("not_finite_rows", "Requests that failed alone because their numbers were not finite")
 GENERATED_TOKENS = _counter("generated_tokens", "Tokens sampled")
 RUNNING_REQUESTS = _gauge("running_requests", "Requests in the engine")
 BUSY_SECONDS = _counter(

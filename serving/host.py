@@ -44,6 +44,7 @@ class EngineHost:
         self.on_change: Callable[[], None] | None = None  # called when the status has changed, from `step`'s thread
         self._figures: dict[Version, dict[str, float]] = {}
         self._refused: dict[Version, str] = {}
+        self._probed: dict[Version, str] = {}
         self._detail = ""
         self._state: ReplicaState = "starting"
         self._draining = False
@@ -95,7 +96,8 @@ class EngineHost:
             self._report(None)
             return 0
         self._refused = {version: why for version, why in self._refused.items() if version in target.hold}
-        done = self._load_next(target) or self._switch(target) or self._unload_next(target)
+        self._probed = {version: found for version, found in self._probed.items() if version in target.doubt}
+        done = self._load_next(target) or self._switch(target) or self._unload_next(target) or self._probe_next(target)
         self._report(target)
         return int(done)
 
@@ -198,6 +200,23 @@ class EngineHost:
             return True
         return False
 
+    def _probe_next(self, target: ReplicaTarget) -> bool:
+        """Once for as long as the controller doubts it. An engine that cannot be asked is asked again."""
+        if self._clock.monotonic() < self._retry_at_s:
+            return False
+        for version in target.doubt:
+            if version in self._probed or version not in self._engine.pinnable() or self._said is None:
+                continue
+            try:
+                with self._heart():
+                    self._probed[version] = self._engine.what_is_wrong(version) or ""
+            except (EngineUnavailable, WeightsError) as error:
+                logger.warning("host %s: version %d could not be probed: %s", self._engine.name, version, error)
+                self._retry_at_s = self._clock.monotonic() + _RETRY_S
+                return False
+            return True
+        return False
+
     def _refuse(self, version: Version, why: str) -> None:
         logger.warning("host %s refuses version %d: %s", self._engine.name, version, why)
         self._refused[version] = why
@@ -247,6 +266,7 @@ class EngineHost:
             holds_many=self._engine.holds_many,
             figures={version: values for version, values in self._figures.items() if version in held},
             refused=dict(self._refused),
+            probed=dict(self._probed),
             heartbeat_at=self._clock.now(),
         )
         now_s = self._clock.monotonic()

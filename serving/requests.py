@@ -3,14 +3,18 @@
 Light: the engines, wherever they compute, share it.
 """
 
+import math
+
 from core.errors import InvalidRequest
 from core.events import Sampling
 from core.ports import GenerateRequest
+from core.temperature import LEAST_TEMPERATURE
 
 GREEDY_BELOW = 1e-6
 """A temperature below it asks for the likeliest token (sglang 0.5.23, srt/sampling/sampling_params.py)."""
 
 _MAX_PENALTY = 2.0
+_MAX_BIAS = 100.0
 _SEED_BOUND = 2**63
 
 
@@ -58,7 +62,7 @@ def _check_prompt(prompt: tuple[int, ...], vocabulary: int, context_length: int)
 def check_sampling(sampling: Sampling, vocabulary: int) -> None:
     """Raises InvalidRequest naming the field."""
     wrong = {
-        "temperature": not 0 <= sampling.temperature < float("inf"),
+        "temperature": sampling.temperature != 0 and not LEAST_TEMPERATURE <= sampling.temperature < math.inf,
         "top_p": not 0 < sampling.top_p <= 1,
         "top_k": sampling.top_k is not None and sampling.top_k < 1,
         "min_p": sampling.min_p is not None and not 0 <= sampling.min_p <= 1,
@@ -66,7 +70,10 @@ def check_sampling(sampling: Sampling, vocabulary: int) -> None:
         "seed": sampling.seed is not None and not -_SEED_BOUND <= sampling.seed < _SEED_BOUND,
         "frequency_penalty": not -_MAX_PENALTY <= sampling.frequency_penalty <= _MAX_PENALTY,
         "presence_penalty": not -_MAX_PENALTY <= sampling.presence_penalty <= _MAX_PENALTY,
-        "logit_bias": any(not 0 <= token < vocabulary for token in sampling.logit_bias or ()),
+        "logit_bias": any(
+            not (0 <= token < vocabulary and abs(bias) <= _MAX_BIAS)
+            for token, bias in (sampling.logit_bias or {}).items()
+        ),
     }
     for name, is_wrong in wrong.items():
         if is_wrong:

@@ -46,6 +46,11 @@ class Engine(Protocol):
         """Figures of a loaded version on the probe set: `finite` (0 or 1), `kl_to_live`, `entropy`."""
         ...
 
+    def what_is_wrong(self, version: Version) -> str | None:
+        """Of a version that requests may ask for: by its probe, computed by the engine now; None where nothing is, or
+        the engine does not serve it. Raises EngineUnavailable."""
+        ...
+
     def switch(self, version: Version) -> None:
         """Serve `version` from the next token on; running requests continue under it. Drops nobody. Returns when what
         serves is confirmed. Raises WeightsError when the version cannot serve: the engine then serves the last good

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from core.settings.section import Section
+from core.temperature import Temperature
 
 Scope = Literal["chat", "feedback", "admin"]
 WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
@@ -41,8 +42,8 @@ class ApiKey(RateLimit):
 class WorkloadSettings(Section):
     """How a workload is sampled, whatever its requests ask for; None: as they ask."""
 
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    """0: the likeliest tokens, which cannot be trained on."""
+    temperature: Temperature | None = None
+    """0, or 0.01 to 2. 0: the likeliest tokens, which cannot be trained on."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """1: all tokens."""
     top_k: int | None = Field(default=None, ge=0, le=1 << 31)

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from core.settings.section import Section
+from core.temperature import Temperature
 
 
 class JudgeSettings(Section):
@@ -23,8 +24,8 @@ class JudgeSettings(Section):
     """The outcome that it says, one that the reward spec has: a number from 0 to 1."""
     votes: int = Field(default=3, ge=1, le=31)
     """How often it is asked of a turn, each time with another seed. More than half must answer; the median counts."""
-    temperature: float = Field(default=0.7, ge=0, le=2)
-    """Of its sampling; at 0 all votes are the same."""
+    temperature: Temperature = 0.7
+    """Of its sampling, 0 or 0.01 to 2; at 0 all votes are the same."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of a vote, sent as `max_tokens`; None: as many as the endpoint gives."""
     timeout_s: float = Field(default=30.0, gt=0)

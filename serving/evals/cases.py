@@ -21,6 +21,7 @@ from blake3 import blake3
 from pydantic import Field, ValidationError, model_validator
 
 from core.errors import ConfigError, OnwardError
+from core.temperature import Temperature
 from serving.evals.checkers import Checker, Entry
 
 
@@ -37,7 +38,7 @@ class Case(Entry):
     name: str = Field(min_length=1)
     prompt: str | None = None
     messages: tuple[Message, ...] = ()
-    temperature: float = Field(default=0.0, ge=0, le=2)
+    temperature: Temperature = 0.0
     seed: int | None = None
     max_tokens: int = Field(default=512, ge=1)
     checker: Checker

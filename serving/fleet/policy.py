@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from core import telemetry
-from core.errors import EngineUnavailable, InvalidRequest
+from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
 from core.ids import UNKNOWN, Version
 from core.ports import Clock, GenerateRequest, TokenChunk
@@ -82,6 +82,8 @@ class FleetPolicy:
                     heard = heard or bool(chunk.token_ids)
                     yield chunk
                 return
+            except NotFinite:  # no loss of the replica's: another one computes the same
+                raise
             except EngineUnavailable:
                 self._suspects[replica.name] = time.monotonic() + _SUSPECT_S
                 tried.add(replica.name)

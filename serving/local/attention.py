@@ -128,6 +128,16 @@ class SlotCache(Cache):
         for tensor in (*self.keys_STKD, *self.values_STKD):
             tensor.zero_()
 
+    def clear_slot(self, slot: int) -> None:
+        """The same of one slot."""
+        for tensor in (*self.keys_STKD, *self.values_STKD):
+            tensor[slot].zero_()
+
+    def is_finite(self, slot: int, tokens: int) -> bool:
+        """Whether the first `tokens` of a slot hold numbers."""
+        tensors = (*self.keys_STKD, *self.values_STKD)
+        return all(bool(torch.isfinite(tensor[slot, :tokens]).all()) for tensor in tensors)
+
 
 def slot_attention(
     module: Any,

@@ -128,6 +128,9 @@ class LocalEngine:
         live = self.live_version
         return self._probe.measure((version, self._loaded(version)), (live, self._models[live]))
 
+    def what_is_wrong(self, version: Version) -> str | None:
+        return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
+
     def switch(self, version: Version) -> None:
         self._loaded(version)
         self._scheduler.between_steps(lambda: self._scheduler.switch(version))

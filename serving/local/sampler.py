@@ -8,6 +8,7 @@ where the request asks for 0: what `LogprobSpace` says. Penalties, biases and tr
 is why they make a turn untrainable. R rows, V vocabulary.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -48,7 +49,8 @@ class Samples:
 
 @torch.inference_mode()
 def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
-    """One token for each row."""
+    """One token for each row. Where a row's numbers are not finite, its token is any, and its log-probability neither:
+    the other rows know nothing of it."""
     logits_RV = logits_RV.float()
     temperatures = [row.sampling.temperature or 1.0 for row in rows]
     scaled_RV = logits_RV
@@ -65,6 +67,7 @@ def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
     targets_R1 = torch.tensor(uniforms, dtype=torch.float64, device=logits_RV.device)[:, None] * cumulative_RV[:, -1:]
     tokens_R1 = torch.searchsorted(cumulative_RV, targets_R1, right=True).clamp_max_(logits_RV.shape[-1] - 1)
     chosen_R1 = logprobs_RV.gather(1, tokens_R1)
+    chosen_R1 = torch.where(cumulative_RV[:, -1:] > 0, chosen_R1, math.nan)  # nothing to draw from; false of NaN, too
     return Samples(tokens_R1[:, 0].tolist(), chosen_R1[:, 0].tolist(), _tops(logprobs_RV, rows))
 
 
@@ -98,7 +101,9 @@ def _truncate(ordered_V: Tensor, sampling: Sampling) -> None:
         ordered_V[sampling.top_k :] = 0
     if sampling.top_p < 1:
         before_V = ordered_V.cumsum(0) - ordered_V
-        ordered_V[before_V >= sampling.top_p * ordered_V.sum()] = 0
+        beyond_V = before_V >= sampling.top_p * ordered_V.sum()
+        beyond_V[0] = False  # also where the product is none that float32 can tell from 0
+        ordered_V[beyond_V] = 0
     if sampling.min_p:
         ordered_V[ordered_V < sampling.min_p * ordered_V[0].clone()] = 0
 

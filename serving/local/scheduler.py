@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from core import telemetry
-from core.errors import EngineUnavailable, OnwardError
+from core.errors import EngineUnavailable, NotFinite, OnwardError
 from core.ids import Version
 from core.ports import TokenChunk
 from core.settings import ServingSettings
@@ -212,21 +212,37 @@ class Scheduler:
         return sorted(chunks, key=lambda chunk: chunk[1] != 1)
 
     def _take(self, version: Version, group: Sequence[sequence.Sequence], samples: Samples) -> None:
-        if not all(map(math.isfinite, samples.logprobs)):
-            raise EngineUnavailable(f"version {version} computes no finite numbers")
+        taken = 0
         for index, (each, token_id, logprob) in enumerate(zip(group, samples.token_ids, samples.logprobs, strict=True)):
+            if not math.isfinite(logprob):
+                self._fail(each, version)
+                continue
+            taken += 1
             finish = each.take(token_id)
             self._outbox.add(each.stream, Token(token_id, logprob, version, samples.tops.get(index), finish))
             if finish is not None:
                 self._free(each)
-        telemetry.GENERATED_TOKENS.inc(len(group))
-        if version not in self._spoke and not all(each.request.is_case for each in group):
+        telemetry.GENERATED_TOKENS.inc(taken)
+        if taken and version not in self._spoke and not all(each.request.is_case for each in group):
             self._spoke.add(version)
             if self.on_first_token is not None:
                 self.on_first_token(version, datetime.now(UTC))
 
-    def _free(self, each: sequence.Sequence) -> None:
-        self._slots.release(each.slot, each.tokens[: each.computed], each.computed_under)
+    def _fail(self, each: sequence.Sequence, version: Version) -> None:
+        """One row is not finite: it alone ends, and leaves nothing behind that another could go on from."""
+        logger.error("version %d computes no finite numbers for request %s", version, each.request.inference_id)
+        telemetry.NOT_FINITE_ROWS.inc()
+        self._outbox.add(each.stream, NotFinite(version))
+        self._free(each, is_finite=False)
+
+    def _free(self, each: sequence.Sequence, *, is_finite: bool = True) -> None:
+        """What a prompt half computed left behind was never sampled from, so that nobody has seen that it is finite."""
+        is_seen = each.pending <= 1 and len(each.tokens) > each.prompt_tokens
+        is_finite = is_finite and (is_seen or self._cache.is_finite(each.slot, each.computed))
+        if not is_finite:
+            self._cache.clear_slot(each.slot)
+        tokens = each.tokens[: each.computed] if is_finite else []
+        self._slots.release(each.slot, tokens, each.computed_under)
         each.slot = -1
 
     def _give_up(self, why: str) -> None:

@@ -21,6 +21,7 @@ from core.ids import Version
 from core.ports import Clock, EventLog
 from core.settings import ReleaseSettings
 from core.store import fleet
+from serving.releases.doubts import Doubts
 from serving.releases.evidence import RewardEvidence
 from serving.releases.guards import LEAST_TURNS, tripped
 from serving.releases.observations import Observations, ServedTurn
@@ -40,6 +41,7 @@ class Canary:
         self._settings, self._clock = settings, clock
         self._seen = Observations(log, clock, self._on_turn, self._on_reward)
         self._wakened = threading.Event()
+        self.doubts = Doubts(clock)
         self._experiment_id: str | None = None
         self._rewards = RewardEvidence(settings.maturity_s)
         self._recent: dict[str, deque[ServedTurn]] = {}  # by arm of the experiment
@@ -84,6 +86,8 @@ class Canary:
         self._seen.close()
 
     def _on_turn(self, turn: ServedTurn) -> None:
+        if turn.not_finite is not None:
+            self.doubts.raised(Version(turn.not_finite))
         if turn.arm == "live":
             self._served.append(turn)
         if self._shows_drift(turn):
@@ -147,7 +151,7 @@ class Canary:
         experiment = view.experiment
         if experiment is None:
             return None
-        why = view.refused_by_all_asked(experiment.canary)
+        why = view.refused_by_all_asked(experiment.canary) or self.doubts.confirmed(view, experiment.canary)
         if why is not None:
             return Verdict("rollback", why)
         if not self._due():
@@ -165,7 +169,12 @@ class Canary:
 
     def broken_release(self, view: ReleaseView) -> tuple[Version, str] | None:
         """(version to go back to, why) when the turns since the last release are worse than those before it."""
-        if view.previous is None or view.switches.pinned is not None or not self._due():
+        if view.previous is None or view.switches.pinned is not None:
+            return None
+        why = self.doubts.confirmed(view, view.live)
+        if why is not None:
+            return view.previous, why
+        if not self._due():
             return None
         undecided = {candidate.version for candidate in view.candidates}  # half of the fleet may serve one already
         turns = [turn for turn in self._served if turn.version not in undecided]

@@ -318,6 +318,7 @@ class ReleaseController:
             holdback=view.anchor if self._settings.holdback_share > 0 else None,
             one_by_one=one_by_one,
             avoid=view.undone,
+            doubt=self._canary.doubts.to_probe(view),
         )
 
     def _aim(self, view: ReleaseView, intent: Intent) -> None:

@@ -34,7 +34,8 @@ class Guard:
 
 
 GUARDS = (
-    Guard("error_rate", lambda turn: turn.finish_reason == "error", 0.02),
+    # Where numbers were not finite, the version's own probe is asked (serving.releases.doubts).
+    Guard("error_rate", lambda turn: turn.finish_reason == "error" if turn.not_finite is None else None, 0.02),
     Guard("invalid_tool_calls", lambda turn: turn.invalid_call if turn.purpose == "turn" else None, 0.05),
     # Silence is a right answer for suggestions.
     Guard("empty_answers", lambda turn: turn.empty if turn.purpose == "turn" and _ended(turn) else None, 0.05),

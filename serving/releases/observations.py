@@ -42,6 +42,7 @@ class ServedTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tokens: int
     empty: bool
     over_long: bool  # cut off by the limit
+    not_finite: int | None = None  # the version that computed no finite numbers for it
 
 
 def served_turn(turn: Completion) -> ServedTurn:
@@ -62,6 +63,7 @@ def served_turn(turn: Completion) -> ServedTurn:
         tokens=len(turn.token_ids),
         empty=not turn.text.strip() and not turn.tool_calls,
         over_long=turn.finish_reason == "length",
+        not_finite=turn.not_finite,
     )
 
 

@@ -24,6 +24,7 @@ class Intent:
     holdback: Version | None = None
     one_by_one: bool = False
     avoid: frozenset[Version] = frozenset()
+    doubt: frozenset[Version] = frozenset()
 
 
 def can_split(replicas: Sequence[ReplicaStatus]) -> bool:
@@ -49,6 +50,7 @@ def plan(
             serve=serve,
             hold=tuple(sorted(hold)),
             avoid=tuple(sorted(intent.avoid)),
+            doubt=tuple(sorted(intent.doubt)),
         )
     return targets
 

@@ -14,7 +14,7 @@ import math
 
 import msgspec
 
-from core.errors import EngineUnavailable
+from core.errors import EngineUnavailable, NotFinite
 from core.events import FinishReason, VersionSpan
 from core.ids import UNKNOWN, Version
 from core.ports import TokenChunk
@@ -39,7 +39,8 @@ class Answer:
 
     def take(self, event: Event) -> list[TokenChunk]:
         """The last chunk has a finish_reason. Raises InvalidRequest for what the engine refused, EngineUnavailable for
-        an answer that it gave up before the first token, or that lacks some."""
+        an answer that it gave up before the first token, or that lacks some, NotFinite for one that was drawn from no
+        numbers: with NaN for logits the engine samples on, and says so by a log-probability that is none."""
         if event.error is not None:
             raise refusal(self._where, event.error.code, event.error.message)
         meta = event.meta_info
@@ -94,6 +95,8 @@ class Answer:
         self, token_ids: tuple[int, ...], entries: list[TopEntry], tops: list[list[TopEntry] | None], version: Version
     ) -> TokenChunk:
         reasons: tuple[str, ...] = (_UNKNOWN_VERSION,) if version == UNKNOWN else ()
+        if any(entry[0] is None or not math.isfinite(entry[0]) for entry in entries):
+            raise NotFinite(version, self._where)
         if any(entry[1] != token for entry, token in zip(entries, token_ids, strict=False)):
             reasons += (_OTHER_LOGPROBS,)
         return TokenChunk(

@@ -107,6 +107,9 @@ class SglangEngine:
         live = version if self._good is None else self._good
         return figures(own, get_probe(self._blobs, live))
 
+    def what_is_wrong(self, version: Version) -> str | None:
+        return self._what_is_wrong(version) if version == self._confirmed else None
+
     def unload(self, version: Version) -> None:
         if version in (self._confirmed, self._good):
             raise Conflict(f"version {version} is what a restart goes back to", param="version")

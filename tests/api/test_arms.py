@@ -3,7 +3,7 @@
 from api_harness import Service
 from scripted_policy import says
 
-from core.errors import EngineUnavailable
+from core.errors import EngineUnavailable, NotFinite
 from core.fleet import Assignment
 from core.ids import Version
 
@@ -42,6 +42,13 @@ def test_where_no_engine_has_the_canary_the_live_version_serves(service: Service
     assert [request.version for request in service.policy.requests] == [5, None]
     assert (turn.arm, turn.arm_assigned) == ("live", "canary")
     assert (turn.text, turn.trainable) == ("hello", True)
+
+
+def test_a_canary_whose_numbers_are_not_finite_is_named_on_the_turn_that_another_served(service: Service) -> None:
+    service.traffic.assignment = CANARY
+    service.policy.scripts.append(says("hello", fails_at=0, error=NotFinite(5)))
+    turn = service.turn(service.chat("hi").json()["onward"]["inference_id"])
+    assert (turn.not_finite, turn.arm, turn.text, turn.trainable) == (5, "live", "hello", True)
 
 
 def test_a_canary_that_fails_after_its_first_token_is_not_covered_up(service: Service) -> None:

@@ -50,6 +50,8 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
         ({"temperature": True}, "temperature"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": 2.1}, "temperature"),
+        ({"temperature": 1e-40}, "temperature"),
+        ({"temperature": 0.0099}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"top_k": 1}, "top_k"),
         ({"max_tokens": 0}, "max_tokens"),

@@ -10,6 +10,7 @@ from api_harness import MODEL, Service, wait_for
 from byte_renderer import END, call_ids, ids
 from scripted_policy import Script, logprob_of, says
 
+from core.errors import NotFinite
 from core.events import Topic
 
 TOOLS = [
@@ -286,6 +287,19 @@ def test_an_engine_that_fails_midway_costs_a_whole_answer_nothing(service: Servi
     assert sorted((turn.finish_reason, turn.trainable) for turn in turns) == [("error", False), ("stop", True)]
     service.policy.scripts += [says("abc", fails_at=2)] * 2
     assert service.chat("x").status_code == 503
+
+
+def test_numbers_that_are_not_finite_end_their_turn_alone_and_name_the_version(service: Service) -> None:
+    for stream, fails_at in ((False, 0), (True, 0), (False, 2)):
+        service.policy.scripts.append(says("abc", fails_at=fails_at, error=NotFinite(1)))
+        answer = service.chat("hi", stream=stream)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "not_finite"
+    turns = wait_for(lambda: len(service.all_turns()) == 3 and service.all_turns(), "a turn for each")
+    assert {turn.not_finite for turn in turns} == {1}
+    assert sorted(len(turn.token_ids) for turn in turns) == [0, 0, 2]
+    assert all(turn.finish_reason == "error" and "not_finite" in turn.untrainable_reasons for turn in turns)
+    assert service.chat("hi").status_code == 200
 
 
 def test_missing_logprobs_are_never_padded(service: Service) -> None:

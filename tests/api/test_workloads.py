@@ -97,6 +97,7 @@ def test_a_bound_beyond_the_context_bounds_nothing(make_service: MakeService) ->
     ("name", "text", "named"),
     [
         ("CHAT__TEMPERATURE", "2.5", r"api\.workloads\.chat\.temperature: "),
+        ("CHAT__TEMPERATURE", "1e-40", r"api\.workloads\.chat\.temperature: .* 0, or from 0\.01 to 2"),
         ("CHAT__TEMPERATURE", "nan", r"api\.workloads\.chat\.temperature: "),
         ("CHAT__TOP_P", "0", r"api\.workloads\.chat\.top_p: "),
         ("CHAT__TOP_K", "-1", r"api\.workloads\.chat\.top_k: "),
@@ -129,7 +130,7 @@ def test_settings_come_from_file_and_environment(tmp_path: Any) -> None:
 
 RULES = st.builds(
     WorkloadSettings,
-    temperature=st.none() | st.floats(0, 2),
+    temperature=st.none() | st.just(0.0) | st.floats(0.01, 2),
     top_p=st.none() | st.floats(0.01, 1),
     top_k=st.none() | st.integers(0, 50),
     min_p=st.none() | st.floats(0, 1),

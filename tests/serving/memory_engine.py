@@ -26,6 +26,7 @@ class MemoryEngine:
         self._live: Version | None = anchor.version if many else None
         self.loads: list[Version] = []
         self.switches: list[Version] = []
+        self.doubts: list[Version] = []
         self.figures: dict[Version, Mapping[str, float]] = {}
         self.pinned: set[Version] = set()
         self.misread: set[int] = set()
@@ -54,6 +55,11 @@ class MemoryEngine:
         self._call()
         assert version in self._digests
         return self.figures.get(version, FINE)
+
+    def what_is_wrong(self, version: Version) -> str | None:
+        self._call()
+        self.doubts.append(version)
+        return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
 
     def switch(self, version: Version) -> None:
         self._call()

@@ -11,7 +11,7 @@ import torch
 from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, prompt, request, until
 
 from core import telemetry
-from core.errors import ConfigError, Conflict, EngineUnavailable, InvalidRequest, WeightsError
+from core.errors import ConfigError, Conflict, EngineUnavailable, InvalidRequest, NotFinite, WeightsError
 from core.ids import Version
 from serving.local import LocalEngine
 
@@ -296,6 +296,40 @@ def test_nan_weights_are_caught_by_the_probe_and_by_the_sampler(world: World, ma
             answers(engine, each)
     (given,) = answers(engine, request(prompt(1, 5), max_tokens=50, seed=1))
     assert all(map(math.isfinite, given.logprobs)), "what was left in the slots must not spread"
+
+
+@pytest.mark.parametrize("narrowed", [{}, {"frequency_penalty": 1.0}])
+def test_a_row_that_is_not_finite_fails_alone(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, narrowed: dict[str, float]
+) -> None:
+    """The others of its batch never notice, and neither do those who get its slot."""
+    asked = [request(prompt(n, 12), max_tokens=20, seed=n) for n in range(3)]
+    alone = [given.token_ids for given in answers(engine, *asked)]
+    spoilt = request(prompt(9, 12), max_tokens=20, temperature=1e-40, **narrowed)
+    with pytest.raises(InvalidRequest, match="temperature"):
+        answers(engine, spoilt)
+    monkeypatch.setattr("serving.local.engine.check_request", lambda *_: None)  # as if something else made it so
+    before = telemetry.NOT_FINITE_ROWS._value.get()
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*(answer(engine, each) for each in (*asked, spoilt)), return_exceptions=True)
+
+    *given, failed = asyncio.run(together())
+    assert [each.token_ids for each in given] == alone
+    assert isinstance(failed, NotFinite)
+    assert failed.version == 1
+    assert telemetry.NOT_FINITE_ROWS._value.get() - before == 1
+    assert [given.token_ids for given in answers(engine, *asked)] == alone
+
+
+def test_the_least_top_p_takes_the_likeliest(engine: LocalEngine) -> None:
+    """Times a sum of probabilities, float32 cannot tell it from 0."""
+    likeliest, least = answers(
+        engine,
+        request(prompt(4, 9), max_tokens=6, temperature=0.0),
+        request(prompt(4, 9), max_tokens=6, top_p=1e-300),
+    )
+    assert least.token_ids == likeliest.token_ids
 
 
 def test_the_probe_tells_distance_and_entropy(world: World, make_engine: MakeEngine) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from memory_engine import FINE
 from planted import alarm, plant
 from release_world import ReleaseWorld
 
@@ -196,3 +197,47 @@ def test_the_guards_order_is_kept_with_the_others(world: ReleaseWorld) -> None:
 
 def _rollbacks() -> float:
     return telemetry.REGISTRY.get_sample_value("onward_rollbacks_total", {"by": "guard"}) or 0
+
+
+# ------------------------------------------------------------------------------------------------ no finite numbers
+
+
+def test_a_users_numbers_that_are_not_finite_take_no_version_back_that_its_probe_finds_well(
+    world: ReleaseWorld,
+) -> None:
+    version = world.release()
+    served(world, 1)
+    served(world, 2, finish_reason="error", token_ids=(), logprobs=(), policy_versions=(), not_finite=version)
+    assert world.engine.doubts == [version], "it was asked, once for all of them"
+    assert world.check_one_lives() == version
+    assert world.targets()["local"].doubt == (), "the doubt is over"
+    served(world, 2, 3, finish_reason="error", not_finite=version)
+    assert world.engine.doubts == [version], "not asked again at once"
+    world.pass_time(15)
+    assert world.engine.doubts == [version, version]
+
+
+def test_a_version_that_fails_its_own_probe_is_taken_back(world: ReleaseWorld) -> None:
+    version = world.release()
+    world.engine.figures[version] = {**FINE, "finite": 0.0}
+    served(world, 2, 1, finish_reason="error", not_finite=version)
+    assert world.states()[version] == "rolled_back"
+    assert world.why(version) == "its probe is not finite"
+    assert world.check_one_lives() == 1
+
+
+def test_one_engine_whose_probe_fails_is_not_the_version(start_world: MakeWorld) -> None:
+    world = start_world("a", "b")
+    served(world, 1)
+    version = world.release()
+    world.engines["a"].figures[version] = {**FINE, "finite": 0.0}
+    served(world, 2, 1, finish_reason="error", not_finite=version)
+    assert [world.engines[name].doubts for name in "ab"] == [[version], [version]]
+    assert world.check_one_lives() == version
+
+
+def test_what_no_longer_serves_is_not_doubted(world: ReleaseWorld) -> None:
+    version = world.release()
+    served(world, 2, 1, finish_reason="error", not_finite=1)
+    assert world.engine.doubts == []
+    assert world.check_one_lives() == version

@@ -33,7 +33,7 @@ def check(prompt: tuple[int, ...] = (1, 2), **sampling: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("temperature", (-0.1, INFINITY, NAN)),
+        ("temperature", (-0.1, 1e-40, 0.0099, INFINITY, NAN)),
         ("top_p", (0.0, -1.0, 1.01, NAN)),
         ("top_k", (0, -1)),
         ("min_p", (-0.1, 1.1, NAN)),
@@ -41,7 +41,7 @@ def check(prompt: tuple[int, ...] = (1, 2), **sampling: Any) -> None:
         ("seed", (2**63, -(2**63) - 1)),
         ("frequency_penalty", (2.1, -2.1, NAN)),
         ("presence_penalty", (2.1, -2.1, NAN)),
-        ("logit_bias", ({VOCABULARY: 1.0}, {-1: 1.0})),
+        ("logit_bias", ({VOCABULARY: 1.0}, {-1: 1.0}, {1: NAN}, {1: INFINITY}, {1: -101.0})),
     ],
 )
 def test_a_field_out_of_range_is_named(field: str, values: tuple[Any, ...]) -> None:

@@ -1,7 +1,6 @@
 """Events of an answer become chunks: every token once, with its log-probability and the version that spoke it."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from api.capture import Capture
 from core.clock import SystemClock
-from core.errors import EngineUnavailable, InvalidRequest
+from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import VersionSpan
 from core.ids import UNKNOWN, Version
 from core.ports import TokenChunk
@@ -213,11 +212,11 @@ def test_the_part_of_any_spans_has_no_gap(bounds: list[int], start: int, end: in
 # ------------------------------------------------------------------------------------------------ what is missing
 
 
-def test_a_logprob_that_is_not_said_is_nan_and_a_fault() -> None:
-    (chunk,) = take_all([event([4, 5], logprobs=[-0.5, None], finish="stop")])
-    assert chunk.logprobs[0] == -0.5
-    assert math.isnan(chunk.logprobs[1])
-    assert captured([chunk]).faults() == ("missing_logprobs",)
+def test_a_token_drawn_from_no_numbers_ends_its_request_and_names_the_version() -> None:
+    """JSON has no NaN: the server says null, and samples on."""
+    with pytest.raises(NotFinite, match="version 3 computes no finite numbers") as failed:
+        take_all([event([4, 5], logprobs=[-0.5, None], finish="stop")])
+    assert failed.value.version == 3
 
 
 def test_an_event_without_logprobs_is_a_fault() -> None:
