@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from core.errors import ConfigError, OnwardError
+from core.model_files import LOCAL, check_model_files
 from core.weights_digest import digest_of_shards
 from learner.corpus_reader import Long, Reader
 from learner.midtrain_checkpoint import CHECKPOINT, Run, restore, save
@@ -108,14 +109,16 @@ def midtrain(
 def _load(init: Path, row_tokens: int) -> tuple[Any, Any]:
     if not (init / "config.json").exists():
         raise ConfigError(f"{init}: no config.json")
-    config = AutoConfig.from_pretrained(init)
+    check_model_files(init)
+    config = AutoConfig.from_pretrained(init, **LOCAL)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if context is not None and row_tokens > context:
         raise ConfigError(f"--row-tokens {row_tokens}: the model's context is {context}")
-    tokenizer = AutoTokenizer.from_pretrained(init)
+    tokenizer = AutoTokenizer.from_pretrained(init, **LOCAL)
     if list(init.glob("*.safetensors")):
-        return AutoModelForCausalLM.from_pretrained(init, dtype=torch.float32), tokenizer
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32), tokenizer
+        given = AutoModelForCausalLM.from_pretrained(init, dtype=torch.float32, use_safetensors=True, **LOCAL)
+        return given, tokenizer
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False), tokenizer
 
 
 def _optimizer(model: Any, options: MidtrainOptions) -> torch.optim.Optimizer:

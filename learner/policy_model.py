@@ -17,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM
 
 from core.errors import ConfigError, WeightsError
+from core.model_files import LOCAL, check_model_files
 from learner import lora
 from learner.output_head import OutputHead
 from learner.ranks import like, whole
@@ -27,6 +28,10 @@ _TRIED = 8  # tokens
 _AGREEMENT = 1e-4
 
 
+def _given(directory: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, use_safetensors=True, **LOCAL)
+
+
 class PolicyModel:
     is_given = True
     """Whether its weights, adapters apart, are those of the directory it was made of."""
@@ -35,7 +40,8 @@ class PolicyModel:
         """`fused`: torch's own norms, which want all in one precision. Raises ConfigError where the model's logits are
         not what its output head makes of its hidden states."""
         self._directory = directory
-        self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device)
+        check_model_files(directory)
+        self.model: Any = _given(directory).to(device)
         self.head = OutputHead(self.model)
         self._require_its_own_logits()
         if fused:
@@ -143,7 +149,7 @@ class PolicyModel:
     @torch.no_grad()
     def load_given(self) -> None:
         """As it was made."""
-        given = AutoModelForCausalLM.from_pretrained(self._directory, dtype=torch.float32).state_dict()
+        given = _given(self._directory).state_dict()
         for name, tensor in self._named().items():
             tensor.copy_(like(given[name], tensor))
         lora.forget(self.model)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigError
+from core.model_files import check_model_files
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -19,7 +20,9 @@ class ModelFacts:
 
 
 def read_model_facts(directory: Path) -> ModelFacts:
-    """Raises ConfigError naming the file and the field, also where the tokenizer has ids that the model lacks."""
+    """Raises ConfigError naming the file and the field, also where the tokenizer has ids that the model lacks, or where
+    there are weights that nobody may read."""
+    check_model_files(directory)
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

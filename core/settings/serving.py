@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from core.settings.section import Section
 
@@ -21,6 +21,14 @@ class SglangSettings(Section):
     """What they compute in: what log-probabilities may differ by depends on it."""
     arguments: tuple[str, ...] = ()
     """More arguments for the servers, as SGLang's own command line takes them."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _runs_no_code_of_the_models(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        if any(each.partition("=")[0] == "--trust-remote-code" for each in given):
+            raise ValueError("--trust-remote-code: code that comes with a model is never run")
+        return given
+
     admin_key: str | None = None
     """Their --admin-api-key."""
     admin_timeout_s: float = Field(default=30.0, gt=0)

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from core.errors import ConfigError
+from core.model_files import LOCAL, check_model_files
 from core.settings import ServingSettings
 from serving.local.attention import NAME, Plan, Row, SlotCache, register_attention
 from serving.local.lean import Lean, Rotary, is_lean
@@ -70,10 +71,13 @@ def load_decoder(directory: Path, settings: ServingSettings) -> Decoder:
     """The directory's model on the settings' device and dtype, held against itself as transformers computes it.
     Raises ConfigError naming the setting that does not fit."""
     register_attention()
+    check_model_files(directory)
     dtype = getattr(torch, settings.dtype)
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
-        model: Any = AutoModelForCausalLM.from_pretrained(directory, config=config, dtype=dtype, local_files_only=True)
+        config = AutoConfig.from_pretrained(directory, **LOCAL)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            directory, config=config, dtype=dtype, use_safetensors=True, **LOCAL
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(f"serving.model: {directory} is no Hugging Face causal LM ({error})") from error
     context = context_length(config, settings)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from core.errors import WeightsError
 from core.ids import Version
+from core.model_files import check_model_files
 from core.ports import WeightsRef
 from core.weights_digest import digest_of_shards, tensors_of
 from serving.deltas.finite import check_finite
@@ -36,6 +37,7 @@ class Shelf:
     """One thread puts, any thread reads."""
 
     def __init__(self, directory: Path, model: Path, served_dtype: str) -> None:
+        check_model_files(model)
         directory.mkdir(parents=True, exist_ok=True)
         self._directory, self._model, self._served_dtype = directory, model, served_dtype
         self._layout = {name: tensor.shape for name, tensor in tensors_of(_shards(model)).items()}
@@ -51,7 +53,7 @@ class Shelf:
         shutil.rmtree(target, ignore_errors=True)  # half of one, from a host that ended
         target.mkdir()
         for file in sorted(self._model.iterdir()):
-            if file.is_file() and ".safetensors" not in file.name:
+            if file.is_file() and ".safetensors" not in file.name and file.suffix != ".py":  # no code of the model's
                 (target / file.name).symlink_to(file.resolve())
         for place, shard in enumerate(shards):
             name = "model.safetensors" if len(shards) == 1 else f"model-{place:05d}.safetensors"
