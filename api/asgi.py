@@ -17,6 +17,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 Headers = dict[bytes, bytes]
 
 _WATCH_AFTER_S = 0.02
+_MOST_DIGITS = 19  # of a length that anybody has
 JSON_HEADER = (b"content-type", b"application/json")
 
 
@@ -39,7 +40,7 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     """The whole body. Raises TooLarge past `limit` bytes without reading on, ClientGone."""
     too_large = TooLarge(f"the body is larger than {limit} bytes", code="body_too_large")
     declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared) > limit:
+    if declared.isdigit() and (len(declared) > _MOST_DIGITS or int(declared) > limit):
         raise too_large
     message = await receive()
     body: bytes = message.get("body", b"")

@@ -12,6 +12,8 @@ from api.identity import Identity
 from core.errors import InvalidRequest
 
 T = TypeVar("T")
+LARGEST_INTEGER = (1 << 63) - 1  # that a store can hold
+_MOST_DIGITS = 19
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,14 +37,24 @@ async def body_of(context: Context, request: Request, decoder: msgspec.json.Deco
     return decode_body(decoder, raw)
 
 
+def digits(text: str, highest: int) -> int | None:
+    """The number that decimal digits are; None for anything else, or above `highest`. Text of people's goes through
+    here and not through `int`, which raises for thousands of digits and reads `_` and spaces."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        return None
+    number = int(text)
+    return number if number <= highest else None
+
+
 def whole_number(request: Request, name: str, default: int, highest: int) -> int:
     """A query parameter. Raises InvalidRequest naming it."""
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= highest):
+    number = digits(text, highest)
+    if number is None:
         raise InvalidRequest(f"{name}: a whole number of at most {highest}", param=name)
-    return int(text)
+    return number
 
 
 def only_parameters(request: Request, *names: str) -> None:

@@ -10,7 +10,16 @@ from sqlalchemy import Connection
 from api.context import Context
 from api.lookup import read
 from api.orders import carry_out
-from api.plain import body_of, identify, json_body, json_response, only_parameters, whole_number
+from api.plain import (
+    LARGEST_INTEGER,
+    body_of,
+    digits,
+    identify,
+    json_body,
+    json_response,
+    only_parameters,
+    whole_number,
+)
 from core.errors import NotFound
 from core.events import PolicyVersion
 from core.fleet import CLUSTER, OrderKind
@@ -130,9 +139,10 @@ def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: 
     async def order(request: Request, version: str) -> Response:
         identify(context, request).require("admin")
         body = await body_of(context, request, order_decoder)
-        number = Version(int(version)) if version.isascii() and version.isdigit() and len(version) < 19 else None
-        if number is None:
+        found = digits(version, LARGEST_INTEGER)
+        if found is None:
             raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
+        number = Version(found)
         if await carry_out(context.services, kind, number, body.why):
             return json_response({"version": number, "status": _STATUS[kind]})
         return json_response({"version": number, "status": "accepted"}, 202)

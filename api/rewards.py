@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from api.context import Context
 from api.intake import is_id
 from api.lookup import look_up, read
-from api.plain import identify, json_response, only_parameters, whole_number
+from api.plain import LARGEST_INTEGER, digits, identify, json_response, only_parameters, whole_number
 from api.services import ApiServices
 from core.errors import InvalidRequest, NotFound, StoreUnavailable
 from core.events import Outcome, Reward
@@ -25,7 +25,6 @@ _DEFAULT_LIMIT = 100
 _POLL_S = 0.25
 _ANNOUNCED_POLL_S = 2.0
 _HEARTBEAT_S = 15.0
-_LARGEST_SEQUENCE = (1 << 63) - 1
 _TURN_FIELDS = (
     "inference_id", "session_id", "turn_index", "workload", "purpose", "received_at", "policy_versions",
     "finish_reason", "text", "trainable", "untrainable_reasons",
@@ -94,8 +93,8 @@ def rewards_router(context: Context) -> APIRouter:
         identity = identify(context, request)
         identity.require("feedback")
         only_parameters(request, "after", "before", "limit")
-        after = whole_number(request, "after", 0, _LARGEST_SEQUENCE)
-        before = whole_number(request, "before", _LARGEST_SEQUENCE, _LARGEST_SEQUENCE)
+        after = whole_number(request, "after", 0, LARGEST_INTEGER)
+        before = whole_number(request, "before", LARGEST_INTEGER, LARGEST_INTEGER)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _PAGE)
         if "before" in request.query_params:
             if "after" in request.query_params:
@@ -154,10 +153,11 @@ def _story(connection: Connection, namespace: Namespace, inference_id: Inference
 def _last_event_id(request: Request) -> int | None:
     text = request.headers.get("last-event-id")
     if text is not None:
-        if not (text.isascii() and text.isdigit() and int(text) <= _LARGEST_SEQUENCE):
+        sequence = digits(text, LARGEST_INTEGER)
+        if sequence is None:
             raise InvalidRequest("Last-Event-ID: the id of an event of this stream", param="Last-Event-ID")
-        return int(text)
-    return whole_number(request, "after", 0, _LARGEST_SEQUENCE) if "after" in request.query_params else None
+        return sequence
+    return whole_number(request, "after", 0, LARGEST_INTEGER) if "after" in request.query_params else None
 
 
 async def _events(services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int) -> AsyncIterator[bytes]:

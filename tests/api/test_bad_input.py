@@ -1,7 +1,9 @@
 """Whatever a client sends, the answer names the field, in OpenAI's shape, and the service stays up."""
 
 import json
+import re
 import socket
+import urllib.parse
 from typing import Any
 
 import httpx
@@ -205,6 +207,52 @@ def test_unknown_paths_and_methods_have_the_same_shape(quick_service: Service) -
     refused(quick_service.get("/v1/rewards?after=x"), 400, "after")
     refused(quick_service.get("/v1/rewards?limit=100000"), 400, "limit")
     refused(quick_service.get("/v1/rewards?colour=1"), 400, "colour")
+
+
+NUMBERS = ["9" * 5000, "9" * 20, "1" + "_0" * 3, "-1", "\u0661\u0662", "1e3", "1 2"]
+QUERIES = ("after", "before", "limit", "turns")
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_of_any_length_are_a_4xx(quick_service: Service, number: str) -> None:
+    """In every route's path and query, and in the one header that has one."""
+    paths = quick_service.get("/openapi.json").json()["paths"]
+    asked = 0
+    for path, methods in paths.items():
+        for method in methods:
+            filled = re.sub(r"\{\w+\}", urllib.parse.quote(number), path)
+            queries = [f"{filled}?{name}={urllib.parse.quote(number)}" for name in QUERIES]
+            if path == "/v1/rewards/stream":
+                queries = [f"{filled}?after={urllib.parse.quote(number)}"]
+            for url in [*queries, *([filled] if filled != path else [])]:
+                answer = quick_service.http.request(method, url, json={} if method == "post" else None)
+                plain = path in ("/healthz", "/readyz", "/metrics", "/v1/models")  # they read no query
+                assert answer.status_code < 500
+                assert plain or answer.status_code >= 400, url
+                asked += 1
+    assert asked > 60
+    header = {"last-event-id": number.encode("latin-1", "replace")}
+    refused(quick_service.http.get("/v1/rewards/stream", headers=header), 400, "Last-Event-ID")
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 20, "1e400", "-" + "9" * 5000])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, '{"model": "scripted", "messages": [{"role": "user", "content": "hi"}], "max_tokens": NUMBER}'),
+        (CHAT, '{"model": "scripted", "messages": [{"role": "user", "content": "hi"}], "seed": NUMBER}'),
+        (CHAT, '{"model": "scripted", "messages": [{"role": "user", "content": "hi"}], "logit_bias": {"NUMBER": 1}}'),
+        (
+            CHAT,
+            '{"model": "scripted", "messages": [{"role": "user", "content": "hi"}],'
+            ' "tools": [{"type": "function", "function": {"name": "a", "parameters": {"maximum": NUMBER}}}]}',
+        ),
+        ("/v1/feedback", '{"inference_id": "a", "metric_name": "rating", "value": NUMBER}'),
+    ],
+)
+def test_numbers_of_any_length_in_a_body(quick_service: Service, path: str, body: str, number: str) -> None:
+    answer = quick_service.http.post(path, content=body.replace("NUMBER", number))
+    assert 400 <= answer.status_code < 500
 
 
 JSON = st.recursive(
