@@ -33,6 +33,12 @@ OUTCOMES = _counter("outcomes", "Outcomes acknowledged, by name", "name")
 BRANCHES = _counter("session_branches", "Turns by how their prompt was made", "how")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
 LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")
+CONNECTIONS = _gauge("connections", "Connections to the API")
+BROKEN_CONNECTIONS = _counter(
+    "broken_connections",
+    "Connections that the API refused (total, address) or broke off (headers, body, unread, malformed)",
+    "why",
+)
 LIVE_STATE_FALLBACKS = _counter(
     "live_state_fallbacks", "Operations of the live state that Redis had no part in, and why", "operation", "reason"
 )

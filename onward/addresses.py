@@ -4,21 +4,25 @@ import json
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 from core.errors import ConfigError
 from onward.layout import Layout
 
 
-def write_address(path: Path, url: str, urls: list[str] | None = None) -> None:
-    """Of this process."""
-    _write_whole(path, json.dumps({"pid": os.getpid(), "url": url, "urls": urls or [url]}))
+def write_address(path: Path, url: str, urls: list[str] | None = None, certificate: Path | None = None) -> None:
+    """Of this process; `certificate` where it speaks TLS."""
+    known = {"pid": os.getpid(), "url": url, "urls": urls or [url]}
+    if certificate is not None:
+        known["certificate"] = str(certificate.resolve())
+    _write_whole(path, json.dumps(known))
 
 
-def announce(path: Path, url: str) -> None:
+def announce(path: Path, url: str, certificate: Path | None) -> None:
     """This process in a file: its pid and URL, or (for a supervisor, which knows the rest) its pid alone."""
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".json":
-        write_address(path, url)
+        write_address(path, url, certificate=certificate)
     else:
         write_pid(path)
 
@@ -41,15 +45,25 @@ def address_of(layout: Layout, pid: int | None) -> str:
 
 def find_urls(directory: Path) -> list[str]:
     """Of the services that run on a directory. Raises ConfigError when there is none."""
+    return [str(url) for url in _find(directory)["urls"]]
+
+
+def find_certificate(directory: Path) -> Path | None:
+    """That they show; None where they speak no TLS. Raises ConfigError when there is none."""
+    found = _find(directory).get("certificate")
+    return None if found is None else Path(found)
+
+
+def _find(directory: Path) -> dict[str, Any]:
     layout = Layout(directory.resolve())
     candidates = [layout.address, *sorted(layout.apis.glob(f"{_name('*')}.json"))]
     for path in candidates:
         try:
-            found = json.loads(path.read_text())
+            found: dict[str, Any] = json.loads(path.read_text())
         except FileNotFoundError:
             continue
         if _is_alive(found["pid"]):
-            return [str(url) for url in found["urls"]]
+            return found
     raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)")
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from core.errors import OnwardError
-from onward.addresses import find_urls
+from onward.addresses import find_certificate, find_urls
+from onward.tls import client_context
 
 _TIMEOUT_S = 90
 
@@ -99,6 +100,8 @@ def opened(
     headers: Mapping[str, str] | None = None,
 ) -> Iterator[IO[bytes]]:
     """The answer as it comes."""
+    certificate = find_certificate(directory)
+    tls = None if certificate is None else client_context(certificate)
     request = urllib.request.Request(
         find_urls(directory)[0] + path,
         method=method,
@@ -110,7 +113,7 @@ def opened(
         },
     )
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls) as response:
             yield response
     except urllib.error.HTTPError as error:
         raise OnwardError(json.load(error)["error"]["message"]) from error

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from core.errors import ConfigError
 from core.settings import ApiSettings, MetricsSettings
 from core.telemetry import CONTENT_TYPE, exposition
+from onward.tls import server_context
 
 OK = "ok"
 _LOOK_S = 0.1  # whether it is to end
@@ -27,7 +28,11 @@ def metrics_server(settings: MetricsSettings, name: str, state: Callable[[], str
 @contextmanager
 def waiting_server(settings: ApiSettings, name: str, state: Callable[[], str]) -> Iterator[None]:
     """The same at the API's address, while that cannot start; whatever else is asked there is 503."""
-    with _serving(_bind("api.port", settings.host, settings.port, _handler(name, state, is_waiting=True))):
+    server = _bind("api.port", settings.host, settings.port, _handler(name, state, is_waiting=True))
+    tls = server_context(settings)
+    if tls is not None:  # hands are shaken in the thread that answers
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    with _serving(server):
         yield
 
 

@@ -1,26 +1,21 @@
 """`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone: until stopped."""
 
-import asyncio
-import gc
-import logging
-import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import uvicorn
-
 from core.errors import Unavailable
 from core.settings import ApiSettings
 from onward.addresses import announce, own_address
 from onward.condition import AGAIN_S, Condition
+from onward.http_server import HttpServer
 from onward.locks import exclusive
 from onward.metrics_server import waiting_server
 from onward.stage_alarms import StageAlarms, watched
 from onward.supervisor import ChildProcess, StageThread
+from onward.tls import server_context
 from onward.tree import metrics_port, run_tree
 from onward.wiring import (
     Foundation,
@@ -33,18 +28,14 @@ from onward.wiring import (
     read_directory,
 )
 
-_GC_THRESHOLDS = (50_000, 20, 1000)  # measured: p99 of a request 19 to 7 ms
 _SWITCH_INTERVAL_S = 0.0001  # the engine takes the interpreter back after each of its operations: decision 0002
-_BACKLOG = 1024
-_KEEP_ALIVE_S = 75  # longer than clients keep idle connections: else one closes as the other writes
-_START_POLL_S = 0.01
 _OK = "ok"
-logger = logging.getLogger(__name__)
 
 
 def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
     """All of it, until SIGINT or SIGTERM. Raises ConfigError when the directory is in use or a setting is wrong."""
     layout, settings = read_directory(directory, overrides)
+    server_context(settings.api)
     with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
         if is_distributed(settings):
             run_tree(layout, settings, overrides)
@@ -57,6 +48,7 @@ def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = N
     """One replica of the API, until SIGINT or SIGTERM. What it needs may come late: until then it says so. `child`: the
     name by which the process that started this one looks for it. Raises ConfigError as `run_service` does."""
     layout, settings = read_directory(directory, overrides)
+    server_context(settings.api)
     layout.apis.mkdir(exist_ok=True)
     announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
     with ExitStack() as stack:
@@ -137,55 +129,19 @@ def _stop(children: Sequence[ChildProcess], threads: Sequence[StageThread]) -> N
         thread.stop()
 
 
-class _Server(uvicorn.Server):
-    """Returns when a signal has stopped it. uvicorn's own raises the signal again, which ends the process before its
-    stages are stopped."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> None:
     foundation = service.foundation
     settings = foundation.settings.api
-    listener = socket.create_server((settings.host, settings.port), backlog=_BACKLOG)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves sockets it is handed without it
-    url = f"http://{settings.host}:{listener.getsockname()[1]}"
-    config = uvicorn.Config(
-        app,  # type: ignore[arg-type]  # uvicorn's ASGI type is narrower than FastAPI's
-        loop="uvloop",
-        http="httptools",
-        access_log=False,
-        log_level="warning",
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=10,
-    )
-    server = _Server(config)
+    server = HttpServer(app, settings)
 
-    async def main() -> None:
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        while not server.started and not serving.done():  # uvicorn sets a flag and wakes nobody
-            await asyncio.wait([serving], timeout=_START_POLL_S)
+    def started() -> None:
         for path in announced:
-            announce(path, url)
-        print(f"onward serves at {url}  (directory {foundation.layout.root})", flush=True)
-        await serving
-        await service.serving.aclose()
+            announce(path, server.url, settings.tls_certificate)
+        print(f"onward serves at {server.url}  (directory {foundation.layout.root})", flush=True)
 
     try:
-        asyncio.run(main())
-    except KeyboardInterrupt:
-        logger.info("stopped")
+        server.run(started, service.serving.aclose)
     finally:
         for path in announced:
             path.unlink(missing_ok=True)
-        listener.close()
+        server.close()

@@ -42,7 +42,7 @@ def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -
         child.start()
     try:
         with watched(StageAlarms(children, store, SystemClock(), settings.stages.well_s)):
-            _announce(layout, children, stopping)
+            _announce(layout, settings, children, stopping)
             stopping.wait()
     finally:
         layout.address.unlink(missing_ok=True)
@@ -80,14 +80,14 @@ def _migrate_patiently(settings: Settings, stopping: threading.Event) -> bool:
     return False
 
 
-def _announce(layout: Layout, children: list[ChildProcess], stopping: threading.Event) -> None:
+def _announce(layout: Layout, settings: Settings, children: list[ChildProcess], stopping: threading.Event) -> None:
     """Where the API is, once everything works."""
     while not all(child.state == "ok" for child in children):
         if stopping.wait(_LOOK_EVERY_S):
             return
     urls = [address_of(layout, child.pid) for child in children if child.name.startswith("api-")]
     if urls:
-        write_address(layout.address, urls[0], urls)
+        write_address(layout.address, urls[0], urls, settings.api.tls_certificate)
     print(f"onward serves at {', '.join(urls)}  (directory {layout.root})", flush=True)
 
 

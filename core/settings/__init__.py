@@ -23,6 +23,7 @@ from core.settings.api import (
     WorkloadSettings,
 )
 from core.settings.archive import ArchiveSettings
+from core.settings.connections import ConnectionSettings
 from core.settings.ingest import IngestSettings
 from core.settings.judge import JudgeSettings
 from core.settings.kafka import KafkaSettings
@@ -46,6 +47,7 @@ __all__ = [
     "ApiKey",
     "ApiSettings",
     "ArchiveSettings",
+    "ConnectionSettings",
     "EvalSettings",
     "IngestSettings",
     "JudgeSettings",

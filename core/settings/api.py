@@ -1,9 +1,11 @@
 """The HTTP API."""
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from core.settings.connections import ConnectionSettings
 from core.settings.section import Section
 from core.temperature import Temperature
 
@@ -67,6 +69,10 @@ class ApiSettings(Section):
     """Address to listen on. Anything but loopback needs keys."""
     port: int = Field(default=8700, ge=0, le=65535)
     """Port; 0 asks the system for a free one."""
+    tls_certificate: Path | None = None
+    """PEM file of the certificate, with those between it and the root; with it and `tls_key`, the API speaks TLS."""
+    tls_key: Path | None = None
+    """PEM file of its private key, not encrypted."""
     keys: tuple[ApiKey, ...] = ()
     """API keys; without any, requests from loopback act as `default_namespace` with all scopes."""
     default_namespace: str = "default"
@@ -92,3 +98,12 @@ class ApiSettings(Section):
     """Stamped on every turn."""
     workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = Field(default={})
     """Sampling that wins over what requests of a workload ask for, by the workload's name."""
+    connections: ConnectionSettings = ConnectionSettings()
+    """How many there may be, and how long each may take over what."""
+
+    @model_validator(mode="after")
+    def _has_both_of_tls(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_certificate"
+            raise ValueError(f"{missing}: tls_certificate and tls_key, both or neither")
+        return self

@@ -15,11 +15,13 @@ import httpx
 import openai
 import pytest
 import uvicorn
+import uvloop
 from byte_renderer import ByteRenderer
 from scripted_policy import ScriptedPolicy
 from sqlalchemy import Connection, select
 
 from api.app import create_app
+from api.connections import bounded_protocol
 from api.live_state import MemoryLiveState
 from api.services import ApiServices
 from core import tables
@@ -30,13 +32,14 @@ from core.fleet import CLUSTER, LIVE, Assignment, Order
 from core.ids import InferenceId
 from core.ports import LiveState, Position, Renderer
 from core.reward_spec import RewardSpec
-from core.settings import ApiSettings, IngestSettings
+from core.settings import ApiSettings, ConnectionSettings, IngestSettings
 from core.store import SqlStore, fleet, open_sqlite, turns
 from ingest.sqlite_log import SqliteEventLog
 from ingest.writer import Writer
 
 MODEL = "scripted"
 WAIT_S = 10
+_SEND_BUFFER = 16 << 10  # of the system, for each connection: so small that what nobody reads soon fills it
 SPEC = RewardSpec.model_validate(
     {
         "outcomes": {
@@ -208,18 +211,20 @@ class Service:
 
 
 @contextmanager
-def running(*apps: Any) -> Iterator[list[str]]:
+def running(*apps: Any, connections: ConnectionSettings | None = None) -> Iterator[list[str]]:
     """Each under uvicorn, as in production, all on one event loop in a thread; their URLs."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in apps]
     for listener in listeners:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
-    options: dict[str, Any] = {"loop": "uvloop", "http": "httptools", "access_log": False, "log_level": "critical"}
-    servers = [uvicorn.Server(uvicorn.Config(app, **options)) for app in apps]
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+    bounds = connections or ConnectionSettings()
+    options: dict[str, Any] = {"ws": "none", "access_log": False, "log_level": "critical", "timeout_keep_alive": 80}
+    servers = [uvicorn.Server(uvicorn.Config(app, http=bounded_protocol(bounds), **options)) for app in apps]
 
     async def work() -> None:
         await asyncio.gather(*(s.serve(sockets=[at]) for s, at in zip(servers, listeners, strict=True)))
 
-    thread = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
+    thread = threading.Thread(target=lambda: uvloop.run(work()), daemon=True)
     thread.start()
     try:
         wait_for(lambda: all(server.started for server in servers), "the servers' start")
@@ -313,7 +318,7 @@ def serve_replicas(
         with (
             writing(Writer(real_log, real_store, ingest, SystemClock()), on),
             orders,
-            running(*map(create_app, parts)) as urls,
+            running(*map(create_app, parts), connections=parts[0].settings.connections) as urls,
             ExitStack() as clients,
         ):
             https = [clients.enter_context(_client(url)) for url in urls]

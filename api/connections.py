@@ -1,0 +1,214 @@
+"""Connections within bounds: how many there are, and how long a client may take over headers, body and reading.
+
+A client that sends or reads slowly costs a connection and nothing else, so what bounds it is a look at all connections
+now and then: a timer for each request would cost more than all of this.
+"""
+
+import asyncio
+import ipaddress
+from collections import Counter
+from enum import Enum, auto
+from typing import Any, ClassVar
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from core.settings import ConnectionSettings
+from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
+
+_LOOKS_PER_DEADLINE = 8  # that is how exact deadlines are
+_MOST_PAUSE_S = 1.0
+_MOST_HEADERS = 256
+_RETRY_AFTER_S = 5
+_IPV6_SITE = 64
+
+
+class Phase(Enum):
+    """Of a connection, as to what its client owes."""
+
+    HEADERS = auto()
+    BODY = auto()
+    NOTHING = auto()
+    """The request is whole: it is being answered, or the connection waits for another."""
+
+
+class Guard:
+    """All connections of one server."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
+        self._watched: set[BoundedProtocol] = set()
+        self._by_address: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        shortest = min(settings.header_s, settings.body_s, settings.idle_s, settings.write_s)
+        self._pause_s = min(shortest / _LOOKS_PER_DEADLINE, _MOST_PAUSE_S)
+
+    def enter(self, connection: "BoundedProtocol", address: str | None) -> str | None:
+        """Why it is refused; None when it may stay. Either way it is watched until it leaves."""
+        self._watched.add(connection)
+        CONNECTIONS.set(len(self._watched))
+        if self._timer is None:
+            self._timer = connection.loop.call_later(self._pause_s, self._look, connection.loop)
+        if address is not None:
+            self._by_address[address] += 1
+            if self._by_address[address] > self.settings.per_address:
+                return "address"
+        return "total" if len(self._watched) > self.settings.total else None
+
+    def leave(self, connection: "BoundedProtocol", address: str | None) -> None:
+        self._watched.discard(connection)
+        CONNECTIONS.set(len(self._watched))
+        if address is not None:
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    def site(self, host: str) -> str | None:
+        """Where connections of this peer are counted; None for one that may have any number."""
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:  # no Internet address
+            return None
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if any(address in network for network in self.settings.trusted if network.version == address.version):
+            return None
+        if address.version == 4:
+            return str(address)
+        return str(ipaddress.ip_network((address, _IPV6_SITE), strict=False))
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in list(self._watched):
+            connection.look(now)
+        self._timer = loop.call_later(self._pause_s, self._look, loop) if self._watched else None
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    guard: ClassVar[Guard]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        super().connection_made(transport)
+        self._phase, self._since = Phase.HEADERS, self.loop.time()
+        self._header_bytes = 0
+        self._unread_since: float | None = None
+        self._unread = 0
+        self._site = self.guard.site(self.client[0]) if self.client else None
+        refused = self.guard.enter(self, self._site)
+        self._deaf = refused is not None
+        if refused is not None:
+            what = "of your address" if refused == "address" else "at once"
+            self._end(503, refused, "too_many_connections", f"too many connections {what}; try again later")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.guard.leave(self, self._site)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        if self._phase is Phase.NOTHING and self._is_idle():  # also where it is no request yet: line breaks
+            self._enter(Phase.HEADERS)
+        super().data_received(data)
+        if self._phase is Phase.HEADERS:
+            self._header_bytes += len(data)
+            if self._header_bytes > self.guard.settings.header_bytes:
+                most = self.guard.settings.header_bytes
+                self._end(431, "headers", "headers_too_large", f"the headers are larger than {most} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._enter(Phase.HEADERS)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= _MOST_HEADERS:
+            raise ValueError(f"more than {_MOST_HEADERS} headers")  # ends as any malformed request does
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._enter(Phase.BODY)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._enter(Phase.NOTHING)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._phase is Phase.NOTHING:
+            self._since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        self._unread_since = None
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        self._end(400, "malformed", "malformed_request", msg)
+
+    def look(self, now: float) -> None:
+        """End it when its client has taken too long."""
+        settings = self.guard.settings
+        if self._reads_nothing(now, settings.write_s):
+            self._break_off("unread")
+        elif self._deaf or self.transport.is_closing():
+            return
+        elif self.flow.read_paused:  # it is us who take long
+            self._since = now
+        elif self._phase is Phase.HEADERS and now - self._since > settings.header_s:
+            if self._header_bytes:
+                self._end(
+                    408, "headers", "request_timeout", f"the headers were not there within {settings.header_s:g} s"
+                )
+            else:
+                self._deaf = True
+                self.transport.close()
+        elif self._phase is Phase.BODY and now - self._since > settings.body_s:
+            self._end(408, "body", "request_timeout", f"the body was not there within {settings.body_s:g} s")
+        elif self._phase is Phase.NOTHING and self._is_idle() and now - self._since > settings.idle_s:
+            self.transport.close()
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase, self._since, self._header_bytes = phase, self.loop.time(), 0
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _reads_nothing(self, now: float, deadline_s: float) -> bool:
+        """Also of a connection that is closed and has something left to send."""
+        before, self._unread = self._unread, self.transport.get_write_buffer_size()
+        if not self._unread or self._unread < before:
+            self._unread_since = None
+        if self._unread and self._unread_since is None:
+            self._unread_since = now
+        return self._unread_since is not None and now - self._unread_since > deadline_s
+
+    def _end(self, status: int, why: str, code: str, message: str) -> None:
+        """Say what is wrong, where that can be said, and close."""
+        self._deaf = True
+        if not self._is_idle():
+            if self.cycle.response_started:
+                self._break_off(why)
+                return
+            self.cycle.disconnected = True  # who waits for the body waits no longer
+            self.cycle.message_event.set()
+        BROKEN_CONNECTIONS.labels(why).inc()
+        error = {"message": message, "type": "server_error" if status >= 500 else "invalid_request_error"}
+        body = msgspec.json.encode({"error": {**error, "param": None, "code": code}})
+        head = STATUS_LINE[status] + b"content-type: application/json\r\nconnection: close\r\n"
+        if status == 503:
+            head += b"retry-after: %d\r\n" % _RETRY_AFTER_S
+        self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        self.transport.close()
+
+    def _break_off(self, why: str) -> None:
+        self._deaf = True
+        BROKEN_CONNECTIONS.labels(why).inc()
+        self.transport.abort()
+
+
+def bounded_protocol(settings: ConnectionSettings) -> type[BoundedProtocol]:
+    """The class of one server's connections: uvicorn makes them, and passes on nothing of ours."""
+    attributes: dict[str, Any] = {"guard": Guard(settings)}
+    return type("GuardedConnection", (BoundedProtocol,), attributes)

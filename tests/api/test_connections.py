@@ -1,0 +1,216 @@
+"""Clients that take their time, on real sockets: each costs a connection for a while, and nobody else anything."""
+
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from api_harness import WAIT_S, Service, wait_for
+from scripted_policy import says
+
+from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
+
+MakeService = Callable[..., Service]
+SHORT = {"header_s": 0.4, "body_s": 0.4, "idle_s": 0.4, "write_s": 0.4}
+LONG_S = 60.0
+CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+ASKED = b'{"model": "scripted", "messages": [{"role": "user", "content": "hi"}]%s}'
+MANY = 400
+
+
+def whole(fields: bytes = b"") -> bytes:
+    body = ASKED % fields
+    return CHAT + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+@contextmanager
+def connected(
+    service: Service, sent: bytes = b"", *, source: str = "127.0.0.1", buffer: int = 0
+) -> Iterator[socket.socket]:
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    with socket.socket() as client:
+        client.settimeout(WAIT_S)
+        if buffer:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        client.bind((source, 0))
+        client.connect((host, int(port)))
+        client.sendall(sent)
+        yield client
+
+
+def rest(client: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    received = b""
+    try:
+        while data := client.recv(1 << 16):
+            received += data
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def broken(why: str) -> float:
+    value: float = BROKEN_CONNECTIONS.labels(why)._value.get()
+    return value
+
+
+def bounds(**values: Any) -> dict[str, Any]:
+    """All of them long but those given."""
+    return {"connections": {"header_s": LONG_S, "body_s": LONG_S, "idle_s": LONG_S, "write_s": LONG_S, **values}}
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nhost: a\r\n", b"G", whole() + b"GET / HTTP/1.1\r\nhost"])
+def test_headers_that_do_not_end(make_service: MakeService, sent: bytes) -> None:
+    service = make_service(**bounds(header_s=0.3))
+    with connected(service, sent) as client:
+        answer = rest(client)
+    assert b"HTTP/1.1 408 " in answer
+    assert b'"code":"request_timeout"' in answer
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+def test_a_connection_that_says_nothing_is_closed(make_service: MakeService, sent: bytes) -> None:
+    with connected(make_service(**bounds(header_s=0.3)), sent) as client:
+        assert b" 200 " not in rest(client)
+
+
+def test_headers_that_come_a_byte_at_a_time_have_one_deadline(make_service: MakeService) -> None:
+    with connected(make_service(**bounds(header_s=0.3)), b"GET / HTTP/1.1\r\na: ") as client:
+        client.settimeout(0.02)
+        for _ in range(WAIT_S * 50):
+            try:
+                client.send(b"a")
+                answer = client.recv(4096)
+                break
+            except TimeoutError:
+                continue
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("head", [b"content-length: 100\r\n\r\n{", b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n"])
+def test_a_body_that_does_not_end(make_service: MakeService, head: bytes) -> None:
+    with connected(make_service(**bounds(body_s=0.3)), CHAT + head) as client:
+        assert rest(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_body_that_was_refused_and_does_not_end(make_service: MakeService) -> None:
+    """The answer is there before the body: neither has an end of its own."""
+    sent = b"POST /nowhere HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{"
+    with connected(make_service(**bounds(body_s=0.3)), sent) as client:
+        assert rest(client).startswith(b"HTTP/1.1 404 ")
+
+
+@pytest.mark.parametrize("after", [b"", b"\r\n"])
+def test_an_idle_connection_is_closed(make_service: MakeService, after: bytes) -> None:
+    with connected(make_service(**bounds(idle_s=0.3, header_s=0.3)), whole()) as client:
+        answer = client.recv(1 << 16)
+        client.sendall(after)
+        answer += rest(client)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("head", [b"a: " + b"x" * 3000, b"a: b\r\n" * 300])
+def test_headers_have_a_size(make_service: MakeService, head: bytes) -> None:
+    with connected(make_service(**bounds(header_bytes=2048)), b"GET / HTTP/1.1\r\n" + head) as client:
+        assert rest(client)[:13] in (b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")
+
+
+def test_an_answer_that_takes_long_is_nobodys_fault(make_service: MakeService) -> None:
+    service = make_service(connections=SHORT)
+    gate = threading.Event()
+    service.policy.scripts.append(says("hello", gate=gate))
+    with connected(service, whole()) as client:
+        time.sleep(1)  # longer than every bound
+        gate.set()
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_nobody_reads(make_service: MakeService, stream: bool) -> None:
+    service = make_service(**bounds(write_s=0.3))
+    service.policy.scripts.append(says("x" * 1500))
+    before = broken("unread")
+    fields = b', "logprobs": true, "max_tokens": 1600' + b', "stream": true' * stream
+    with connected(service, whole(fields), buffer=4096):
+        wait_for(lambda: broken("unread") > before, "the end of the connection")
+
+
+def test_who_reads_slowly_is_served(make_service: MakeService) -> None:
+    service = make_service(**bounds(write_s=0.3))
+    service.policy.scripts.append(says("x" * 1500, chunk_tokens=100))
+    fields = b', "logprobs": true, "max_tokens": 1600, "stream": true'
+    received = b""
+    with connected(service, whole(fields), buffer=1 << 15) as client:
+        while not received.endswith(b"0\r\n\r\n"):
+            data = client.recv(1 << 15)
+            assert data
+            received += data
+            time.sleep(0.05)
+    assert b"data: [DONE]" in received
+
+
+def test_connections_of_one_address(make_service: MakeService) -> None:
+    service = make_service(**bounds(per_address=3, trusted=["127.0.0.1/32"]))
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(connected(service, source="127.0.0.2"))
+        with connected(service, source="127.0.0.2") as refused:
+            answer = rest(refused)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: " in answer
+        with connected(service, whole(), source="127.0.0.3") as another:
+            assert another.recv(4096).startswith(b"HTTP/1.1 200 ")
+        for _ in range(5):  # a trusted one
+            assert stack.enter_context(connected(service, whole())).recv(4096).startswith(b"HTTP/1.1 200 ")
+    gone = b""
+    while not gone.startswith(b"HTTP/1.1 200 "):  # theirs are closed: there is room again
+        with connected(service, whole(), source="127.0.0.2") as client:
+            gone = client.recv(4096)
+
+
+def test_connections_in_all(make_service: MakeService) -> None:
+    service = make_service(**bounds(total=3))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(service, source=f"127.0.0.{n}")) for n in range(2, 5)]
+        with connected(service) as refused:
+            assert rest(refused).startswith(b"HTTP/1.1 503 ")
+        clients[0].close()
+        wait_for(lambda: service.chat().status_code == 200, "room for another")
+
+
+def test_hundreds_of_them_and_the_others_notice_nothing(make_service: MakeService) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 5 * MANY  # both ends of each are here
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard < 0 else min(needed, hard), hard))
+    service = make_service(**bounds(header_s=1.5, body_s=1.5, write_s=1.5))
+    before = {why: broken(why) for why in ("headers", "body", "unread")}
+    service.policy.default = says("x" * 1000, chunk_tokens=500)
+    unread = b', "logprobs": true, "max_tokens": 1001, "stream": true'
+    kinds = [
+        (b"GET / HTTP/1.1\r\nhost: a\r\n", MANY // 2),
+        (CHAT + b"content-length: 100\r\n\r\n{", MANY // 2),
+        (b"GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n", MANY // 2),
+        (whole(unread), MANY // 2),
+    ]
+    with ExitStack() as stack:
+        for sent, count in kinds:
+            for _ in range(count):
+                stack.enter_context(connected(service, sent, source="127.0.0.2", buffer=4096))
+        took = []
+        while broken("unread") - before["unread"] < MANY or len(took) < 20:
+            started = time.monotonic()
+            assert service.chat("hi", max_tokens=1).status_code == 200
+            took.append(time.monotonic() - started)
+            assert len(took) < 5_000, broken("unread") - before["unread"]
+        assert {why: broken(why) - before[why] for why in before} == {
+            "headers": MANY // 2,
+            "body": MANY // 2,
+            "unread": MANY,
+        }
+        wait_for(lambda: CONNECTIONS._value.get() < 10, "the end of their connections")
+    assert sorted(took)[int(len(took) * 0.99)] < 2
