@@ -22,8 +22,10 @@ from api.feedback import feedback_router
 from api.fleet import fleet_router
 from api.health import health_router
 from api.identity import KeyRing
+from api.large_bodies import Bodies
 from api.openapi import describe
 from api.policies import policies_router
+from api.reader import ProcessReader, Reader, ThreadReader
 from api.rewards import rewards_router
 from api.services import ApiServices
 from api.session_routes import session_router
@@ -66,12 +68,13 @@ class Application(FastAPI):
 
 def create_app(services: ApiServices) -> FastAPI:
     """Raises ConfigError for settings that would let strangers in."""
-    context = Context(services, KeyRing(services.settings))
+    context = Context(services, KeyRing(services.settings), _reader(services), Bodies(services.settings))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with services.live_state:
             yield
+            await context.reader.aclose()
             await context.background.drain()  # turns whose clients are gone still reach the log
 
     app = Application(
@@ -91,6 +94,12 @@ def create_app(services: ApiServices) -> FastAPI:
     app.include_router(console_router())
     _describe_all(app)
     return app
+
+
+def _reader(services: ApiServices) -> Reader:
+    if services.reader:
+        return ProcessReader(services.reader, services.settings.bodies.work_s)
+    return ThreadReader(services.renderer)
 
 
 def _describe_all(app: FastAPI) -> None:

@@ -17,7 +17,6 @@ RawHeaders = list[tuple[bytes, bytes]]
 Headers = dict[bytes, bytes]
 
 _WATCH_AFTER_S = 0.02
-_MOST_DIGITS = 19  # of a length that anybody has
 JSON_HEADER = (b"content-type", b"application/json")
 
 
@@ -34,26 +33,6 @@ def header_text(headers: Headers, name: bytes) -> str | None:
     if not (text.isascii() and text.isprintable()):
         raise InvalidRequest(f"header {name.decode()} must be printable ASCII", param=name.decode())
     return text
-
-
-async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises TooLarge past `limit` bytes without reading on, ClientGone."""
-    too_large = TooLarge(f"the body is larger than {limit} bytes", code="body_too_large")
-    declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and (len(declared) > _MOST_DIGITS or int(declared) > limit):
-        raise too_large
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body", False):
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > limit:
-            raise too_large
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    if len(body) > limit:
-        raise too_large
-    return body
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:

@@ -1,5 +1,8 @@
 """`POST /v1/chat/completions`."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import msgspec
 from msgspec import UNSET
 
@@ -20,8 +23,9 @@ from api.context import Context
 from api.decoding import decode_body
 from api.endpoint import Exchange
 from api.identity import Identity
-from api.intake import take_in
+from api.intake import Intake, take_in
 from api.messages import canonical, check_order
+from api.rendering import Rendering, read_large_apart
 from api.sampling import overrule, room_for_answer, sampling_of
 from api.sessions import find_place
 from api.streaming import event
@@ -34,40 +38,59 @@ from core.ids import new_group_id
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a body says, understood."""
+
+    body: ChatBody
+    intake: Intake
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...]
+    shown: list[dict[str, Any]]
+    transcript: Transcript
+
+
 async def plan_chat(context: Context, identity: Identity, headers: Headers, raw: bytes) -> "ChatExchange":
     """Raises RequestError naming what is wrong with the request."""
-    body = decode_body(chat_decoder, raw)
-    intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
-    check_order(body.messages)
-    _check_options(body)
+    asked = await read_large_apart(context, "chat", raw, lambda: _understand(context, identity, headers, raw))
+    body, intake = asked.body, asked.intake
     services = context.services
-    tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
-    shown = [canonical(message) for message in body.messages]
-    transcript = Transcript(shown, tools, intake.user_id)
     group_id = new_group_id()
-    place = await find_place(services, intake, group_id, transcript, shown, tools)
+    rendering = Rendering(context, len(raw))
+    place = await find_place(services, rendering, intake, group_id, asked.transcript, asked.shown, asked.tools)
     asked_by = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
-    max_tokens = room_for_answer(prompt_tokens, context_length, asked, asked_by, default, "messages", rules)
+    max_tokens = room_for_answer(prompt_tokens, context_length, wanted, asked_by, default, "messages", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
     plan = TurnPlan(
         intake=intake,
         place=place,
         assignment=services.traffic.assign(intake.user_id or place.session_id),
         group_id=group_id,
-        messages=tuple(msgspec.to_builtins(message) for message in body.messages),
-        tools=tools,
+        messages=asked.messages,
+        tools=asked.tools,
         sampling=sampling,
         overridden=overridden,
-        transcript=transcript,
-        parse_tools=bool(tools) and body.tool_choice != "none",
+        transcript=asked.transcript,
+        parse_tools=bool(asked.tools) and body.tool_choice != "none",
         parallel_tool_calls=body.parallel_tool_calls is not False,
         top_logprobs=body.top_logprobs or 0,
     )
     return ChatExchange(context, plan, body)
+
+
+def _understand(context: Context, identity: Identity, headers: Headers, raw: bytes) -> _Asked:
+    body = decode_body(chat_decoder, raw)
+    intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
+    check_order(body.messages)
+    _check_options(body)
+    tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
+    shown = [canonical(message) for message in body.messages]
+    messages = tuple(msgspec.to_builtins(message) for message in body.messages)
+    return _Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id))
 
 
 def _check_options(body: ChatBody) -> None:

@@ -10,6 +10,7 @@ from api.decoding import decode_body
 from api.endpoint import Exchange
 from api.identity import Identity
 from api.intake import take_in
+from api.rendering import Rendering, read_large_apart
 from api.sampling import overrule, room_for_answer, sampling_of
 from api.sessions import place_text
 from api.streaming import event
@@ -21,10 +22,10 @@ _encode = msgspec.json.Encoder().encode
 
 async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: bytes) -> "CompletionExchange":
     """Raises RequestError naming what is wrong with the request."""
-    body = decode_body(completion_decoder, raw)
+    body = await read_large_apart(context, "completion", raw, lambda: decode_body(completion_decoder, raw))
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
-    place = await place_text(services, intake, body.prompt, body.suffix)
+    place = await place_text(Rendering(context, len(raw)), intake, body.prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)

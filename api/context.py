@@ -6,6 +6,8 @@ from prometheus_client import Counter
 
 from api.background import Background
 from api.identity import KeyRing
+from api.large_bodies import Bodies
+from api.reader import Reader
 from api.services import ApiServices
 from core.events import FinishReason
 from core.telemetry import TURNS
@@ -18,6 +20,8 @@ _OTHER = "other"
 class Context:
     services: ApiServices
     keys: KeyRing
+    reader: Reader
+    bodies: Bodies
     background: Background = field(default_factory=Background)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)
 

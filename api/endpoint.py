@@ -15,7 +15,6 @@ from api.asgi import (
     Receive,
     Scope,
     Send,
-    read_body,
     send_error,
     send_json,
 )
@@ -96,8 +95,7 @@ class GenerationEndpoint:
             identity = self._context.keys.identify(headers.get(b"authorization"))
             identity.require("chat")
             limits = await admit(services.live_state, identity)
-            raw = await read_body(headers, receive, services.settings.max_body_bytes)
-            exchange = await self._plan(self._context, identity, headers, raw)
+            exchange = await self._read(identity, headers, receive)
             exchange.limits = limits
             async with HangUp(receive):
                 if exchange.streams:
@@ -111,6 +109,13 @@ class GenerationEndpoint:
                 await send_error(send, error)
         except ClientGone:
             return
+
+    async def _read(self, identity: Identity, headers: Headers, receive: Receive) -> Exchange:
+        body = await self._context.bodies.read(headers, receive)
+        try:
+            return await self._plan(self._context, identity, headers, body.raw)
+        finally:
+            body.release()
 
 
 class _BrokenStream(Unavailable):

@@ -5,10 +5,11 @@ from typing import Any, TypeVar
 import msgspec
 from fastapi import Request, Response
 
-from api.asgi import ClientGone, read_body
+from api.asgi import ClientGone
 from api.context import Context
 from api.decoding import decode_body
 from api.identity import Identity
+from api.reading import Check
 from core.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -28,13 +29,18 @@ def identify(context: Context, request: Request) -> Identity:
 
 
 async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """Raises TooLarge, InvalidRequest naming the field."""
+    """Raises TooLarge, Busy, InvalidRequest naming the field."""
     headers = dict(request.scope["headers"])
     try:
-        raw = await read_body(headers, request.receive, context.services.settings.max_body_bytes)
+        body = await context.bodies.read(headers, request.receive)
     except ClientGone:
         raise InvalidRequest("the body was cut off") from None
-    return decode_body(decoder, raw)
+    try:
+        if context.bodies.is_large(len(body.raw)):
+            await context.reader.ask(Check("other", body.raw, context.services.settings.bodies.values))
+        return decode_body(decoder, body.raw)
+    finally:
+        body.release()
 
 
 def digits(text: str, highest: int) -> int | None:

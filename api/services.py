@@ -1,6 +1,6 @@
 """What the HTTP application is given; `onward.wiring` fills it in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
@@ -22,3 +22,5 @@ class ApiServices:
     readiness: Callable[[], Mapping[str, str]]
     """Each component: "ok", or what is wrong with it."""
     traffic: Traffic
+    reader: Sequence[str] = ()
+    """The command that starts a process for large bodies (`api.reader.serve_jobs`); none: they are read on a thread."""

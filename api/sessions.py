@@ -1,12 +1,13 @@
 """Where a turn stands in its session's tree, and the prompt that continues its parent's very tokens."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from api.intake import Intake
+from api.rendering import Rendering
 from api.services import ApiServices
 from api.transcripts import Transcript
 from core.errors import StoreUnavailable
@@ -17,7 +18,6 @@ from core.store import turns
 from core.telemetry import BRANCHES
 
 How = Literal["root", "continued", "branch", "rewritten"]
-_RENDER_ON_LOOP_CHARACTERS = 16_384  # longer prompts are tokenised on a thread: about 5 ms and more
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,6 +33,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 async def find_place(
     services: ApiServices,
+    rendering: Rendering,
     intake: Intake,
     group_id: GroupId,
     transcript: Transcript,
@@ -47,31 +48,32 @@ async def find_place(
             parent_id=None,
             turn_index=len(transcript.answers),
             how="rewritten" if transcript.answers else "root",
-            prompt_token_ids=await _off_loop_when_long(
-                _characters(messages), lambda: services.renderer.render(messages, tools)
-            ),
+            prompt_token_ids=await rendering.render(messages, tools),
         )
     else:
-        place = await _after(services, intake, group_id, chain, messages[chain.num_messages :])
+        place = await _after(services, rendering, intake, group_id, chain, messages[chain.num_messages :])
     BRANCHES.labels(place.how).inc()
     return place
 
 
-async def place_text(services: ApiServices, intake: Intake, prompt: str, suffix: str | None) -> Place:
+async def place_text(rendering: Rendering, intake: Intake, prompt: str, suffix: str | None) -> Place:
     """Of a raw completion: always a root. Raises InvalidRequest where the model has no fill-in-the-middle."""
     return Place(
         session_id=intake.session_id or new_session_id(),
         parent_id=None,
         turn_index=0,
         how="root",
-        prompt_token_ids=await _off_loop_when_long(
-            len(prompt) + len(suffix or ""), lambda: services.renderer.render_text(prompt, suffix)
-        ),
+        prompt_token_ids=await rendering.render_text(prompt, suffix),
     )
 
 
 async def _after(
-    services: ApiServices, intake: Intake, group_id: GroupId, chain: Chain, new: Sequence[Mapping[str, Any]]
+    services: ApiServices,
+    rendering: Rendering,
+    intake: Intake,
+    group_id: GroupId,
+    chain: Chain,
+    new: Sequence[Mapping[str, Any]],
 ) -> Place:
     namespace = intake.identity.namespace
     first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id)
@@ -80,9 +82,7 @@ async def _after(
         parent_id=chain.inference_id,
         turn_index=chain.turn_index + 1,
         how="continued" if first in (group_id, None) else "branch",
-        prompt_token_ids=await _off_loop_when_long(
-            _characters(new), lambda: services.renderer.extend(chain.token_ids, new)
-        ),
+        prompt_token_ids=await rendering.extend(chain.token_ids, new),
     )
 
 
@@ -135,11 +135,3 @@ async def remember(services: ApiServices, turn: Completion) -> None:
 
 def _within(session_id: SessionId, digest: str) -> str:
     return f"{session_id}\0{digest}"
-
-
-def _characters(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(message["content"]) for message in messages)
-
-
-async def _off_loop_when_long(characters: int, render: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
-    return render() if characters < _RENDER_ON_LOOP_CHARACTERS else await asyncio.to_thread(render)

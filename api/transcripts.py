@@ -18,6 +18,7 @@ from core.ids import UserHash
 
 MAX_CANDIDATES = 256  # prefixes tried, the longest first
 _DIGEST_BYTES = 16
+_MOST_NORMALISED = 64 << 10  # characters of a call's arguments; longer ones count as they are written
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -58,6 +59,8 @@ def _digestible(message: Mapping[str, Any]) -> bytes:
 
 
 def _normal(arguments: str) -> str:
+    if len(arguments) > _MOST_NORMALISED:
+        return arguments
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
     except (ValueError, RecursionError):

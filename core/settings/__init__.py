@@ -23,6 +23,7 @@ from core.settings.api import (
     WorkloadSettings,
 )
 from core.settings.archive import ArchiveSettings
+from core.settings.bodies import BodySettings
 from core.settings.connections import ConnectionSettings
 from core.settings.ingest import IngestSettings
 from core.settings.judge import JudgeSettings
@@ -47,6 +48,7 @@ __all__ = [
     "ApiKey",
     "ApiSettings",
     "ArchiveSettings",
+    "BodySettings",
     "ConnectionSettings",
     "EvalSettings",
     "IngestSettings",

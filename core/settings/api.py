@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from core.settings.bodies import BodySettings
 from core.settings.connections import ConnectionSettings
 from core.settings.section import Section
 from core.temperature import Temperature
@@ -98,6 +99,8 @@ class ApiSettings(Section):
     """Stamped on every turn."""
     workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = Field(default={})
     """Sampling that wins over what requests of a workload ask for, by the workload's name."""
+    bodies: BodySettings = BodySettings()
+    """What reading large ones may cost."""
     connections: ConnectionSettings = ConnectionSettings()
     """How many there may be, and how long each may take over what."""
 
@@ -106,4 +109,12 @@ class ApiSettings(Section):
         if (self.tls_certificate is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_certificate"
             raise ValueError(f"{missing}: tls_certificate and tls_key, both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _reads_the_largest(self) -> Self:
+        if self.bodies.in_flight_bytes < self.max_body_bytes:
+            raise ValueError(
+                "bodies.in_flight_bytes: less than max_body_bytes, so that the largest would never be read"
+            )
         return self

@@ -1,5 +1,6 @@
 """The service's parts, and the stages that may also run alone."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -240,7 +241,8 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
     from serving.rendering import load_renderer
 
     foundation = service.foundation
-    renderer: Renderer = load_renderer(foundation.model)
+    most_tokens = service.serving.policy.context_length
+    renderer: Renderer = load_renderer(foundation.model, most_tokens)
     return create_app(
         ApiServices(
             settings=foundation.settings.api,
@@ -254,6 +256,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             model_name=foundation.settings.serving.model_name,
             readiness=readiness,
             traffic=service.traffic,
+            reader=(sys.executable, "-m", "onward.body_reader", str(foundation.model), str(most_tokens)),
         )
     )
 

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,26 @@ class ModelRenderer:
         return self._stop_token_ids
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        return self._template.encode(self._template.text(messages, tools, prompt=True))
+        with _of_field("messages"):
+            return self._template.encode(self._template.text(messages, tools, prompt=True))
 
     def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """What stands between an answer and the next place to speak is read off a rendering in which a placeholder
         answers: it begins with the mark that ends an answer, which the model has sampled itself unless it was cut
         off."""
         before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PLACEHOLDER}]
-        text = self._template.text([*before, *messages], (), prompt=True)
-        suffix = self._template.encode(text[text.index(_PLACEHOLDER) + len(_PLACEHOLDER) :])
+        with _of_field("messages"):
+            text = self._template.text([*before, *messages], (), prompt=True)
+            suffix = self._template.encode(text[text.index(_PLACEHOLDER) + len(_PLACEHOLDER) :])
         if token_ids and suffix and token_ids[-1] == suffix[0]:
             suffix = suffix[1:]
         return (*token_ids, *suffix)
 
     def render_text(self, prompt: str, suffix: str | None) -> tuple[int, ...]:
+        with _of_field("prompt"):
+            return self._render_text(prompt, suffix)
+
+    def _render_text(self, prompt: str, suffix: str | None) -> tuple[int, ...]:
         encode = self._template.encode
         if suffix is None:
             return encode(self._template.plain(prompt))
@@ -65,11 +72,23 @@ class ModelRenderer:
         return self._vocabulary.token_bytes(token_id)
 
 
-def load_renderer(directory: Path) -> ModelRenderer:
+@contextmanager
+def _of_field(name: str) -> Iterator[None]:
+    """What is wrong with a text is wrong with the field that it was in."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.param is not None:
+            raise
+        raise InvalidRequest(f"{name}: {error.message}", param=name, code=error.code) from None
+
+
+def load_renderer(directory: Path, most_tokens: int | None = None) -> ModelRenderer:
     """From Hugging Face files: tokenizer.json, tokenizer_config.json, the chat template, generation_config.json or
-    config.json. Raises ConfigError naming the file at fault."""
+    config.json. Of texts that have more than `most_tokens`, it raises InvalidRequest before it has made them all.
+    Raises ConfigError naming the file at fault."""
     config = _read_json(directory / "tokenizer_config.json")
-    vocabulary = Vocabulary(directory / "tokenizer.json")
+    vocabulary = Vocabulary(directory / "tokenizer.json", most_tokens)
     tokens = {name: text for name in ("bos_token", "eos_token", "pad_token") if (text := _token(config.get(name)))}
     source = read_template(directory, config)
     try:

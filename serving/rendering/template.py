@@ -55,9 +55,11 @@ class ChatTemplate:
         return str(self._guard(text, self._controls))
 
     def encode(self, marked: str) -> tuple[int, ...]:
+        """Raises InvalidRequest for a text of too many tokens."""
         ids: list[int] = []
         for piece in self._pieces(marked):
             ids += self._vocabulary.encode(piece)
+            self._vocabulary.check_count(len(ids))
         return tuple(ids)
 
     def _pieces(self, marked: str) -> Iterator[str]:

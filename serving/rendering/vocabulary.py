@@ -6,9 +6,14 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from core.errors import ConfigError
+from core.errors import ConfigError, InvalidRequest
 
 _CACHED_TEXTS = 8192
+_CACHED_CHARACTERS = 2048  # of each
+_SLICE = 64 << 10
+_OF_A_CUT = 64
+_USUAL_CHARACTERS = 4  # of a token: texts that fit the context by that are not looked at twice
+_MOST_SHRUNK = 3  # what normalising may make of a text: of three bytes one
 
 
 def _byte_table() -> dict[str, int]:
@@ -20,8 +25,8 @@ def _byte_table() -> dict[str, int]:
 
 
 class Vocabulary:
-    def __init__(self, path: Path) -> None:
-        """Raises ConfigError naming the file when it is no byte-level tokenizer."""
+    def __init__(self, path: Path, most_tokens: int | None = None) -> None:
+        """`most_tokens`: of a text. Raises ConfigError naming the file when it is no byte-level tokenizer."""
         try:
             text = path.read_text(encoding="utf-8")
             decoder = (json.loads(text).get("decoder") or {}).get("type")
@@ -39,11 +44,47 @@ class Vocabulary:
             raise ConfigError(
                 f"{path}: a byte-level tokenizer is needed, a token holds the character {error}"
             ) from error
-        self.encode = lru_cache(_CACHED_TEXTS)(self._encode)
+        self._most_tokens = most_tokens
+        longest = max(map(len, self._bytes.values()))
+        self._longest_token = longest if self._tokenizer.normalizer is None else longest * _MOST_SHRUNK
+        self._encode_short = lru_cache(_CACHED_TEXTS)(self._encode)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Added tokens in the text are recognised. Raises InvalidRequest for a text of too many tokens."""
+        if len(text) <= _CACHED_CHARACTERS:
+            return self._encode_short(text)
+        if self._most_tokens is not None:
+            self._refuse_too_long(text, self._most_tokens)
+        return self._encode(text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        """Added tokens in the text are recognised."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        """Without the offsets of tokens in the text, which cost as much again; and other threads run meanwhile."""
+        return tuple(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+    def check_count(self, tokens: int) -> None:
+        """Raises InvalidRequest where these are more than there may be."""
+        if self._most_tokens is not None and tokens > self._most_tokens:
+            raise self._too_long()
+
+    def check_length(self, text: str) -> None:
+        """Raises InvalidRequest for a text that has too many tokens however they are cut."""
+        if self._most_tokens is not None and len(text) > self._most_tokens * self._longest_token:
+            raise self._too_long()  # each character has a byte or more
+
+    def _refuse_too_long(self, text: str, most: int) -> None:
+        """Before all are made: what a text costs goes by its length, and that is anybody's choice."""
+        self.check_length(text)
+        if len(text) <= most * _USUAL_CHARACTERS:
+            return
+        found, bound = 0, most + most // 10  # where a text is cut, tokens differ
+        for start in range(0, len(text), _SLICE):
+            found += len(self._encode(text[start : start + _SLICE])) - _OF_A_CUT
+            if found > bound:
+                raise self._too_long()
+
+    def _too_long(self) -> InvalidRequest:
+        what = f"more tokens than the {self._most_tokens} that the context holds with the answer"
+        return InvalidRequest(what, code="context_length_exceeded")
 
     def id_of(self, token: str) -> int | None:
         found: int | None = self._tokenizer.token_to_id(token)

@@ -272,8 +272,10 @@ def writing(writer: Writer, on: Switch) -> Iterator[None]:
 
 
 @contextmanager
-def serve(directory: Path, renderer: Renderer | None = None, **settings: Any) -> Iterator[Service]:
-    with serve_replicas(directory, 1, renderer, **settings) as (service,):
+def serve(
+    directory: Path, renderer: Renderer | None = None, reader: Sequence[str] = (), **settings: Any
+) -> Iterator[Service]:
+    with serve_replicas(directory, 1, renderer, reader=reader, **settings) as (service,):
         yield service
 
 
@@ -283,6 +285,7 @@ def serve_replicas(
     count: int,
     renderer: Renderer | None = None,
     live_states: Sequence[LiveState] | None = None,
+    reader: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Applications that share log, store and (unless each is given one) live state, and nothing else: each has a model
@@ -309,6 +312,7 @@ def serve_replicas(
             model_name=MODEL,
             readiness=lambda: states,
             traffic=traffic,
+            reader=reader,
         )
         for policy, live_state in zip(policies, states_of, strict=True)
     ]
