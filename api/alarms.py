@@ -10,7 +10,7 @@ from msgspec import Meta
 from api.context import Context
 from api.identity import Identity
 from api.lookup import read
-from api.plain import body_of, identify, json_body, json_response, only_parameters, whole_number
+from api.plain import body_of, identity_of, json_body, json_response, only_parameters, whole_number
 from api.services import ApiServices
 from core.alarms import StoredAlarm
 from core.errors import Conflict, InvalidRequest, NotFound
@@ -38,7 +38,7 @@ def alarms_router(context: Context) -> APIRouter:
     async def list_alarms(request: Request) -> Response:
         """Alarms that are not closed, the newest first; with `state=all` closed ones too. `next`: the `before` of the
         next page, null where there is none. A key with the scope admin sees those of all namespaces."""
-        identity = identify(context, request)
+        identity = identity_of(request)
         only_parameters(request, "state", "before", "limit")
         only_open = _only_open(request)
         before = whole_number(request, "before", _LARGEST_SEQUENCE, _LARGEST_SEQUENCE)
@@ -56,8 +56,7 @@ def alarms_router(context: Context) -> APIRouter:
         operation_id="acknowledge_alarm",
     )
     async def acknowledge(request: Request, alarm_id: str) -> Response:
-        identity = identify(context, request)
-        identity.require("admin")
+        identity = identity_of(request)
         body = await body_of(context, request, ack_decoder)
         alarm = await asyncio.to_thread(_acknowledge, services, alarm_id, identity, body.note)
         return json_response(described(alarm))
@@ -74,7 +73,11 @@ def _only_open(request: Request) -> bool:
 
 def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, note: str | None) -> StoredAlarm:
     with services.store.begin() as connection:
-        alarm = alarms.acknowledge(connection, alarm_id, identity.namespace, note, services.clock.now())
+        alarm = alarms.get_alarm(connection, alarm_id)
+        if alarm is not None and not _may_acknowledge(identity, alarm):
+            alarm = None
+        if alarm is not None:
+            alarm = alarms.acknowledge(connection, alarm_id, identity.by, note, services.clock.now())
     if alarm is None:
         raise NotFound(
             f"no alarm {alarm_id}; GET /v1/alarms?state=all lists them", param="alarm_id", code="unknown_alarm"
@@ -82,6 +85,10 @@ def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, note:
     if alarm.acknowledged_at is None:
         raise Conflict(f"alarm {alarm_id} is closed", param="alarm_id", code="alarm_closed")
     return alarm
+
+
+def _may_acknowledge(identity: Identity, alarm: StoredAlarm) -> bool:
+    return "admin" in identity.scopes or alarm.opening.namespace == identity.namespace
 
 
 def described(alarm: StoredAlarm) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import Route
 
+from api.access import ACCESS, Gate, check_routes
 from api.alarms import alarms_router
 from api.asgi import Receive, Scope, Send
 from api.chat import plan_chat
@@ -67,7 +68,8 @@ class Application(FastAPI):
 
 
 def create_app(services: ApiServices) -> FastAPI:
-    """Raises ConfigError for settings that would let strangers in."""
+    """Raises ConfigError for settings that would let strangers in, LookupError for a route of which nobody says who may
+    use it."""
     context = Context(services, KeyRing(services.settings), _reader(services), Bodies(services.settings))
 
     @asynccontextmanager
@@ -85,14 +87,16 @@ def create_app(services: ApiServices) -> FastAPI:
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         generate_unique_id_function=_operation_id,
+        dependencies=[Depends(Gate(context))],
     )
     install_error_handlers(app)
     for path, plan in ((CHAT, plan_chat), (COMPLETIONS, plan_completion)):
-        app.add_hot_route(path, GenerationEndpoint(context, plan))
+        app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path]))
     for make in _ROUTERS:
         app.include_router(make(context))
     app.include_router(console_router())
     _describe_all(app)
+    check_routes(app.routes, hot=(CHAT, COMPLETIONS))
     return app
 
 

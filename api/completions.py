@@ -25,7 +25,7 @@ async def plan_completion(context: Context, identity: Identity, headers: Headers
     body = await read_large_apart(context, "completion", raw, lambda: decode_body(completion_decoder, raw))
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
-    place = await place_text(Rendering(context, len(raw)), intake, body.prompt, body.suffix)
+    place = await place_text(services, Rendering(context, len(raw)), intake, body.prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)

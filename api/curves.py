@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from api.context import Context
 from api.lookup import read
-from api.plain import identify, json_response, only_parameters, whole_number
+from api.plain import identity_of, json_response, only_parameters, whole_number
 from core.fleet import CLUSTER, Experiment
 from core.ids import Namespace, Version
 from core.patterns import Pattern, pattern
@@ -35,8 +35,7 @@ def curves_router(context: Context) -> APIRouter:
     async def get_curves(request: Request) -> Response:
         """Of the newest `turns` revisions of rewards: worth over time (each point the mean of as many turns), worth and
         its parts by version and arm; and how long feedback took to be served, by version."""
-        identity = identify(context, request)
-        identity.require("feedback")
+        identity = identity_of(request)
         only_parameters(request, "turns", "workload")
         limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
         workload = request.query_params.get("workload")
@@ -46,8 +45,7 @@ def curves_router(context: Context) -> APIRouter:
     async def get_behaviour(request: Request) -> Response:
         """Of the newest `turns` that have a reward, what they did, by version: the share that searched, edited and ran
         tests, as the reward spec's patterns know such calls, tokens and seconds for each."""
-        identity = identify(context, request)
-        identity.require("feedback")
+        identity = identity_of(request)
         only_parameters(request, "turns", "workload")
         limit = whole_number(request, "turns", _ACTIONS, _MOST_ACTIONS)
         workload = request.query_params.get("workload")

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import UNSET, UnsetType
 
+from api.access import Need
 from api.answers import OnwardInfo, onward_headers, onward_info
 from api.asgi import (
     ClientGone,
@@ -83,8 +84,9 @@ Planner = Callable[[Context, Identity, Headers, bytes], Awaitable[Exchange]]
 class GenerationEndpoint:
     """An ASGI application for one path."""
 
-    def __init__(self, context: Context, plan: Planner) -> None:
+    def __init__(self, context: Context, plan: Planner, need: Need) -> None:
         self._context = context
+        self._need = need
         self._plan = plan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,7 +95,7 @@ class GenerationEndpoint:
         try:
             headers: Headers = dict(scope["headers"])
             identity = self._context.keys.identify(headers.get(b"authorization"))
-            identity.require("chat")
+            self._need.check(identity)
             limits = await admit(services.live_state, identity)
             exchange = await self._read(identity, headers, receive)
             exchange.limits = limits

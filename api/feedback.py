@@ -15,9 +15,9 @@ from api.intake import check_id, is_id
 from api.limits import ERRORS, admit, admit_user
 from api.lookup import look_up, read
 from api.measures import check_measured, measured
-from api.outcome_targets import Subject, check_superseded, check_target, find_subject
+from api.outcome_targets import Subject, check_is_own, check_superseded, check_target, find_subject
 from api.outcome_values import check_level, check_value
-from api.plain import body_of, identify, json_body, json_response
+from api.plain import body_of, identity_of, json_body, json_response
 from api.services import ApiServices
 from core.errors import (
     Conflict,
@@ -89,8 +89,7 @@ def feedback_router(context: Context) -> APIRouter:
 
 
 async def _limited(context: Context, request: Request, answer: Callable[[Identity], Awaitable[Response]]) -> Response:
-    identity = identify(context, request)
-    identity.require("feedback")
+    identity = identity_of(request)
     live_state = context.services.live_state
     try:
         limits = await admit(live_state, identity)
@@ -105,13 +104,15 @@ async def _limited(context: Context, request: Request, answer: Callable[[Identit
 async def _post(context: Context, identity: Identity, request: Request) -> Response:
     body = await body_of(context, request, feedback_decoder)
     _check(context, body)
+    inference_id, session_id = _named(body)
     await _admit_user(context, identity, body)
+    await check_is_own(context.services, identity, inference_id, session_id)
     outcome = _outcome(context, identity, body, await _value(context, identity, body))
-    return await context.background.insist(_record(context, outcome, own_id=body.feedback_id is not None))
+    return await context.background.insist(_record(context, identity, outcome, own_id=body.feedback_id is not None))
 
 
 async def _get(context: Context, identity: Identity, outcome_id: OutcomeId) -> Response:
-    outcome = await _known(context, identity.namespace, outcome_id)
+    outcome = await _known(context, identity, outcome_id)
     query = identity.namespace, outcome_id
     successor = await read(context.services, lambda connection: turns.get_successor(connection, *query))
     return json_response(_described(outcome, successor))
@@ -133,7 +134,7 @@ async def _admit_user(context: Context, identity: Identity, body: FeedbackBody) 
     per_minute = services.settings.user_feedback_per_minute
     if per_minute is None:
         return
-    user: str | None = context.keys.user_hash(namespace, body.user)
+    user: str | None = context.keys.user_of(identity, body.user)
     if user is None and body.inference_id is not None:
         user = await _user_of(services, namespace, InferenceId(body.inference_id.lower()))
     await admit_user(services.live_state, namespace, user or body.session_id or str(body.inference_id), per_minute)
@@ -170,12 +171,14 @@ async def _value(context: Context, identity: Identity, body: FeedbackBody) -> bo
 
 def _outcome(context: Context, identity: Identity, body: FeedbackBody, value: bool | float | str) -> Outcome:
     now = context.services.clock.now()
+    inference_id, session_id = _named(body)
     return Outcome(
         outcome_id=new_outcome_id() if body.feedback_id is None else OutcomeId(body.feedback_id),
-        inference_id=None if body.inference_id is None else InferenceId(body.inference_id.lower()),
-        session_id=None if body.session_id is None else SessionId(body.session_id),
+        inference_id=inference_id,
+        session_id=session_id,
         namespace=identity.namespace,
-        user_id=context.keys.user_hash(identity.namespace, body.user),
+        user_id=context.keys.user_of(identity, body.user),
+        key_id=identity.key_id,
         name=body.metric_name,
         value=value,
         target_range=body.target_range,
@@ -187,6 +190,12 @@ def _outcome(context: Context, identity: Identity, body: FeedbackBody, value: bo
         supersedes=None if body.supersedes is None else OutcomeId(body.supersedes),
         tags=body.tags or {},
     )
+
+
+def _named(body: FeedbackBody) -> tuple[InferenceId | None, SessionId | None]:
+    """What it speaks of."""
+    inference_id = None if body.inference_id is None else InferenceId(body.inference_id.lower())
+    return inference_id, None if body.session_id is None else SessionId(body.session_id)
 
 
 def _observed(at: datetime, now: datetime, context: Context) -> datetime:
@@ -201,7 +210,7 @@ def _observed(at: datetime, now: datetime, context: Context) -> datetime:
         raise InvalidRequest("observed_at: before the first year", param="observed_at") from None
 
 
-async def _record(context: Context, outcome: Outcome, *, own_id: bool) -> Response:
+async def _record(context: Context, identity: Identity, outcome: Outcome, *, own_id: bool) -> Response:
     """Check it against what is known, then append it; durable when this returns. `own_id`: its id is the client's."""
     services, namespace = context.services, outcome.namespace
     digest = turns.outcome_digest(outcome)
@@ -211,7 +220,7 @@ async def _record(context: Context, outcome: Outcome, *, own_id: bool) -> Respon
             return _answer(outcome, known[1], digest)
         subject: Subject = await find_subject(services, outcome)
         await check_target(services, outcome, subject)
-        await check_superseded(services, outcome)
+        await check_superseded(services, identity, outcome)
         answer = _recorded(outcome)
     except StoreUnavailable:
         # Nothing is lost by taking it on trust: what names an unknown inference is never joined to a turn.
@@ -262,7 +271,9 @@ def _pending(outcome: Outcome) -> Response:
 
 async def _withdraw(context: Context, identity: Identity, outcome_id: OutcomeId) -> Response:
     services, namespace = context.services, identity.namespace
-    outcome = await _known(context, namespace, outcome_id)
+    outcome = await _known(context, identity, outcome_id)
+    if not identity.may_change(outcome):
+        raise _unknown(outcome_id)
     successor = await read(services, lambda c: turns.get_successor(c, namespace, outcome_id))
     if successor is not None and not successor.withdrawn:
         raise Conflict(f"{outcome_id} was superseded by {successor.outcome_id}", code="superseded")
@@ -275,6 +286,7 @@ async def _withdraw(context: Context, identity: Identity, outcome_id: OutcomeId)
             supersedes=outcome_id,
             withdrawn=True,
             evidence=None,
+            key_id=identity.key_id,
             observed_at=now,
             received_at=now,
         )
@@ -282,14 +294,18 @@ async def _withdraw(context: Context, identity: Identity, outcome_id: OutcomeId)
     return json_response({"feedback_id": outcome_id, "status": "withdrawn"})
 
 
-async def _known(context: Context, namespace: Namespace, outcome_id: OutcomeId) -> Outcome:
-    """Raises NotFound. Waits for the writer as long as feedback waits for an inference."""
+async def _known(context: Context, identity: Identity, outcome_id: OutcomeId) -> Outcome:
+    """Raises NotFound, also for what it may not see. Waits for the writer as long as feedback does for an inference."""
     found = None
     if is_id(outcome_id):
-        found = await look_up(context.services, lambda c: turns.get_outcome(c, namespace, outcome_id))
-    if found is None or found[0].withdrawn:
-        raise NotFound(f"no feedback {outcome_id}", param="feedback_id", code="unknown_feedback")
+        found = await look_up(context.services, lambda c: turns.get_outcome(c, identity.namespace, outcome_id))
+    if found is None or found[0].withdrawn or not identity.sees(found[0]):
+        raise _unknown(outcome_id)
     return found[0]
+
+
+def _unknown(outcome_id: OutcomeId) -> NotFound:
+    return NotFound(f"no feedback {outcome_id}", param="feedback_id", code="unknown_feedback")
 
 
 def _described(outcome: Outcome, successor: Outcome | None) -> dict[str, object]:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.context import Context
 from api.lookup import read
-from api.plain import identify, json_response, only_parameters
+from api.plain import json_response, only_parameters
 from core.fleet import CLUSTER, ReplicaStatus, ReplicaTarget
 from core.store import fleet
 
@@ -19,7 +19,6 @@ def fleet_router(context: Context) -> APIRouter:
     @router.get("/v1/fleet")
     async def list_replicas(request: Request) -> Response:
         """Every engine whose host has spoken and has not said goodbye; `heartbeat_age_s` tells who fell silent."""
-        identify(context, request)
         only_parameters(request)
         statuses = await read(services, lambda c: fleet.list_statuses(c, CLUSTER))
         targets = await read(services, lambda c: fleet.list_targets(c, CLUSTER))

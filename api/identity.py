@@ -1,15 +1,22 @@
-"""Who asks: API keys to namespaces and scopes, and users as keyed hashes."""
+"""Who asks: API keys to namespaces, scopes and users, and users as keyed hashes."""
 
 import hashlib
 import ipaddress
 from dataclasses import dataclass
+from typing import get_args
 
 from core.errors import ConfigError, Forbidden, Unauthorized
+from core.events import Completion, Outcome
+from core.fleet import GUARD
 from core.ids import Namespace, UserHash
 from core.ports import Bucket
-from core.settings import ApiSettings, RateLimit, Scope
+from core.settings import ApiKey, ApiSettings, RateLimit, Scope
 
-ALL_SCOPES: frozenset[Scope] = frozenset(("chat", "feedback", "admin"))
+ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
+KEYLESS = "keyless"
+"""Who asks where there are no keys."""
+_TAKEN = frozenset((GUARD, "gate", "start", KEYLESS))
+_OUR_WORDS = frozenset(("derived", "judge"))
 
 
 @dataclass(frozen=True)
@@ -18,11 +25,35 @@ class Identity:
     scopes: frozenset[Scope]
     buckets: tuple[Bucket, ...] = ()
     """The limits that its requests count against."""
+    key_id: str | None = None
+    """The key's name, else its fingerprint; None: there is no key."""
+    user: UserHash | None = None
+    """Whom alone the key speaks for."""
+
+    @property
+    def by(self) -> str:
+        """How orders name who gave them."""
+        return self.key_id or KEYLESS
 
     def require(self, scope: Scope) -> None:
         """Raises Forbidden."""
         if scope not in self.scopes:
             raise Forbidden(f"this API key lacks the scope {scope}", code="missing_scope")
+
+    def made(self, record: Completion | Outcome) -> bool:
+        """Whether a record of its namespace is its own: of its user, where it is bound to one, else of its key."""
+        if self.user is not None:
+            return record.user_id == self.user
+        return record.key_id == self.key_id
+
+    def sees(self, record: Completion | Outcome) -> bool:
+        """Whether it may be shown a record of its namespace, or an outcome of a turn that it was shown."""
+        if "read" in self.scopes or self.made(record):
+            return True
+        return isinstance(record, Outcome) and record.key_id is None and record.source in _OUR_WORDS
+
+    def may_change(self, outcome: Outcome) -> bool:
+        return "admin" in self.scopes or self.made(outcome)
 
 
 class KeyRing:
@@ -32,17 +63,27 @@ class KeyRing:
     def __init__(self, settings: ApiSettings) -> None:
         _check_exposure(settings)
         _check_namespaces(settings)
+        _check_names(settings)
+        self._user_key = hashlib.blake2b(settings.user_hash_key.encode(), digest_size=32).digest()
         identities: dict[bytes, Identity] = {}
         for key in settings.keys:
             digest = _digest(key.key.encode())
             if digest in identities:
                 raise ConfigError("settings: api.keys: one key stands there twice")
-            buckets = (*_bucket(f"key:{digest.hex()}", key), *_namespace_bucket(settings, key.namespace))
-            identities[digest] = Identity(Namespace(key.namespace), frozenset(key.scopes), buckets)
+            identities[digest] = self._identity(settings, key, digest)
         self._identities = identities
         keyless = settings.default_namespace
         self._keyless = Identity(Namespace(keyless), ALL_SCOPES, _namespace_bucket(settings, keyless))
-        self._user_key = hashlib.blake2b(settings.user_hash_key.encode(), digest_size=32).digest()
+
+    def _identity(self, settings: ApiSettings, key: ApiKey, digest: bytes) -> Identity:
+        namespace = Namespace(key.namespace)
+        return Identity(
+            namespace,
+            ALL_SCOPES if "admin" in key.scopes else frozenset(key.scopes),
+            (*_bucket(f"key:{digest.hex()}", key), *_namespace_bucket(settings, namespace)),
+            self._fingerprint(key.key) if key.name is None else key.name,
+            self.user_hash(namespace, key.user),
+        )
 
     def identify(self, authorization: bytes | None) -> Identity:
         """Of the `Authorization` header. Raises Unauthorized. Without keys in the settings everybody is the default
@@ -57,12 +98,25 @@ class KeyRing:
             raise Unauthorized("this API key is not known", code="invalid_api_key")
         return identity
 
+    def user_of(self, identity: Identity, named: str | None) -> UserHash | None:
+        """Whom a request is for that names this user. Raises Forbidden where the key speaks for another."""
+        user = self.user_hash(identity.namespace, named)
+        if identity.user is None:
+            return user
+        if user not in (identity.user, None):
+            raise Forbidden("user: this API key speaks for another", param="user", code="another_user")
+        return identity.user
+
     def user_hash(self, namespace: Namespace, user: str | None) -> UserHash | None:
         """The same user of two namespaces has two hashes."""
         if user is None:
             return None
         subject = f"{namespace}\0{user}".encode()
         return UserHash(hashlib.blake2b(subject, key=self._user_key, digest_size=16).hexdigest())
+
+    def _fingerprint(self, key: str) -> str:
+        """Keyed, so that it helps nobody to find the key; with a sign that no name has."""
+        return "#" + hashlib.blake2b(key.encode(), key=self._user_key, digest_size=6, person=b"api key").hexdigest()
 
 
 def _digest(token: bytes) -> bytes:
@@ -89,6 +143,21 @@ def _check_namespaces(settings: ApiSettings) -> None:
     for name in settings.namespaces:
         if name not in known:
             raise ConfigError(f"settings: api.namespaces.{name}: no API key belongs to it")
+
+
+def _check_names(settings: ApiSettings) -> None:
+    """A name tells one party from others, wherever it is read."""
+    parties: dict[str, tuple[str, str | None]] = {}
+    for place, key in enumerate(settings.keys):
+        if key.name is None:
+            continue
+        if key.name in _TAKEN:
+            raise ConfigError(f"settings: api.keys.{place}.name: {key.name} is what the service calls itself")
+        party = key.namespace, key.user
+        if parties.setdefault(key.name, party) != party:
+            raise ConfigError(
+                f"settings: api.keys.{place}.name: {key.name} is the name of a key of another namespace or user"
+            )
 
 
 def _check_exposure(settings: ApiSettings) -> None:

@@ -59,7 +59,7 @@ def take_in(
         received_at=services.clock.now(),
         started_s=services.clock.monotonic(),
         session_id=_session(headers, body),
-        user_id=keys.user_hash(identity.namespace, body.user),
+        user_id=keys.user_of(identity, body.user),
         workload=_workload(headers, tags) or workload,
         purpose=purpose or _purpose(kind),
         harness_version=_harness(headers),

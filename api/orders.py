@@ -15,10 +15,10 @@ from core.store import fleet
 _POLL_S = 0.05
 
 
-async def carry_out(services: ApiServices, kind: OrderKind, version: Version, why: str) -> bool:
+async def carry_out(services: ApiServices, kind: OrderKind, version: Version, why: str, by: str) -> bool:
     """Whether it is done; False when it still waits after `order_wait_s`. Raises what the controller refused it with:
     NotFound, InvalidRequest, Conflict, EngineUnavailable."""
-    order_id = await asyncio.to_thread(_give, services, kind, version, why)
+    order_id = await asyncio.to_thread(_give, services, kind, version, why, by)
     deadline_s = services.clock.monotonic() + services.settings.order_wait_s
     while services.clock.monotonic() < deadline_s:
         order = await read(services, lambda connection: _get(connection, order_id))
@@ -30,9 +30,9 @@ async def carry_out(services: ApiServices, kind: OrderKind, version: Version, wh
     return False
 
 
-def _give(services: ApiServices, kind: OrderKind, version: Version, why: str) -> int:
+def _give(services: ApiServices, kind: OrderKind, version: Version, why: str, by: str) -> int:
     with services.store.begin() as connection:
-        return fleet.give_order(connection, CLUSTER, kind, version, why, services.clock.now())
+        return fleet.give_order(connection, CLUSTER, kind, version, why, by, services.clock.now())
 
 
 def _get(connection: Connection, order_id: int) -> Order:

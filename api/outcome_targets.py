@@ -3,6 +3,7 @@
 from typing import Literal
 
 from api.health import OK
+from api.identity import Identity
 from api.lookup import Query, look_up, read
 from api.services import ApiServices
 from core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
@@ -50,6 +51,31 @@ async def _is_stored(services: ApiServices, query: Query[object]) -> bool:
     return False
 
 
+async def check_is_own(
+    services: ApiServices, identity: Identity, inference_id: InferenceId | None, session_id: SessionId | None
+) -> None:
+    """Of a key that is bound to a user. Raises NotFound for what is another's, StoreUnavailable where nobody can say
+    whose it is."""
+    if identity.user is None:
+        return
+    if session_id is not None:
+        await check_session_is_own(services, identity, session_id)
+    elif inference_id is not None and is_uuid(inference_id):
+        turn = await look_up(services, lambda c: turns.get_turn(c, identity.namespace, inference_id))
+        if turn is None or not identity.made(turn):
+            raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+
+
+async def check_session_is_own(services: ApiServices, identity: Identity, session_id: SessionId) -> None:
+    """All of it: what is said of a session is said of each of its turns. Raises as `check_is_own`."""
+    user = identity.user
+    if user is None:
+        return
+    known = await look_up(services, lambda c: turns.has_session(c, identity.namespace, session_id) or None)
+    if known is None or await read(services, lambda c: turns.has_others(c, identity.namespace, session_id, user)):
+        raise NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
+
+
 async def check_target(services: ApiServices, outcome: Outcome, subject: Subject) -> None:
     """Raises InvalidRequest naming `target_range` or `tool_call_id`."""
     if outcome.target_range is None and outcome.target_call is None:
@@ -76,13 +102,14 @@ def _check_parts(turn: Completion, outcome: Outcome) -> None:
         raise InvalidRequest(f"tool_call_id: the inference made no call {call.tool_call_id}", param="tool_call_id")
 
 
-async def check_superseded(services: ApiServices, outcome: Outcome) -> None:
-    """Raises NotFound, InvalidRequest when it speaks of something else, Conflict when it was superseded before."""
+async def check_superseded(services: ApiServices, identity: Identity, outcome: Outcome) -> None:
+    """Raises NotFound (also for others' feedback), InvalidRequest when it speaks of something else, Conflict when it
+    was superseded before."""
     if outcome.supersedes is None:
         return
     namespace, before_id = outcome.namespace, outcome.supersedes
     found = await look_up(services, lambda c: turns.get_outcome(c, namespace, before_id))
-    if found is None:
+    if found is None or not identity.may_change(found[0]):
         raise NotFound(f"no feedback {before_id}", param="supersedes", code="unknown_feedback")
     before = found[0]
     if (before.inference_id, before.session_id, before.name) != (

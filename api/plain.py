@@ -22,10 +22,10 @@ def json_response(content: Any, status: int = 200) -> Response:
     return Response(_encode(content), status, media_type="application/json")
 
 
-def identify(context: Context, request: Request) -> Identity:
-    """Raises Unauthorized."""
-    authorization = request.headers.get("authorization")
-    return context.keys.identify(None if authorization is None else authorization.encode("latin-1"))
+def identity_of(request: Request) -> Identity:
+    """Whom the gate let in (`api.access`)."""
+    identity: Identity = request.state.identity
+    return identity
 
 
 async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:

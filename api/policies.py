@@ -14,7 +14,7 @@ from api.plain import (
     LARGEST_INTEGER,
     body_of,
     digits,
-    identify,
+    identity_of,
     json_body,
     json_response,
     only_parameters,
@@ -65,12 +65,10 @@ def policies_router(context: Context) -> APIRouter:
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
         """The one model that this service speaks for."""
-        identify(context, request)
         return json_response({"object": "list", "data": [_model(context)]})
 
     @router.get("/v1/models/{model:path}")
     async def get_model(request: Request, model: str) -> Response:
-        identify(context, request)
         if model != services.model_name:
             raise NotFound(f"the model {model!r} does not exist", param="model", code="model_not_found")
         return json_response(_model(context))
@@ -79,7 +77,6 @@ def policies_router(context: Context) -> APIRouter:
     async def list_policies(request: Request) -> Response:
         """Versions, the newest first, each with its state; `live` is the one that serves now. `held_by`: the alarms
         under which candidates wait, until they are acknowledged or closed."""
-        identify(context, request)
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda c: policies.list_policies(c, limit))
@@ -111,7 +108,6 @@ def _history_routes(router: APIRouter, context: Context) -> None:
     async def list_releases(request: Request) -> Response:
         """The chain of releases, the oldest first: which version took which step, when, why, by whom.
         `held_by`: the alarms under which candidates wait."""
-        identify(context, request)
         only_parameters(request, "after", "limit")
         after = whole_number(request, "after", 0, 1 << 53)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
@@ -122,7 +118,6 @@ def _history_routes(router: APIRouter, context: Context) -> None:
     @router.get("/v1/experiments")
     async def list_experiments(request: Request) -> Response:
         """Canaries, the newest first, with verdict and figures."""
-        identify(context, request)
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda c: fleet.list_experiments(c, CLUSTER, limit))
@@ -137,15 +132,15 @@ def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: 
         operation_id=f"{kind}_policy",
     )
     async def order(request: Request, version: str) -> Response:
-        identify(context, request).require("admin")
+        identity = identity_of(request)
         body = await body_of(context, request, order_decoder)
         found = digits(version, LARGEST_INTEGER)
         if found is None:
             raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
         number = Version(found)
-        if await carry_out(context.services, kind, number, body.why):
-            return json_response({"version": number, "status": _STATUS[kind]})
-        return json_response({"version": number, "status": "accepted"}, 202)
+        if await carry_out(context.services, kind, number, body.why, identity.by):
+            return json_response({"version": number, "status": _STATUS[kind], "by": identity.by})
+        return json_response({"version": number, "status": "accepted", "by": identity.by}, 202)
 
 
 def _held_by(connection: Connection) -> list[dict[str, Any]]:

@@ -10,9 +10,10 @@ from sqlalchemy import Connection
 from starlette.responses import StreamingResponse
 
 from api.context import Context
+from api.identity import Identity
 from api.intake import is_id
 from api.lookup import look_up, read
-from api.plain import LARGEST_INTEGER, digits, identify, json_response, only_parameters, whole_number
+from api.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters, whole_number
 from api.services import ApiServices
 from core.errors import InvalidRequest, NotFound, StoreUnavailable
 from core.events import Outcome, Reward
@@ -90,8 +91,7 @@ def rewards_router(context: Context) -> APIRouter:
     async def list_rewards(request: Request) -> Response:
         """Revisions in order of emission, `limit` from the next after `after`; `next` is where to go on. With `before`
         the newest first, from the one before it down."""
-        identity = identify(context, request)
-        identity.require("feedback")
+        identity = identity_of(request)
         only_parameters(request, "after", "before", "limit")
         after = whole_number(request, "after", 0, LARGEST_INTEGER)
         before = whole_number(request, "before", LARGEST_INTEGER, LARGEST_INTEGER)
@@ -109,8 +109,7 @@ def rewards_router(context: Context) -> APIRouter:
     @router.get("/v1/rewards/stream")
     async def stream_rewards(request: Request) -> Response:
         """Server-sent events, one for each revision. With `Last-Event-ID` (or `after`) from there on, else from now."""
-        identity = identify(context, request)
-        identity.require("feedback")
+        identity = identity_of(request)
         only_parameters(request, "after")
         after = _last_event_id(request)
         if after is None:
@@ -122,12 +121,11 @@ def rewards_router(context: Context) -> APIRouter:
     async def explain_reward(request: Request, inference_id: str) -> Response:
         """The story of one turn: what was said of it, or of its session, and each revision of its reward with
         components and reason, as far as they have reached the store."""
-        identity = identify(context, request)
-        identity.require("feedback")
+        identity = identity_of(request)
         only_parameters(request)
         found = None
         if is_id(inference_id):
-            found = await look_up(services, lambda c: _story(c, identity.namespace, InferenceId(inference_id)))
+            found = await look_up(services, lambda c: _story(c, identity, InferenceId(inference_id)))
         if found is None:
             raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
         return json_response(found)
@@ -135,17 +133,18 @@ def rewards_router(context: Context) -> APIRouter:
     return router
 
 
-def _story(connection: Connection, namespace: Namespace, inference_id: InferenceId) -> dict[str, Any] | None:
-    turn = turns.get_turn(connection, namespace, inference_id)
-    if turn is None:
+def _story(connection: Connection, identity: Identity, inference_id: InferenceId) -> dict[str, Any] | None:
+    turn = turns.get_turn(connection, identity.namespace, inference_id)
+    if turn is None or not identity.sees(turn):
         return None
     said = turns.get_turn_outcomes(connection, [inference_id])
-    said += [o for o in turns.get_session_outcomes(connection, namespace, turn.session_id) if o.inference_id is None]
+    of_session = turns.get_session_outcomes(connection, identity.namespace, turn.session_id)
+    said += [outcome for outcome in of_session if outcome.inference_id is None]
     fields = msgspec.to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
         "completion_tokens": len(turn.token_ids),
-        "outcomes": [_fields(outcome) for outcome in said],
+        "outcomes": [_fields(outcome) for outcome in said if identity.sees(outcome)],
         "rewards": [_fields(reward) for reward in rewards.get_rewards(connection, [inference_id])],
     }
 

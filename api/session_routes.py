@@ -7,13 +7,14 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from api.context import Context
+from api.identity import Identity
 from api.intake import is_id
 from api.lookup import look_up
-from api.outcome_targets import has_session
-from api.plain import identify, json_response, only_parameters
+from api.outcome_targets import check_session_is_own, has_session
+from api.plain import identity_of, json_response, only_parameters
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward, SessionEnded, Topic
-from core.ids import Namespace, SessionId
+from core.ids import SessionId
 from core.store import rewards, turns
 
 _TURN_FIELDS = (
@@ -30,11 +31,11 @@ def session_router(context: Context) -> APIRouter:
     @router.get("/v1/sessions/{session_id}")
     async def get_session(request: Request, session_id: str) -> Response:
         """Its turns (each names its parent), their outcomes and rewards, as far as they have reached the store."""
-        identity = identify(context, request)
+        identity = identity_of(request)
         only_parameters(request)
         if not is_id(session_id):
             raise _unknown(session_id)
-        found = await look_up(services, lambda c: _session(c, identity.namespace, SessionId(session_id)))
+        found = await look_up(services, lambda c: _session(c, identity, SessionId(session_id)))
         if found is None:
             raise _unknown(session_id)
         return json_response(found)
@@ -42,11 +43,11 @@ def session_router(context: Context) -> APIRouter:
     @router.post("/v1/sessions/{session_id}/end")
     async def end_session(request: Request, session_id: str) -> Response:
         """No more turns will come: waits for outcomes of the whole session can end."""
-        identity = identify(context, request)
-        identity.require("chat")
+        identity = identity_of(request)
         namespace, known_id = identity.namespace, SessionId(session_id)
         if not is_id(session_id) or not await has_session(services, namespace, known_id):
             raise _unknown(session_id)
+        await check_session_is_own(services, identity, known_id)
         ended = SessionEnded(session_id=known_id, namespace=namespace, received_at=services.clock.now())
         await context.background.insist(services.log.append(Topic.TURNS, ended))
         return json_response({"session_id": session_id, "status": "ended"})
@@ -58,18 +59,21 @@ def _unknown(session_id: str) -> NotFound:
     return NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
 
 
-def _session(connection: Connection, namespace: Namespace, session_id: SessionId) -> dict[str, Any] | None:
-    said = turns.get_session_turns(connection, namespace, session_id)
+def _session(connection: Connection, identity: Identity, session_id: SessionId) -> dict[str, Any] | None:
+    said = turns.get_session_turns(connection, identity.namespace, session_id)
+    said = [turn for turn in said if identity.sees(turn)]
     if not said:
         return None
     ids = [turn.inference_id for turn in said]
-    outcomes = turns.get_turn_outcomes(connection, ids)
+    outcomes = [outcome for outcome in turns.get_turn_outcomes(connection, ids) if identity.sees(outcome)]
     worth = rewards.get_rewards(connection, ids)
-    session_outcomes = turns.get_session_outcomes(connection, namespace, session_id)
+    of_session = turns.get_session_outcomes(connection, identity.namespace, session_id)
     return {
         "session_id": session_id,
         "turns": [_described(turn, outcomes, worth) for turn in said],
-        "outcomes": [_plain(outcome) for outcome in session_outcomes if outcome.inference_id is None],
+        "outcomes": [
+            _plain(outcome) for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)
+        ],
     }
 
 

@@ -7,10 +7,11 @@ from typing import Any, Literal
 import msgspec
 
 from api.intake import Intake
+from api.lookup import read
 from api.rendering import Rendering
 from api.services import ApiServices
 from api.transcripts import Transcript
-from core.errors import StoreUnavailable
+from core.errors import Forbidden, StoreUnavailable
 from core.events import Completion
 from core.ids import GroupId, InferenceId, Namespace, SessionId, new_session_id
 from core.ports import Chain
@@ -40,7 +41,8 @@ async def find_place(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> Place:
-    """Raises InvalidRequest naming a message that cannot be rendered."""
+    """Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
+    await _check_session(services, intake)
     chain = await _find_chain(services, intake, transcript) if transcript.answers else None
     if chain is None:
         place = Place(
@@ -56,8 +58,11 @@ async def find_place(
     return place
 
 
-async def place_text(rendering: Rendering, intake: Intake, prompt: str, suffix: str | None) -> Place:
-    """Of a raw completion: always a root. Raises InvalidRequest where the model has no fill-in-the-middle."""
+async def place_text(
+    services: ApiServices, rendering: Rendering, intake: Intake, prompt: str, suffix: str | None
+) -> Place:
+    """A raw completion is always a root. Raises Forbidden, InvalidRequest for a model without fill-in-the-middle."""
+    await _check_session(services, intake)
     return Place(
         session_id=intake.session_id or new_session_id(),
         parent_id=None,
@@ -65,6 +70,20 @@ async def place_text(rendering: Rendering, intake: Intake, prompt: str, suffix: 
         how="root",
         prompt_token_ids=await rendering.render_text(prompt, suffix),
     )
+
+
+async def _check_session(services: ApiServices, intake: Intake) -> None:
+    """Who speaks for one user alone joins no session of another: what is said of a session is said of all its turns.
+    The store knows whose it is; of the last moments live state does. Raises Forbidden."""
+    namespace, user, session_id = intake.identity.namespace, intake.identity.user, intake.session_id
+    if user is None or session_id is None:
+        return
+    try:
+        taken = await read(services, lambda c: turns.has_others(c, namespace, session_id, user))
+    except StoreUnavailable:
+        taken = False
+    if taken or await services.live_state.claim(namespace, f"session:{session_id}", user) not in (user, None):
+        raise Forbidden("session_id: a session of another user", param="session_id", code="another_user")
 
 
 async def _after(

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from api.context import Context
 from api.health import readiness_of
 from api.lookup import read
-from api.plain import identify, json_response, only_parameters
+from api.plain import json_response, only_parameters
 from core.alarms import STAGE_DOWN
 from core.errors import LogUnavailable
 from core.events import Topic
@@ -31,7 +31,6 @@ def stages_router(context: Context) -> APIRouter:
         """Records that each stage has yet to read; null where the log does not answer. The learner's as of its newest
         version: what it holds for the next one counts. A judge is there once it has judged. `down`: stages of any
         process that are, or were until a short while ago, and why. `readiness` is this process'."""
-        identify(context, request)
         only_parameters(request)
         reached, down = await read(services, lambda connection: (_reached(connection), _down(connection)))
         try:

@@ -12,7 +12,7 @@ from api.context import Context
 from api.health import readiness_of
 from api.limits import ERRORS, REQUESTS, TURNS
 from api.lookup import read
-from api.plain import identify, json_response, only_parameters
+from api.plain import identity_of, json_response, only_parameters
 from core import telemetry
 from core.errors import StoreUnavailable
 from core.fleet import CLUSTER
@@ -33,7 +33,7 @@ def status_router(context: Context) -> APIRouter:
         since its start (`busy_s`: seconds in which an engine worked for it), and what all API replicas were asked in
         the last minute by the asker's namespace (`complete` false: this one alone). `last_release` is the sequence of
         the newest of `/v1/releases`. Where the store does not answer, what stands in it is null."""
-        identity = identify(context, request)
+        identity = identity_of(request)
         only_parameters(request)
         try:
             stored = await read(services, _stored)

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from api.context import Context
+from api.identity import Identity
 from api.intake import is_id
 from api.lookup import look_up
-from api.plain import identify, json_response, only_parameters
+from api.plain import identity_of, json_response, only_parameters
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward
-from core.ids import InferenceId, Namespace
+from core.ids import InferenceId
 from core.ports import Renderer
 from core.store import rewards, turns
 
@@ -33,13 +34,12 @@ def turn_router(context: Context) -> APIRouter:
     async def get_turn(request: Request, inference_id: str) -> Response:
         """What was asked, each token with its log-probability and the version that sampled it, the outcomes and all
         revisions of the reward, as far as they have reached the store."""
-        identity = identify(context, request)
-        identity.require("feedback")
+        identity = identity_of(request)
         only_parameters(request)
         if not is_id(inference_id):
             raise _unknown(inference_id)
         query = InferenceId(inference_id)
-        found = await look_up(services, lambda c: _story(c, identity.namespace, query, services.renderer))
+        found = await look_up(services, lambda c: _story(c, identity, query, services.renderer))
         if found is None:
             raise _unknown(inference_id)
         return json_response(found)
@@ -52,14 +52,14 @@ def _unknown(inference_id: str) -> NotFound:
 
 
 def _story(
-    connection: Connection, namespace: Namespace, inference_id: InferenceId, renderer: Renderer
+    connection: Connection, identity: Identity, inference_id: InferenceId, renderer: Renderer
 ) -> dict[str, Any] | None:
-    turn = turns.get_turn(connection, namespace, inference_id)
-    if turn is None:
+    turn = turns.get_turn(connection, identity.namespace, inference_id)
+    if turn is None or not identity.sees(turn):
         return None
-    said = turns.get_session_outcomes(connection, namespace, turn.session_id)
+    said = turns.get_session_outcomes(connection, identity.namespace, turn.session_id)
     said += [outcome for outcome in turns.get_turn_outcomes(connection, [inference_id]) if outcome.session_id is None]
-    about = [outcome for outcome in said if outcome.inference_id in (inference_id, None)]
+    about = [outcome for outcome in said if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
     fields = msgspec.to_builtins(turn)
     return {
         **{name: fields[name] for name in _FIELDS},

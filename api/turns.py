@@ -239,6 +239,7 @@ class Turn:
             group_id=plan.group_id,
             namespace=intake.identity.namespace,
             user_id=intake.user_id,
+            key_id=intake.identity.key_id,
             workload=intake.workload,
             purpose=intake.purpose,
             harness_version=intake.harness_version,

@@ -9,7 +9,7 @@ import msgspec
 from core.errors import InvalidRequest, NewerSchema, Undecodable
 from core.events import Event
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class _Envelope(msgspec.Struct, array_like=True):

@@ -98,6 +98,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     group_id: GroupId
     namespace: Namespace
     user_id: UserHash | None
+    key_id: str | None = None  # the name or the fingerprint of the API key that asked; None: there was no key
     workload: str
     purpose: Purpose
     harness_version: str | None = None
@@ -162,6 +163,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     session_id: SessionId | None
     namespace: Namespace
     user_id: UserHash | None = None
+    key_id: str | None = None  # of the API key that said it, as of a turn; None: no key did, or a stage of ours
     name: str
     value: bool | float | str | None
     target_range: TokenRange | None = None
@@ -256,7 +258,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, tag="release"):
     cluster: str
     state: ReleaseState
     why: str
-    by: Literal["gate", "operator", "guard", "start"]
+    by: str  # gate, guard, start, or the API key that ordered it
     at: datetime
 
 

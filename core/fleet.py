@@ -6,7 +6,7 @@ release controller ──Experiment──► the router, which assigns users to 
 """
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,6 +19,8 @@ CLUSTER = "local"
 Lane = Literal["live", "canary", "holdback"]
 ReplicaState = Literal["starting", "ready", "swapping", "draining", "failed"]
 OrderKind = Literal["promote", "rollback", "hold", "unhold", "pin", "unpin"]
+GUARD: Final = "guard"
+"""Who gives the orders that nobody gave: no API key is called so."""
 
 
 class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,13 +88,14 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's word to the release controller, and what came of it."""
+    """A word to the release controller, and what came of it. `by`: the name or the fingerprint of the API key that gave
+    it, or a guard."""
 
     order_id: int
     kind: OrderKind
     version: Version
     why: str
-    by: Literal["operator", "guard"] = "operator"
+    by: str
     done_at: datetime | None = None
     error_code: str | None = None
     error: str | None = None

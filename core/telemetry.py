@@ -76,9 +76,7 @@ WRITER_LAG = _gauge("writer_lag_records", "Records not yet in the store")
 DEAD_LETTERS = _counter("dead_letters", "Records set aside, by topic", "topic")
 DUPLICATES = _counter("duplicate_events", "Events seen again and ignored, by topic", "topic")
 # stages
-STAGE_UP = _gauge(
-    "stage_up", "Whether a stage does its work (1) or is down (0), as seen by who keeps it going", "part"
-)
+STAGE_UP = _gauge("stage_up", "Whether a stage does its work (1) or is down (0), as seen by who keeps it going", "part")
 STAGE_RESTARTS = _counter("stage_restarts", "Times that a stage ended by itself and was started again", "part")
 STAGE_FAILED_RECORDS = _counter("stage_failed_records", "Records that a stage could not take and set aside", "part")
 # scoring

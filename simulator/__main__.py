@@ -41,7 +41,11 @@ async def simulate(traffic: Traffic, key: str | None, output: Path) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="simulator", description="Simulated IDE users against a running service.")
     parser.add_argument("--url", required=True, action="append", help="the service's address; again: of a replica")
-    parser.add_argument("--key", default=os.environ.get("SIMULATOR_KEY"), help="an API key, or SIMULATOR_KEY")
+    parser.add_argument(
+        "--key",
+        default=os.environ.get("SIMULATOR_KEY"),
+        help="an API key with the scopes chat, feedback, read, or SIMULATOR_KEY",
+    )
     parser.add_argument("--seconds", type=float, default=150.0, help="how long users arrive")
     parser.add_argument("--rate", type=float, default=20.0, help="sessions per second, on average")
     parser.add_argument("--seed", type=int, default=0)

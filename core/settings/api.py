@@ -10,7 +10,8 @@ from core.settings.connections import ConnectionSettings
 from core.settings.section import Section
 from core.temperature import Temperature
 
-Scope = Literal["chat", "feedback", "admin"]
+Scope = Literal["chat", "feedback", "read", "operate", "admin"]
+KEY_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,63}$"
 WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 
 
@@ -38,8 +39,14 @@ class ApiKey(RateLimit):
     """The bearer token."""
     namespace: str = Field(min_length=1)
     """The tenant it belongs to."""
+    name: str | None = Field(default=None, pattern=KEY_NAME)
+    """What it is called where something says who asked for it. Keys of one name own together what they make, so that
+    one can replace another. None: a fingerprint of the key."""
+    user: str | None = Field(default=None, min_length=1)
+    """Whom alone it speaks for, whether a request names a user or not; another is refused. None: whomever its requests
+    name."""
     scopes: tuple[Scope, ...] = ("chat", "feedback")
-    """What it may do."""
+    """What it may do, as docs/security.md says route by route; `admin` stands for all of them."""
 
 
 class WorkloadSettings(Section):

@@ -1,7 +1,6 @@
 """Replicas and what is wanted of them, experiments, and an operator's orders."""
 
 from datetime import datetime
-from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection, delete, insert, select, update
@@ -107,8 +106,8 @@ def give_order(
     kind: OrderKind,
     version: Version,
     why: str,
+    by: str,
     now: datetime,
-    by: Literal["operator", "guard"] = "operator",
 ) -> int:
     """Its number, under which `get_order` tells what came of it."""
     values = {"cluster": cluster, "kind": kind, "version": version, "why": why, "by": by, "created_at": to_micros(now)}
@@ -124,6 +123,13 @@ def open_orders(connection: Connection, cluster: str) -> list[Order]:
         select(table).where(table.c.cluster == cluster, table.c.done_at.is_(None)).order_by(table.c.order_id)
     )
     return [_order(row) for row in rows]
+
+
+def latest_orders(connection: Connection, cluster: str, limit: int) -> list[Order]:
+    """The newest first."""
+    table = tables.orders
+    query = select(table).where(table.c.cluster == cluster).order_by(table.c.order_id.desc()).limit(limit)
+    return [_order(row) for row in connection.execute(query)]
 
 
 def get_order(connection: Connection, order_id: int) -> Order | None:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from core import tables
 from core.events import Completion, Outcome
-from core.ids import InferenceId, Namespace, OutcomeId, SessionId
+from core.ids import InferenceId, Namespace, OutcomeId, SessionId, UserHash
 from core.store.database import to_micros
 from core.store.statements import insert_new
 
@@ -112,6 +112,14 @@ def has_session(connection: Connection, namespace: Namespace, session_id: Sessio
         select(table.c.inference_id).where(table.c.namespace == namespace, table.c.session_id == session_id).limit(1)
     )
     return connection.execute(query).first() is not None
+
+
+def has_others(connection: Connection, namespace: Namespace, session_id: SessionId, user: UserHash) -> bool:
+    """Whether a session has a turn that is not this user's."""
+    table = tables.turns
+    others = table.c.user_id.is_(None) | (table.c.user_id != user)
+    in_session = table.c.namespace == namespace, table.c.session_id == session_id
+    return connection.execute(select(table.c.inference_id).where(*in_session, others).limit(1)).first() is not None
 
 
 def find_transcript(

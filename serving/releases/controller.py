@@ -27,7 +27,7 @@ from sqlalchemy import Connection
 from core import telemetry
 from core.errors import Conflict, Fenced, GateRefused, StoreUnavailable
 from core.events import PolicyVersion, Release, ReleaseState
-from core.fleet import CLUSTER, ReplicaTarget
+from core.fleet import CLUSTER, GUARD, ReplicaTarget
 from core.ids import Version
 from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
@@ -156,7 +156,7 @@ class ReleaseController:
         version, why = broken
         logger.error("version %d is taken back: %s", view.live, why)
         now = self._clock.now()
-        self._write(view, [], lambda c: fleet.give_order(c, CLUSTER, "rollback", version, why, now, by="guard"))
+        self._write(view, [], lambda c: fleet.give_order(c, CLUSTER, "rollback", version, why, GUARD, now))
         self._canary.forget()
         return self._intent(view)
 
@@ -348,7 +348,7 @@ class ReleaseController:
             cluster=CLUSTER,
             state=state,
             why=why,
-            by=by,  # type: ignore[arg-type]  # one of the literal's values, see the callers
+            by=by,
             at=self._clock.now(),
         )
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from core import telemetry
 from core.errors import GateRefused
 from core.events import Release, ReleaseState
-from core.fleet import CLUSTER, Order, Switches
+from core.fleet import CLUSTER, GUARD, Order, Switches
 from core.ids import Version
 from core.ports import Clock, Store
 from core.settings import ReleaseSettings, ServingSettings
@@ -103,7 +103,7 @@ class Obedience:
 
     def _finish(self, order: Order, view: ReleaseView, undone: frozenset[Version]) -> Answer:
         if order.kind == "rollback":
-            telemetry.ROLLBACKS.labels(by=order.by).inc()
+            telemetry.ROLLBACKS.labels(by=GUARD if order.by == GUARD else "operator").inc()
             steps = [self._step(order, version, "rolled_back") for version in sorted(undone)]
         else:
             steps = [self._step(order, view.live, "retired")]

@@ -1,5 +1,6 @@
 """Alarms over HTTP: who sees which, and an operator's word."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -15,8 +16,9 @@ from core.store import alarms
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 TIMES = ("opened_at", "window_start", "window_end")
 KEYS = (
-    ApiKey(key="key-of-ada", namespace="ada", scopes=("chat", "feedback")),
-    ApiKey(key="key-of-bob", namespace="bob", scopes=("chat", "feedback", "admin")),
+    ApiKey(key="key-of-ada", namespace="ada", scopes=("chat", "read")),
+    ApiKey(key="key-of-adas-operator", name="night-shift", namespace="ada", scopes=("operate",)),
+    ApiKey(key="key-of-bob", namespace="bob", scopes=("admin",)),
 )
 MakeService = Callable[..., Service]
 
@@ -70,7 +72,7 @@ def test_an_operator_acknowledges_once(service: Service) -> None:
     first = service.post("/v1/alarms/a/ack", {"note": "looked at it"})
     assert first.status_code == 200
     alarm = first.json()
-    assert (alarm["state"], alarm["acknowledged_by"], alarm["note"]) == ("acknowledged", "default", "looked at it")
+    assert (alarm["state"], alarm["acknowledged_by"], alarm["note"]) == ("acknowledged", "keyless", "looked at it")
     assert alarm["acknowledged_at"] is not None
     assert service.post("/v1/alarms/a/ack", {"note": "again"}).json() == alarm
     assert service.post("/v1/alarms/b/ack", {}).json()["note"] is None
@@ -105,7 +107,11 @@ def test_a_tenant_sees_its_own_and_an_operator_all(make_service: MakeService) ->
     assert names(service.get("/v1/alarms", **bearer("key-of-bob"))) == ["of-carl", "of-ada"]
     assert service.get("/v1/alarms").status_code == 401
     assert error(service.post("/v1/alarms/of-ada/ack", {}, **bearer("key-of-ada"))) == (403, None, "missing_scope")
-    assert service.post("/v1/alarms/of-ada/ack", {}, **bearer("key-of-bob")).json()["acknowledged_by"] == "bob"
+    operator = bearer("key-of-adas-operator")
+    assert error(service.post("/v1/alarms/of-carl/ack", {}, **operator)) == (404, "alarm_id", "unknown_alarm")
+    assert service.post("/v1/alarms/of-ada/ack", {}, **operator).json()["acknowledged_by"] == "night-shift"
+    by = service.post("/v1/alarms/of-carl/ack", {}, **bearer("key-of-bob")).json()["acknowledged_by"]
+    assert re.fullmatch("#[0-9a-f]{12}", by), "a fingerprint, where the key has no name"
 
 
 @pytest.mark.parametrize(

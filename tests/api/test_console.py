@@ -21,7 +21,7 @@ from core.store import fleet, policies
 
 MakeService = Callable[..., Service]
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-KEYS = ({"key": "key-of-ada", "namespace": "ada", "scopes": ("feedback",)},)
+KEYS = ({"key": "key-of-ada", "namespace": "ada", "scopes": ("read",)},)
 ADA = {"authorization": "Bearer key-of-ada"}
 
 
@@ -112,7 +112,7 @@ def test_it_answers_when_parts_do_not(service: Service) -> None:
     assert status["live"] == 1
 
 
-def test_any_key_may_look_and_no_stranger(make_service: MakeService) -> None:
+def test_who_reads_may_look_and_no_stranger(make_service: MakeService) -> None:
     service = make_service(keys=KEYS)
     assert service.get("/v1/status").status_code == 401
     for path in ("/v1/status", "/v1/fleet", "/v1/releases"):

@@ -19,7 +19,7 @@ from core.store import alarms, rewards, turns
 START = datetime(2026, 1, 2, tzinfo=UTC)
 READER, ADMIN = "key-that-reads", "key-of-the-admin"
 KEYS = (
-    {"key": READER, "namespace": "default", "scopes": ("feedback",)},
+    {"key": READER, "namespace": "default", "scopes": ("read",)},
     {"key": ADMIN, "namespace": "default", "scopes": ("admin",)},
 )
 VIEWS = ("rewards", "curves", "releases", "alarms", "health")

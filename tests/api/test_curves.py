@@ -50,13 +50,13 @@ def test_a_token_that_another_version_sampled_says_so(world: Service) -> None:
 
 
 def test_nobody_else_reads_a_turn(make_service: MakeService) -> None:
-    keys = [{"key": f"key-of-{name}", "namespace": name, "scopes": ("feedback",)} for name in ("ada", "bob")]
+    keys = [{"key": f"key-of-{name}", "namespace": name, "scopes": ("read",)} for name in ("ada", "bob")]
     keys.append({"key": "key-of-caller", "namespace": "ada", "scopes": ("chat",)})
     service = make_service(keys=keys)
     fill(service.store, START, "ada")
     path = f"/v1/turns/{inference_id(0)}"
     asked = {name: service.get(path, authorization=f"Bearer key-of-{name}") for name in ("ada", "bob", "caller")}
-    assert {name: answer.status_code for name, answer in asked.items()} == {"ada": 200, "bob": 404, "caller": 403}
+    assert {name: answer.status_code for name, answer in asked.items()} == {"ada": 200, "bob": 404, "caller": 404}
     for name in ("curves", "behaviour"):
         assert service.get(f"/v1/{name}", authorization="Bearer key-of-bob").json()["turns"] == 0
     unknown = service.get("/v1/turns/nobody", authorization="Bearer key-of-ada")

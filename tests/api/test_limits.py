@@ -16,8 +16,8 @@ MakeService = Callable[..., Service]
 ADA, BOB, EVE = ({"authorization": f"Bearer key-of-{name}"} for name in ("ada", "bob", "eve"))
 KEYS = (
     {"key": "key-of-ada", "namespace": "acme", "requests_per_minute": 2},
-    {"key": "key-of-bob", "namespace": "acme"},
-    {"key": "key-of-eve", "namespace": "other", "scopes": ("chat",)},
+    {"key": "key-of-bob", "namespace": "acme", "scopes": ("chat", "feedback", "read")},
+    {"key": "key-of-eve", "namespace": "other", "scopes": ("chat", "read")},
 )
 LIMIT = ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")
 

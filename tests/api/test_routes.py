@@ -142,7 +142,7 @@ def test_orders_wait_until_they_are_carried_out(service: Service, kind: str) -> 
     answer = service.post(f"/v1/policies/7/{kind}", {"why": "worse"})
     assert (answer.status_code, answer.json()["version"]) == (200, 7)
     assert [(order.kind, order.version, order.why, order.by) for order in service.orders.done] == [
-        (kind, 7, "worse", "operator")
+        (kind, 7, "worse", "keyless")
     ]
 
 

@@ -157,15 +157,16 @@ def test_switches_are_off_until_they_are_set(store: Store) -> None:
 
 def test_orders_are_open_in_the_order_in_which_they_were_given_until_they_are_done(store: Store) -> None:
     with store.begin() as connection:
-        first = fleet.give_order(connection, HERE, "promote", Version(2), "good", NOW)
-        second = fleet.give_order(connection, HERE, "rollback", Version(3), "bad", NOW, by="guard")
-        fleet.give_order(connection, ELSEWHERE, "pin", Version(2), "", NOW)
+        first = fleet.give_order(connection, HERE, "promote", Version(2), "good", "ada", NOW)
+        second = fleet.give_order(connection, HERE, "rollback", Version(3), "bad", "guard", NOW)
+        fleet.give_order(connection, ELSEWHERE, "pin", Version(2), "", "ada", NOW)
     with store.read() as connection:
         assert fleet.open_orders(connection, HERE) == [
-            Order(order_id=first, kind="promote", version=Version(2), why="good"),
+            Order(order_id=first, kind="promote", version=Version(2), why="good", by="ada"),
             Order(order_id=second, kind="rollback", version=Version(3), why="bad", by="guard"),
         ]
         assert fleet.get_order(connection, 10**6) is None
+        assert [order.order_id for order in fleet.latest_orders(connection, HERE, 1)] == [second]
     with store.begin() as connection:
         fleet.finish_order(connection, first, LATER, "refused", "its digest is wrong")
     with store.read() as connection:
@@ -178,7 +179,7 @@ def test_orders_are_open_in_the_order_in_which_they_were_given_until_they_are_do
 def test_what_came_of_an_order_is_said_once(store: Store) -> None:
     """Who finishes it again, after a crash, changes nothing."""
     with store.begin() as connection:
-        order = fleet.give_order(connection, HERE, "hold", Version(2), "", NOW)
+        order = fleet.give_order(connection, HERE, "hold", Version(2), "", "ada", NOW)
         fleet.finish_order(connection, order, NOW)
         fleet.finish_order(connection, order, LATER, "refused", "too late")
         done = fleet.get_order(connection, order)

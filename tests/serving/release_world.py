@@ -259,7 +259,7 @@ class ReleaseWorld:
 
     def order(self, kind: OrderKind, version: int, why: str = "worse") -> int:
         with self.store.begin() as connection:
-            return fleet.give_order(connection, CLUSTER, kind, Version(version), why, self.clock.now())
+            return fleet.give_order(connection, CLUSTER, kind, Version(version), why, "ada", self.clock.now())
 
     def answer(self, order_id: int) -> Order:
         with self.store.read() as connection:

@@ -58,7 +58,7 @@ def test_a_rollback_takes_back_all_since(world: ReleaseWorld) -> None:
     world.carry_out("rollback", 1, "worse still")
     assert world.states() == {1: "live", 2: "rolled_back", 3: "rolled_back", 4: "rolled_back"}
     assert world.check_one_lives() == 1
-    assert {r.by for r in world.said() if r.why in ("worse", "worse still")} == {"operator"}
+    assert {r.by for r in world.said() if r.why in ("worse", "worse still")} == {"ada"}
     assert _rollbacks("operator") == count + 2
 
 
@@ -120,7 +120,7 @@ def test_promotion_waits_for_no_distance(start_world: MakeWorld) -> None:
     world.run()
     world.carry_out("promote", 3, "urgent")
     assert world.states() == {1: "retired", 2: "retired", 3: "live"}
-    assert (world.why(3), world.history()[-1].by) == ("urgent", "operator")
+    assert (world.why(3), world.history()[-1].by) == ("urgent", "ada")
     assert world.check_one_lives() == 3
 
 
