@@ -136,7 +136,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, Any]]:
     groups: dict[Version, list[Conduct]] = defaultdict(list)
     for turn in turns:
-        if turn.policy_versions:
+        if turn.policy_versions and turn.token_ids:  # without: it was not stored
             groups[turn.policy_versions[-1].version].append(turn)
     kinds = {"searches": spec.reads, "edits": spec.edits, "tests": spec.tests}
     patterns = {name: pattern(searched) for name, searched in kinds.items()}

@@ -33,6 +33,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     harness_version: str | None
     environment: Environment
     learn: bool
+    store: bool  # False: nothing of what is said may rest
     session_done: bool
     tags: dict[str, str]
 
@@ -65,6 +66,7 @@ def take_in(
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.environment,
         learn=_learn(headers, body.store),
+        store=body.store is not False,
         session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),
         tags=tags,
     )

@@ -44,13 +44,15 @@ async def measured(
 
 def _suggested(turn: Completion, call_id: str | None) -> str:
     """What the call writes, if one is named, else the answer."""
+    param = "inference_id" if call_id is None else "tool_call_id"
+    if turn.unstored is not None:
+        raise InvalidRequest(f"{param}: the turn was not stored, there is nothing to compare with", param=param)
     if call_id is None:
         text: str | None = turn.text
     else:
         text = next((text_of_call(call.arguments) for call in turn.tool_calls if call.id == call_id), None)
     if text and text.strip():
         return text
-    param = "inference_id" if call_id is None else "tool_call_id"
     raise InvalidRequest(f"{param}: it suggested no text to compare with", param=param)
 
 

@@ -93,9 +93,9 @@ async def check_target(services: ApiServices, outcome: Outcome, subject: Subject
 
 def _check_parts(turn: Completion, outcome: Outcome) -> None:
     target = outcome.target_range
-    if target is not None and not 0 <= target.start < target.end <= len(turn.token_ids):
+    if target is not None and not 0 <= target.start < target.end <= turn.num_output_tokens:
         raise InvalidRequest(
-            f"target_range: the inference has output tokens 0 to {len(turn.token_ids)}", param="target_range"
+            f"target_range: the inference has output tokens 0 to {turn.num_output_tokens}", param="target_range"
         )
     call = outcome.target_call
     if call is not None and call.tool_call_id not in {made.id for made in turn.tool_calls}:

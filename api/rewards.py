@@ -143,7 +143,8 @@ def _story(connection: Connection, identity: Identity, inference_id: InferenceId
     fields = msgspec.to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
-        "completion_tokens": len(turn.token_ids),
+        "stored": turn.unstored is None,
+        "completion_tokens": turn.num_output_tokens,
         "outcomes": [_fields(outcome) for outcome in said if identity.sees(outcome)],
         "rewards": [_fields(reward) for reward in rewards.get_rewards(connection, [inference_id])],
     }

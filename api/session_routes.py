@@ -81,8 +81,9 @@ def _described(turn: Completion, outcomes: list[Outcome], worth: list[Reward]) -
     fields = msgspec.to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
-        "prompt_tokens": len(turn.prompt_token_ids),
-        "completion_tokens": len(turn.token_ids),
+        "stored": turn.unstored is None,
+        "prompt_tokens": turn.num_prompt_tokens,
+        "completion_tokens": turn.num_output_tokens,
         "outcomes": [_plain(outcome) for outcome in outcomes if outcome.inference_id == turn.inference_id],
         "rewards": [_plain(reward) for reward in worth if reward.inference_id == turn.inference_id],
     }

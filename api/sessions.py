@@ -53,7 +53,8 @@ async def find_place(
             prompt_token_ids=await rendering.render(messages, tools),
         )
     else:
-        place = await _after(services, rendering, intake, group_id, chain, messages[chain.num_messages :])
+        new = messages[chain.num_messages :]
+        place = await _after(services, rendering, intake, group_id, chain, len(transcript.answers), new)
     BRANCHES.labels(place.how).inc()
     return place
 
@@ -92,14 +93,16 @@ async def _after(
     intake: Intake,
     group_id: GroupId,
     chain: Chain,
+    turn_index: int,
     new: Sequence[Mapping[str, Any]],
 ) -> Place:
+    """`turn_index`: beyond the next one where the model spoke in between and nobody kept what it said."""
     namespace = intake.identity.namespace
     first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id)
     return Place(
         session_id=chain.session_id,
         parent_id=chain.inference_id,
-        turn_index=chain.turn_index + 1,
+        turn_index=turn_index,
         how="continued" if first in (group_id, None) else "branch",
         prompt_token_ids=await rendering.extend(chain.token_ids, new),
     )

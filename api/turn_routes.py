@@ -63,7 +63,9 @@ def _story(
     fields = msgspec.to_builtins(turn)
     return {
         **{name: fields[name] for name in _FIELDS},
-        "prompt_tokens": len(turn.prompt_token_ids),
+        "stored": turn.unstored is None,
+        "prompt_tokens": turn.num_prompt_tokens,
+        "completion_tokens": turn.num_output_tokens,
         "tokens": list(_tokens(turn, renderer)),
         "outcomes": [_plain(outcome) for outcome in sorted(about, key=lambda outcome: outcome.received_at)],
         "rewards": [_plain(reward) for reward in rewards.get_rewards(connection, [inference_id])],

@@ -21,6 +21,7 @@ from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, T
 from core.fleet import Assignment
 from core.ids import GroupId, Version, new_inference_id
 from core.ports import GenerateRequest, TokenChunk
+from core.unstored import NOT_STORED, without_words
 
 COMPLETE: frozenset[FinishReason] = frozenset(("stop", "length", "tool_calls"))
 _S_TO_MS = 1000.0
@@ -67,6 +68,8 @@ class Turn:
         self.not_finite: Version | None = None  # who computed no finite numbers for it
         self.logged = True
         self.untrainable_reasons: tuple[str, ...] = services.policy.untrainable(plan.sampling)
+        if not plan.intake.store:
+            self.untrainable_reasons += (NOT_STORED,)
         self.policy_versions: tuple[VersionSpan, ...] = ()
         self._context = context
         self._services = services
@@ -169,6 +172,7 @@ class Turn:
             top_logprobs=plan.top_logprobs,
             version=version,
             cache_key=plan.place.session_id,
+            remember=plan.intake.store,
         )
 
     @property
@@ -191,7 +195,7 @@ class Turn:
         if self.finish_reason == "error":
             self.untrainable_reasons += ("error",) if self.not_finite is None else ("error", "not_finite")
         self.policy_versions = self.capture.version_spans()
-        turn = self._record()
+        turn = self._record() if self.plan.intake.store else without_words(self._record())
         spooled = False
         try:
             spooled = (await self._services.log.append(Topic.TURNS, turn)).offset < 0

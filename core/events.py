@@ -84,6 +84,14 @@ class LogprobSpace(msgspec.Struct, frozen=True, kw_only=True):
     mask: str | None = None
 
 
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How much was said in a turn whose words are not kept: tokens of prompt and output, characters of the answer."""
+
+    prompt_tokens: int
+    output_tokens: int
+    characters: int
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     """One turn exactly as the engine produced it.
 
@@ -137,6 +145,20 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     session_done: bool = False
     attachments: dict[str, str] = {}
     tags: dict[str, str] = {}
+    unstored: Counts | None = None  # of a turn that was not to be stored: it has neither words nor tokens, only these
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids) if self.unstored is None else self.unstored.prompt_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) if self.unstored is None else self.unstored.output_tokens
+
+    @property
+    def num_characters(self) -> int:
+        """Of the answer, without its tool calls."""
+        return len(self.text) if self.unstored is None else self.unstored.characters
 
 
 class TokenRange(msgspec.Struct, frozen=True, kw_only=True):

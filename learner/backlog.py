@@ -7,6 +7,7 @@ from datetime import datetime
 from core.events import Completion, Reward
 from core.ids import InferenceId
 from core.settings import LearnerSettings
+from core.unstored import NOT_STORED
 from learner.advantages.base import MIN_SCALE
 from learner.credit import are_sound
 from learner.scored import Applied, ScoredTurn
@@ -104,6 +105,8 @@ class Bounds:
 
 def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str | None:
     """Why a turn with this reward never trains; None when it may."""
+    if turn.unstored is not None:
+        return NOT_STORED
     if not turn.learn:
         return "no_consent"
     if not turn.trainable:

@@ -69,6 +69,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def facts_of(turn: Completion, parent: Facts | None, claims: Sequence[ClaimSpec]) -> Facts:
     """`parent`: of the turn that this one continues, where it is known."""
+    if turn.unstored is not None:
+        return _unstored_facts(turn, parent)
     return Facts(
         parent_id=turn.parent_id,
         group_id=turn.group_id,
@@ -82,6 +84,18 @@ def facts_of(turn: Completion, parent: Facts | None, claims: Sequence[ClaimSpec]
         empty_answer=not turn.text.strip() and not turn.tool_calls,
         repeated_answer=_repeats(turn),
         unbacked_claim=any(_claims(turn.text, claim) and not _is_backed(turn, claim) for claim in claims),
+    )
+
+
+def _unstored_facts(turn: Completion, parent: Facts | None) -> Facts:
+    """Nothing of what it said is known: its outcomes alone say what it was worth. Nor is it whole, so that nobody is
+    found to have left it for another answer."""
+    return Facts(
+        parent_id=turn.parent_id,
+        group_id=turn.group_id,
+        whole=False,
+        before=Effort() if parent is None else parent.before + parent.effort,
+        context_tokens=turn.num_prompt_tokens + turn.num_output_tokens,
     )
 
 

@@ -56,7 +56,7 @@ def open_turn(completion: Completion, partition: int, facts: Facts) -> Turn:
         workload=completion.workload,
         purpose=completion.purpose,
         turn_index=completion.turn_index,
-        empty=not completion.text and not completion.tool_calls,
+        empty=not completion.num_characters and not completion.tool_calls,
         partition=partition,
         facts=facts,
         opened_at=completion.received_at,

@@ -18,6 +18,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0
     version: Version | None = None  # None: whatever is live, following swaps
     cache_key: str | None = None  # requests with one key share prefixes: the session
+    remember: bool = True  # False: the engine's cache keeps nothing of it, where the engine can be told so
     is_case: bool = False  # nobody's: who answers it does not serve users yet
 
 

@@ -30,7 +30,7 @@ _RULES: Final[dict[str, Callable[[Conversation, DerivedSpec], Iterable[Conclusio
 def derive(turn: Completion, session: Session, spec: DerivedSpec, names: Iterable[str]) -> list[Outcome]:
     """What the arrival of `turn`, which the session holds already, says of those before it. `names`: of outcomes that
     the spec knows."""
-    if not spec.rules or turn.purpose != "turn":
+    if not spec.rules or turn.purpose != "turn" or turn.unstored is not None:
         return []
     conversation, known = Conversation(turn, session), frozenset(names)
     concluded = (conclusion for rule in spec.rules for conclusion in _RULES[rule](conversation, spec))

@@ -32,6 +32,7 @@ def _left(conversation: Conversation) -> Turn | None:
         if other.inference_id != turn.inference_id
         and other.purpose == "turn"
         and other.facts.parent_id == turn.parent_id
+        and other.turn_index == turn.turn_index  # the model may have spoken in between, and nobody kept it
         and other.facts.group_id != mine.group_id
         and other.facts.whole
         and other.opened_at <= turn.received_at

@@ -70,14 +70,22 @@ class Conversation:
 
     @property
     def parent(self) -> Turn | None:
-        return self.ancestors[0] if self.ancestors else None
+        """Who gave the last answer, where that is known: since the last stored turn the model may have spoken."""
+        return self._speaker(0)
+
+    def _speaker(self, answers_back: int) -> Turn | None:
+        return self._by_place.get(self.turn.turn_index - 1 - answers_back)
+
+    @cached_property
+    def _by_place(self) -> dict[int, Turn]:
+        return {turn.turn_index: turn for turn in reversed(self.ancestors)}
 
     @cached_property
     def calls(self) -> list[Call]:
-        """In order. Answers of the conversation and ancestors are joined from the end: what was said before the first
-        turn we know has none."""
+        """In order. Answers of the conversation and ancestors are joined from the end, by their place: what was said
+        before the first turn we know has none, nor has what was not stored."""
         answers = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
-        speakers = dict(zip(reversed(answers), self.ancestors, strict=False))
+        speakers = {place: self._speaker(back) for back, place in enumerate(reversed(answers))}
         results = {
             message.get("tool_call_id"): (content_of(message), place)
             for place, message in enumerate(self.messages)

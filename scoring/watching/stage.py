@@ -141,11 +141,12 @@ class Watcher:
                 self._take_reward(event)
 
     def _take_turn(self, turn: Completion) -> None:
-        """Of a user who went away, or an engine that failed, nothing can be said of the model; the holdback is served
-        by the first one."""
+        """Of a user who went away, of an engine that failed and of what was not stored, nothing can be said of the
+        model; the holdback is served by the first one."""
         if (
             turn.purpose not in _WATCHED
             or turn.finish_reason in ("abort", "error")
+            or turn.unstored is not None
             or turn.arm not in ("live", "canary")
         ):
             return

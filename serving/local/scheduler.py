@@ -241,7 +241,7 @@ class Scheduler:
         is_finite = is_finite and (is_seen or self._cache.is_finite(each.slot, each.computed))
         if not is_finite:
             self._cache.clear_slot(each.slot)
-        tokens = each.tokens[: each.computed] if is_finite else []
+        tokens = each.tokens[: each.computed] if is_finite and each.request.remember else []
         self._slots.release(each.slot, tokens, each.computed_under)
         each.slot = -1
 

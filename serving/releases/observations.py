@@ -60,11 +60,16 @@ def served_turn(turn: Completion) -> ServedTurn:
         invalid_call=turn.broken_calls > 0,
         latency_ms=turn.latency_ms,
         ttft_ms=turn.ttft_ms,
-        tokens=len(turn.token_ids),
-        empty=not turn.text.strip() and not turn.tool_calls,
+        tokens=turn.num_output_tokens,
+        empty=_is_empty(turn),
         over_long=turn.finish_reason == "length",
         not_finite=turn.not_finite,
     )
+
+
+def _is_empty(turn: Completion) -> bool:
+    said = bool(turn.text.strip()) if turn.unstored is None else turn.num_characters > 0
+    return not said and not turn.tool_calls
 
 
 class Observations:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from logged_world import make_reward, make_turn, tokenizer_digest
 
-from core.events import Completion, Segment
+from core.events import Completion, Counts, Segment
 from learner.backlog import Bounds
 from learner.rehearsal import Rehearsal
 
@@ -57,6 +57,7 @@ def test_turns_that_continue_each_other_are_one_sequence_of_which_the_taken_weig
         ({}, 0.49, "below_min_reward"),
         ({"trainable": False, "untrainable_reasons": ("top_p",)}, 1.0, "untrainable"),
         ({"learn": False}, 1.0, "no_consent"),
+        ({"unstored": Counts(prompt_tokens=3, output_tokens=3, characters=3)}, 1.0, "not_stored"),
         ({"tokenizer_digest": "another"}, 1.0, "other_tokenizer"),
         ({"prompt_token_ids": (5,) * 245}, 1.0, "over_context"),
         ({"text": "def add(a, b):\n    return a + b"}, 1.0, "eval_solution"),

@@ -14,6 +14,7 @@ from core.events import Segment, ToolCall
 from core.ids import Version
 from core.ports import WeightsRef
 from core.store import alarms, policies
+from core.unstored import without_words
 from learner.manifest import prove_exactly_once
 from learner.stage import Learner
 
@@ -136,6 +137,7 @@ def test_what_may_not_train_does_not(make_world: MakeWorld) -> None:
         make_turn(33, segments=(Segment(start=0, end=12, kind="forced"),)),
         make_turn(35, logprobs=make_turn(35).logprobs[1:]),
         make_turn(36, prompt_token_ids=(1,) * 100_000),
+        without_words(make_turn(37)),
     ]
     world.tell(*[(turn, make_reward(turn, 1.0)) for turn in barred], (whole, make_reward(whole, math.inf)))
     barred.append(whole)
@@ -144,7 +146,8 @@ def test_what_may_not_train_does_not(make_world: MakeWorld) -> None:
     trained = {record.inference_id for one in manifests(world) for record in one.turns}
     assert not trained & {turn.inference_id for turn in barred}
     drops = {why for one in manifests(world) for why in one.drops}
-    assert drops == {"no_consent", "untrainable", "not_finite", "empty", "incomplete_capture", "over_context"}
+    wanted = {"no_consent", "untrainable", "not_finite", "empty", "incomplete_capture", "over_context", "not_stored"}
+    assert drops == wanted
     learner.close()
 
 

@@ -11,6 +11,7 @@ from core.events import Completion, Outcome, ToolCall
 from core.reward_spec import DerivedSpec, RewardSpec
 from core.store import open_sqlite
 from core.store.turns import get_turn_outcomes
+from core.unstored import without_words
 from scoring.book import Book
 from scoring.derived.conversation import Call
 from scoring.derived.results import verdict_of
@@ -53,6 +54,7 @@ class Chat:
         parent = None if self._parent is None else self._parent.inference_id
         given = {"parent_id": parent, "messages": tuple(self.messages), "text": answer, "tool_calls": calls}
         given["group_id"] = f"group-{len(self.turns)}"
+        given["turn_index"] = sum(message["role"] == "assistant" for message in self.messages)
         turn = self._events.turn(self._session, seconds, **(given | fields))
         made = [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls]
         self.messages.append({"role": "assistant", "content": answer} | ({"tool_calls": made} if made else {}))
@@ -341,3 +343,41 @@ def test_batches_and_repetitions_change_nothing(lab: ModuleType, chat: Chat) -> 
     assert len(once[0]) > 2
     again = lab.score(SPEC, [turn for turn in chat.turns for _ in range(2)], until=lab.at(10_000))
     assert [msg.value for msg in again] == [msg.value for msg in once[0]]
+
+
+def forget(chat: Chat) -> None:
+    """The last turn was not to be stored: the next one continues its parent."""
+    chat.turns[-1] = without_words(chat.turns[-1])
+    by_id = {turn.inference_id: turn for turn in chat.turns}
+    parent_id = chat.turns[-1].parent_id
+    chat._parent = None if parent_id is None else by_id[parent_id]
+
+
+def test_what_follows_an_answer_that_was_not_stored_is_not_said_of_the_one_before(lab: ModuleType, chat: Chat) -> None:
+    chat.ask("write a function that sums xs", 0)
+    chat.ask("and one that counts them", 10)
+    forget(chat)
+    chat.ask("wrong.", 20)
+    assert concluded(lab, chat) == {}
+    chat.ask("wrong.", 30)
+    assert concluded(lab, chat) == {(2, "follow_up"): -1}
+
+
+def test_an_answer_that_was_not_stored_concludes_nothing_and_nobody_left_it(lab: ModuleType, chat: Chat) -> None:
+    chat.ask("write a function that sums xs", 0)
+    chat.ask("wrong.", 10)
+    forget(chat)
+    chat.messages[-2:] = []
+    chat.ask("and one that counts them", 20)
+    assert concluded(lab, chat) == {}
+
+
+def test_edits_before_and_after_an_answer_that_was_not_stored_keep_their_speakers(lab: ModuleType, chat: Chat) -> None:
+    chat.ask("edit it", 0)
+    chat.use(1, "edit_file", "done", path="a.py", content="one\ntwo\nthree\n")
+    chat.ask("thanks", 2)
+    forget(chat)
+    chat.ask("run the tests", 3)
+    chat.use(4, "run_tests", "exit code: 0", command="pytest")
+    chat.ask("good", 5)
+    assert (1, "tests_passed") in concluded(lab, chat)

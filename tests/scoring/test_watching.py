@@ -19,7 +19,7 @@ from watched_world import SETTINGS, Users, Watching
 from core import telemetry
 from core.clock import ManualClock
 from core.errors import ConfigError, LogUnavailable, StoreUnavailable
-from core.events import Topic
+from core.events import Counts, Topic
 from core.ids import Namespace
 from core.store import alarms
 from onward.layout import Layout
@@ -259,7 +259,15 @@ def test_a_scorer_that_stands_still_drops_no_turns(users: Users, watching: Watch
     assert watching.look() == []
 
 
-@pytest.mark.parametrize("fields", [{"finish_reason": "abort"}, {"arm": "holdback"}, {"purpose": "side"}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"finish_reason": "abort"},
+        {"arm": "holdback"},
+        {"purpose": "side"},
+        {"unstored": Counts(prompt_tokens=3, output_tokens=3, characters=3)},
+    ],
+)
 def test_turns_that_say_nothing_of_the_model_are_left_out(
     users: Users, watching: Watching, fields: dict[str, Any]
 ) -> None:

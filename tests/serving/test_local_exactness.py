@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
 from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, prompt, request, until
@@ -116,6 +117,14 @@ def test_a_swap_in_mid_request_is_exact_on_both_sides(world: World, make_engine:
         assert all(len({chunk.version}) == 1 for chunk in each.chunks)
         assert_exact(world, each, 0.5)
     assert telemetry.REPREFILLED_TOKENS._value.get() > before
+
+
+def test_what_is_not_to_be_remembered_is_not(make_engine: Callable[..., LocalEngine]) -> None:
+    engine = make_engine(slots=1)
+    said = request(prompt(3, 40), max_tokens=1)
+    answers(engine, msgspec.structs.replace(said, remember=False))
+    assert not engine._scheduler._slots._tokens_ST.any()
+    assert [each.cached_tokens for _ in range(2) for each in answers(engine, said)] == [0, 39]
 
 
 def test_a_prefix_is_never_reused_across_versions(world: World, make_engine: Callable[..., LocalEngine]) -> None:

@@ -1,0 +1,42 @@
+"""What rests of a turn that its client did not want stored (`store: false`): who, when, how much, by which version."""
+
+from typing import Final
+
+import msgspec
+
+from core.events import Completion, Counts, ToolCall
+
+NOT_STORED: Final = "not_stored"
+"""The reason for which it never trains."""
+KEPT: Final = frozenset(
+    {
+        "inference_id", "session_id", "turn_index", "parent_id", "group_id", "namespace", "user_id", "workload",
+        "purpose", "harness_version", "environment_image", "received_at", "logprob_space", "policy", "policy_versions",
+        "replica", "experiment_id", "arm", "arm_assigned", "propensity", "tokenizer_digest", "renderer",
+        "finish_reason", "broken_calls", "delivered_tokens", "ttft_ms", "latency_ms", "environment", "learn",
+        "session_done",
+    }
+)  # fmt: skip
+"""Fields that rest as they are. All others are emptied, or made anew in `without_words`: what an event learns to say
+does not rest until it is named here."""
+
+
+def without_words(turn: Completion) -> Completion:
+    """The turn as it may rest: nothing that the user or the model said, in words, in tokens or as a digest. Of its tool
+    calls the ids are left, which feedback names."""
+    kept = {name: getattr(turn, name) for name in KEPT}
+    sampling = msgspec.structs.replace(turn.sampling, seed=None, stop=(), logit_bias=None)
+    return Completion(
+        **kept,
+        messages=(),
+        sampling=sampling,
+        prompt_token_ids=(),
+        token_ids=(),
+        logprobs=(),
+        tool_calls=tuple(ToolCall(id=call.id, name="", arguments="", index=call.index) for call in turn.tool_calls),
+        trainable=False,
+        untrainable_reasons=tuple(dict.fromkeys((*turn.untrainable_reasons, NOT_STORED))),
+        unstored=Counts(
+            prompt_tokens=len(turn.prompt_token_ids), output_tokens=len(turn.token_ids), characters=len(turn.text)
+        ),
+    )

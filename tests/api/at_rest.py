@@ -1,0 +1,40 @@
+"""Looking for words where they may rest: in every byte of every file below a directory."""
+
+import base64
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+
+def forms_of(words: str, token_ids: Sequence[int]) -> dict[str, bytes]:
+    """How they may stand in a file, by name; base64 in its three alignments."""
+    raw = words.encode()
+    ids = list(token_ids)
+    forms = {
+        "text": raw,
+        "json": json.dumps(words)[1:-1].encode(),
+        "hex": raw.hex().encode(),
+        "utf-16": words.encode("utf-16-le"),
+        "ids (msgpack)": b"".join(map(msgspec.msgpack.encode, ids)),
+        "ids (json)": ",".join(map(str, ids)).encode(),
+        "ids (spaced json)": ", ".join(map(str, ids)).encode(),
+        "ids (int32)": struct.pack(f"<{len(ids)}i", *ids),
+        "ids (int64)": struct.pack(f"<{len(ids)}q", *ids),
+    }
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + raw)
+        forms[f"base64 +{shift}"] = encoded[4 if shift else 0 : -4]
+    return forms
+
+
+def where_at_rest(directory: Path, forms: dict[str, bytes]) -> list[str]:
+    """`FILE: FORM` for each file that holds one of them."""
+    found = []
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            found += [f"{path.relative_to(directory)}: {name}" for name, form in forms.items() if form in content]
+    return found

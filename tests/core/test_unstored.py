@@ -1,0 +1,44 @@
+"""What rests of a turn that was not to be stored is named, field by field."""
+
+import msgspec
+
+from bench.traffic import one_turn
+from core.events import Completion
+from core.ids import new_session_id
+from core.unstored import KEPT, without_words
+
+MADE_ANEW = {"sampling", "trainable", "untrainable_reasons", "unstored"}
+EMPTY = {
+    "messages": (),
+    "prompt_token_ids": (),
+    "token_ids": (),
+    "logprobs": (),
+    "tool_calls": (),
+    "attachments": {},
+    "tags": {},
+}
+
+
+def test_a_field_is_kept_by_name_or_empty() -> None:
+    said = {"tags": {"a": "b"}, "text": "words", "attachments": {"a": "b"}, "transcript_digest": "d" * 32}
+    turn = msgspec.structs.replace(one_turn(new_session_id()), **said)
+    rests = without_words(turn)
+    for field in msgspec.structs.fields(Completion):
+        if field.name in KEPT:
+            assert getattr(rests, field.name) == getattr(turn, field.name)
+        elif field.name not in MADE_ANEW:
+            assert getattr(rests, field.name) == EMPTY.get(field.name, field.default), field.name
+
+
+def test_of_the_sampling_numbers_rest() -> None:
+    turn = one_turn(new_session_id())
+    asked = msgspec.structs.replace(turn.sampling, temperature=0.5, stop=("words",), logit_bias={7: 1.0}, seed=12)
+    rests = without_words(msgspec.structs.replace(turn, sampling=asked)).sampling
+    assert (rests.temperature, rests.stop, rests.logit_bias, rests.seed) == (0.5, (), None, None)
+
+
+def test_it_says_so_once_and_never_trains() -> None:
+    turn = without_words(one_turn(new_session_id()))
+    assert (turn.trainable, turn.untrainable_reasons) == (False, ("not_stored",))
+    again = msgspec.structs.replace(turn, untrainable_reasons=("top_p", "not_stored"))
+    assert without_words(again).untrainable_reasons == ("top_p", "not_stored")
