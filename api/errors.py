@@ -9,7 +9,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from core.errors import NotFinite, RequestError, Unavailable
+from core.errors import NotFinite, OnwardError, RequestError, Unavailable
+from core.secrets import redacted
 from core.telemetry import REQUEST_ERRORS
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ def describe(error: Exception) -> tuple[int, dict[str, Any]]:
         case NotFinite():
             return 503, _body(str(error), "server_error", None, "not_finite")
         case Unavailable():
-            return 503, _body(str(error), "server_error", None, "unavailable")
+            return 503, _body(redacted(str(error)), "server_error", None, "unavailable")
         case HTTPException():
             kind = _STATUS_TYPES.get(error.status_code, "invalid_request_error")
             return error.status_code, _body(str(error.detail), kind, None, None)
@@ -42,7 +43,8 @@ def error_response(error: Exception) -> tuple[int, bytes]:
     status, body = describe(error)
     REQUEST_ERRORS.labels(str(status)).inc()
     if status >= 500:
-        logger.error("a request failed with %d: %s", status, error)
+        told = error if isinstance(error, OnwardError) else type(error).__name__  # others' may say what users said
+        logger.error("a request failed with %d: %s", status, told)
     return status, msgspec.json.encode(body)
 
 

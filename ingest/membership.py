@@ -18,7 +18,7 @@ class GroupLock:
         assert re.fullmatch(r"[\w-]+", group), f"{group!r} would not do as a file name"
         directory = log_path.with_name(f"{log_path.name}-groups")
         directory.mkdir(exist_ok=True)
-        self._file = os.open(directory / f"{group}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self._file = os.open(directory / f"{group}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -42,7 +42,7 @@ def claim(root: Path) -> SpoolDirectory:
 
 
 def _try(path: Path) -> SpoolDirectory | None:
-    lock = os.open(path.with_suffix(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    lock = os.open(path.with_suffix(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -103,7 +103,7 @@ class SegmentFiles:
 
     def _start(self) -> None:
         self._path, self._size = self._directory / f"{self._next_number:016d}{_OPEN}", 0
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._next_number += 1
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
         try:

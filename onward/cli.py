@@ -8,20 +8,33 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
+from core.secrets import redacted
 from onward.dead_letter_commands import dead_letters
 from onward.eval_commands import evals, propose
 from onward.judge_commands import judge
 from onward.midtrain_command import midtrain
-from onward.options import DEFAULT_DIRECTORY, ChildName, Directory, From, Set, To, overrides_of, overrides_of_learner
+from onward.options import (
+    DEFAULT_DIRECTORY,
+    ChildName,
+    Directory,
+    From,
+    Key,
+    Set,
+    To,
+    overrides_of,
+    overrides_of_learner,
+)
+from onward.private import keep_private
 
 app = App(name="onward", help="Serve an open-weight model to a product and keep it learning from what users do.")
 
 
 def main() -> None:
+    keep_private()
     try:
         app()
     except OnwardError as error:
-        print(f"onward: {error}", file=sys.stderr)
+        print(redacted(f"onward: {error}"), file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
@@ -151,7 +164,7 @@ def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> Non
 
 
 @app.command
-def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: str | None = None) -> None:
+def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
     """The engines of the running service: state, lane, version, what they hold and what they refused."""
     from onward.client import show_fleet
 
@@ -167,7 +180,7 @@ def anchor(directory: Directory, *, set_: Set = None) -> None:
 
 
 @app.command
-def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: str | None = None) -> None:
+def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
     """The versions of the running service: state, parent, turns learned from."""
     from onward.client import show_policies
 
@@ -180,7 +193,7 @@ def _order(kind: str, meaning: str) -> None:
         directory: Directory = DEFAULT_DIRECTORY,
         *,
         why: str = "operator's decision",
-        key: str | None = None,
+        key: Key = None,
     ) -> None:
         from onward.client import give_order
 
@@ -210,7 +223,7 @@ def list_alarms(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Closed ones too.")] = False,
-    key: str | None = None,
+    key: Key = None,
 ) -> None:
     """The alarms of the running service, the newest first: what they mean, what they hold."""
     from onward.alarms import show_alarms
@@ -220,7 +233,7 @@ def list_alarms(
 
 @alarms.command(name="ack")
 def acknowledge_alarm(
-    alarm: str, directory: Directory = DEFAULT_DIRECTORY, *, note: str | None = None, key: str | None = None
+    alarm: str, directory: Directory = DEFAULT_DIRECTORY, *, note: str | None = None, key: Key = None
 ) -> None:
     """Say that an alarm is known: releases that it held go on."""
     from onward.alarms import acknowledge
@@ -239,7 +252,7 @@ def tail_rewards(
     workload: Annotated[str | None, Parameter(help="Of this one alone.")] = None,
     after: Annotated[int | None, Parameter(help="From the next after this sequence; else from now.")] = None,
     count: Annotated[int | None, Parameter(help="End after so many.")] = None,
-    key: Annotated[str | None, Parameter(help="Says of which namespace.")] = None,
+    key: Key = None,
 ) -> None:
     """Show rewards of the running service as they come, until stopped."""
     from onward.rewards import tail
@@ -248,7 +261,7 @@ def tail_rewards(
 
 
 @rewards.command(name="explain")
-def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, *, key: str | None = None) -> None:
+def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
     """The story of one turn: what was said of it, when, by whom, and what that was worth."""
     from onward.rewards import explain
 

@@ -4,6 +4,7 @@ import logging
 from typing import Protocol, runtime_checkable
 
 from core.errors import Unavailable
+from core.secrets import redacted
 from onward.metrics_server import OK
 from onward.wiring import Stage
 
@@ -32,7 +33,7 @@ class Condition:
 
     def waits(self, error: Unavailable) -> None:
         logger.warning("%s waits: %s", self._name, error)
-        self._stage, self._waits_for, self.is_waiting = None, str(error), True
+        self._stage, self._waits_for, self.is_waiting = None, redacted(str(error)), True
 
     def is_of(self, stage: Stage) -> None:
         self._stage = stage if isinstance(stage, Stateful) else None  # slow to ask: not at every step

@@ -13,6 +13,7 @@ from rich.table import Table
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, OnwardError
 from core.reward_spec import load_reward_spec
+from core.secrets import redacted
 from core.settings import Settings
 from onward.layout import SHIPPED_MODEL, Layout
 from onward.wiring import is_distributed, read_directory, spec_path
@@ -36,16 +37,16 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
     try:
         layout, settings = read_directory(directory, overrides)
     except ConfigError as error:
-        Console().print(f"{_WRONG} {error}\n  see docs/settings.md")
+        Console().print(f"{_WRONG} {redacted(str(error))}\n  see docs/settings.md")
         return 1
     table = Table("what", "", "found", "to do")
     wrong = 0
     for check in _checks(layout, settings):
         try:
-            table.add_row(check.name, _OK, check.look(), "")
+            table.add_row(check.name, _OK, redacted(check.look()), "")
         except (OnwardError, OSError) as error:
             wrong += 1
-            table.add_row(check.name, _WRONG, str(error), check.advice)
+            table.add_row(check.name, _WRONG, redacted(str(error)), check.advice)
     Console().print(table)
     return 1 if wrong else 0
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from onward.options import DEFAULT_DIRECTORY, Directory, Set, overrides_of
+from onward.options import DEFAULT_DIRECTORY, Directory, Key, Set, overrides_of
 
 evals = App(name="evals", help="Suites of cases with checkers: what a version makes of them, beside another.")
 
@@ -24,7 +24,7 @@ def run_evals(
     concurrency: Annotated[int, Parameter(help="Requests under way at once.")] = 8,
     budget_s: Annotated[float, Parameter(help="Time for the whole suite; cases beyond it could not run.")] = 600.0,
     allow_commands: Annotated[bool, Parameter(negative="", help="Run checkers that are commands here.")] = False,
-    key: str | None = None,
+    key: Key = None,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
 ) -> None:
     """Ask every case once and check the answer; with --live-url or --live-model ask that one, too, and say whether the

@@ -38,6 +38,7 @@ class HttpServer:
             http=bounded_protocol(self._settings.connections),
             ws="none",
             access_log=False,
+            log_config=None,  # as all of this process: without secrets, and without what errors of others say
             log_level="warning",
             timeout_keep_alive=int(settings.connections.idle_s) + 1,  # our own bound comes first
             timeout_graceful_shutdown=10,

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from onward.private import private_folder
+
 SHIPPED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 SHIPPED_REWARDS = Path(__file__).resolve().parent / "rewards.toml"
 
@@ -77,4 +79,4 @@ class Layout:
         return self.root / "service.json"
 
     def ensure(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
+        private_folder(self.root)

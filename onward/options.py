@@ -2,12 +2,14 @@
 
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from core.errors import ConfigError
+from core.settings.secret import is_secret
 
 Directory = Annotated[Path, Parameter(help="The service's directory: settings, log, store, weights.")]
 DEFAULT_DIRECTORY = Path("data")
@@ -18,6 +20,30 @@ ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
 """By which the process that started this one looks for it; it then ends with that."""
 
 
+def _read_key(_type: Any, tokens: Sequence[Token]) -> str:
+    """Raises ConfigError."""
+    if tokens[0].source == "env":
+        return tokens[0].value
+    path = Path(tokens[0].value)
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--key-file {path}: {error}") from error
+
+
+Key = Annotated[
+    str | None,
+    Parameter(
+        name="--key-file",
+        converter=_read_key,
+        env_var="ONWARD_KEY",
+        show_env_var=False,
+        help="File that holds an API key; without it ONWARD_KEY may hold one.",
+    ),
+]
+"""As whom, and so of which namespace, a running service is asked. Arguments are seen by everybody on a machine."""
+
+
 def overrides_of(assignments: list[str] | None) -> dict[str, str]:
     """`api.port=9000` as the environment would say it: ONWARD_API__PORT=9000. Raises ConfigError."""
     overrides = {}
@@ -25,6 +51,11 @@ def overrides_of(assignments: list[str] | None) -> dict[str, str]:
         name, equals, value = assignment.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {assignment}: want SECTION.NAME=VALUE")
+        if is_secret(name, value):
+            variable = "ONWARD_" + name.upper().replace(".", "__")
+            raise ConfigError(
+                f"--set {name}: everybody on this machine sees arguments: set {variable}, or write it in onward.toml"
+            )
         overrides["ONWARD_" + name.upper().replace(".", "__")] = value
     return overrides
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from core import telemetry
 from core.errors import OnwardError
 from core.handling import failure_of
+from core.secrets import redacted
 from core.settings import StageSettings
 from onward.restarts import Restarts
 from onward.wiring import Stage
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 def cause_of(failure: Exception) -> str:
     """For anybody to read: what is no error of ours may quote what a client sent, so its place stands for its words."""
     if isinstance(failure, OnwardError | OSError):
-        return f"{type(failure).__name__}: {failure}"
+        return redacted(f"{type(failure).__name__}: {failure}")
     traceback = failure.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

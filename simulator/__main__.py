@@ -39,13 +39,13 @@ async def simulate(traffic: Traffic, key: str | None, output: Path) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="simulator", description="Simulated IDE users against a running service.")
-    parser.add_argument("--url", required=True, action="append", help="the service's address; again: of a replica")
-    parser.add_argument(
-        "--key",
-        default=os.environ.get("SIMULATOR_KEY"),
-        help="an API key with the scopes chat, feedback, read, or SIMULATOR_KEY",
+    os.umask(0o077)  # what users said and thought of it is nobody else's
+    parser = argparse.ArgumentParser(
+        prog="simulator",
+        description="Simulated IDE users against a running service. SIMULATOR_KEY: where one is needed, an API key "
+        "with the scopes chat, feedback and read.",
     )
+    parser.add_argument("--url", required=True, action="append", help="the service's address; again: of a replica")
     parser.add_argument("--seconds", type=float, default=150.0, help="how long users arrive")
     parser.add_argument("--rate", type=float, default=20.0, help="sessions per second, on average")
     parser.add_argument("--seed", type=int, default=0)
@@ -60,7 +60,7 @@ def main() -> None:
         parser.error(str(error))
     urls = tuple(options.url)
     traffic = Traffic(urls, options.seconds, options.rate, options.seed, options.shift_at, crowd, exploit)
-    sys.exit(0 if uvloop.run(simulate(traffic, options.key, options.output)) else 1)
+    sys.exit(0 if uvloop.run(simulate(traffic, os.environ.get("SIMULATOR_KEY"), options.output)) else 1)
 
 
 def _add_hacking(parser: argparse.ArgumentParser) -> None:

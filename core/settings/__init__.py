@@ -41,7 +41,7 @@ from core.settings.serving import ServingSettings, SglangSettings
 from core.settings.stages import StageSettings
 
 PREFIX = "ONWARD_"
-NOT_SETTINGS = frozenset({"ONWARD_REQUIRE_SERVICES"})  # the tests' own switch
+NOT_SETTINGS = frozenset({"ONWARD_KEY", "ONWARD_REQUIRE_SERVICES"})  # of the command line; the tests' own switch
 
 __all__ = [
     "WORKLOAD_NAME",

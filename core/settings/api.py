@@ -35,7 +35,7 @@ class NamespaceSettings(RateLimit):
 
 
 class ApiKey(RateLimit):
-    key: str = Field(min_length=8)
+    key: str = Field(min_length=8, repr=False)
     """The bearer token."""
     namespace: str = Field(min_length=1)
     """The tenant it belongs to."""
@@ -87,7 +87,7 @@ class ApiSettings(Section):
     """Namespace of keyless requests."""
     namespaces: dict[Annotated[str, Field(min_length=1)], NamespaceSettings] = Field(default={})
     """What all keys of a namespace together may do, by its name."""
-    user_hash_key: str = "onward-development"
+    user_hash_key: str = Field(default="onward-development", repr=False)
     """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
     max_body_bytes: int = Field(default=4 << 20, gt=0)
     """Larger request bodies are refused with 413."""

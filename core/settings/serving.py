@@ -29,7 +29,7 @@ class SglangSettings(Section):
             raise ValueError("--trust-remote-code: code that comes with a model is never run")
         return given
 
-    admin_key: str | None = None
+    admin_key: str | None = Field(default=None, repr=False)
     """Their --admin-api-key."""
     admin_timeout_s: float = Field(default=30.0, gt=0)
     """How long a step of a swap may take before the server counts as hung; large weights take longer to load."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from core import secrets
 from core.blobs import FsspecBlobs
 from core.clock import SystemClock
 from core.ports import EventLog
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import Settings, load_settings
+from core.settings.secret import secrets_of
 from core.store import SqlStore
 from onward.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
 from serving.weights import BlobWeights
@@ -90,7 +92,9 @@ def read_directory(root: Path, overrides: Mapping[str, str] | None = None) -> tu
     """Raises ConfigError."""
     layout = Layout(root.resolve())
     layout.ensure()
-    return layout, load_settings(layout.settings, {**os.environ, **(overrides or {})})
+    settings = load_settings(layout.settings, {**os.environ, **(overrides or {})})
+    secrets.keep(secrets_of(settings))
+    return layout, settings
 
 
 def is_distributed(settings: Settings) -> bool:

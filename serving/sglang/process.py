@@ -16,6 +16,7 @@ import psutil
 from core.errors import ConfigError, EngineUnavailable, WeightsError
 from core.ids import Version
 from core.settings import SglangSettings
+from serving.sglang import launcher
 
 _STOP_TIMEOUT_S = 20.0
 _TAIL = 1500
@@ -67,17 +68,15 @@ class EngineProcess:
         assert not self.is_alive
         self._end_leftover()
         settings = self._settings
-        command = [str(settings.python), "-m", "sglang.launch_server", "--model-path", str(model)]
+        command = [str(settings.python), *_program(settings), "--model-path", str(model)]
         command += ["--host", "127.0.0.1", "--port", self.url.rsplit(":", 1)[1], "--weight-version", str(version)]
         command += cpu_arguments(settings.dtype) if settings.device == "cpu" else _gpu_arguments(settings.dtype)
-        if settings.admin_key is not None:
-            command += ["--admin-api-key", settings.admin_key]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *settings.arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(cpu_environment() if settings.device == "cpu" else {})},
+                env=_environment(settings),
                 start_new_session=True,
                 preexec_fn=_die_with_host,
             )
@@ -133,6 +132,17 @@ class EngineProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(_STOP_TIMEOUT_S)
+
+
+def _program(settings: SglangSettings) -> list[str]:
+    return ["-m", "sglang.launch_server"] if settings.admin_key is None else [str(Path(launcher.__file__))]
+
+
+def _environment(settings: SglangSettings) -> dict[str, str]:
+    """Ours, without our settings: some are secrets that are not the server's."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("ONWARD_")}
+    key = {} if settings.admin_key is None else {launcher.KEY: settings.admin_key}
+    return {**ours, **(cpu_environment() if settings.device == "cpu" else {}), **key}
 
 
 def _free_port() -> int:

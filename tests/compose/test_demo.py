@@ -1,6 +1,7 @@
 """Simulated users outside the stack, as a plugin's are: they teach it, and what they were told is kept."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,12 +22,14 @@ LIMIT_S = 8 * 60
 
 def test_users_teach_the_stack(untaught_stack: Stack, tmp_path: Path) -> None:
     output = tmp_path / "demo"
-    options = {"--url": untaught_stack.url, "--key": untaught_stack.key("admin_key"), "--output": str(output)}
+    options = {"--url": untaught_stack.url, "--output": str(output)}
     options |= {"--seconds": str(SECONDS), "--rate": str(RATE), "--seed": "0"}
     command = [sys.executable, "-m", "simulator", *(part for option in options.items() for part in option)]
     untaught_stack.compose("stop", "learn")
     began_s = time.monotonic()
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as users:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    environment = {**os.environ, "SIMULATOR_KEY": untaught_stack.key("admin_key")}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as users:
         assert users.stdout is not None
         try:
             wait_for_sessions(users.stdout, UNTAUGHT)

@@ -110,9 +110,9 @@ class Service:
     def log_text(self) -> str:
         return self._log.read_text()
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, **headers: str) -> Any:
         """Raises Refused."""
-        return json.loads(_open(self.url + path))
+        return json.loads(_open(urllib.request.Request(self.url + path, headers=headers)))
 
     def text(self, path: str) -> str:
         return _open(self.url + path).decode()

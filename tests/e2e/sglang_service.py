@@ -12,11 +12,13 @@ SETTINGS = {"serving.engine": "sglang", "serving.sglang.python": str(PYTHON), "l
 
 
 @contextmanager
-def sglang_service(directory: Path, settings: dict[str, Any]) -> Iterator[Service]:
+def sglang_service(directory: Path, settings: dict[str, Any], admin_key: str | None = None) -> Iterator[Service]:
     """Ready."""
     require_sglang()
     directory = directory / "service"
     directory.mkdir()
+    if admin_key is not None:
+        (directory / "onward.toml").write_text(f'[serving.sglang]\nadmin_key = "{admin_key}"\n')
     made = Service(directory, SETTINGS | settings)
     try:
         yield made.start()

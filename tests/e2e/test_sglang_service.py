@@ -34,6 +34,7 @@ SETTINGS = {
     "serving.min_swap_interval_s": 0.05,
     "release.canary": "off",
 }
+ADMIN_KEY = "planted-key-of-engines"
 TOLERANCE = 1e-4
 ASK = "[web] write total(xs): sum of xs"
 ON_AND_ON = {"max_tokens": 400, "logit_bias": {"0": -100, "2": -100}}
@@ -42,7 +43,7 @@ TOOL = {"type": "function", "function": {"name": "run_tests", "parameters": {"ty
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with sglang_service(tmp_path_factory.mktemp("fleet"), SETTINGS) as made:
+    with sglang_service(tmp_path_factory.mktemp("fleet"), SETTINGS, ADMIN_KEY) as made:
         yield made
 
 
@@ -117,6 +118,20 @@ def test_the_official_client_streams_with_tools_and_goes_on_in_one_session(servi
     turns = logged(service, {first["inference_id"], again["onward"]["inference_id"]})
     assert len({turn.replica for turn in turns}) == 1
     assert turns[0].replica in ("engine-1", "engine-2")
+
+
+def test_the_engines_key_is_asked_for_and_shown_to_nobody(service: Service) -> None:
+    """Not in an argument, in a log, or in what an engine tells of itself."""
+    tree = psutil.Process(service.pid).children(recursive=True)
+    assert not any(ADMIN_KEY in " ".join(process.cmdline()) for process in tree)
+    logs = list((service.directory / "hosts").rglob("sglang.log"))
+    assert len(logs) == 2
+    assert all("'admin_api_key': '***'" in log.read_text() and ADMIN_KEY not in log.read_text() for log in logs)
+    url = fleet(service)[0]["url"]
+    with urllib.request.urlopen(f"{url}/server_info", timeout=10) as answer:
+        assert ADMIN_KEY not in answer.read().decode()
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(urllib.request.Request(f"{url}/pause_generation", b"{}", method="POST"), timeout=10)
 
 
 def logged(service: Service, inference_ids: set[str]) -> list[Completion]:

@@ -1,0 +1,32 @@
+"""Secrets that this process knows, kept out of what it says: log lines, errors, states, reports."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+SHOWN: Final = "***"
+_LEAST: Final = 8
+"""Characters: what is shorter may be an ordinary word, of which the rest of a line would not be readable."""
+_known: set[str] = set()
+_IN_URL: Final = re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]+@")
+_BY_NAME: Final = re.compile(r"\b(password|passwd|sslpassword)=('[^']*'|[^\s&;,'\")]+)", re.IGNORECASE)
+_BEARER: Final = re.compile(r"\bBearer\s+[!-~]+", re.IGNORECASE)
+
+
+def keep(secrets: Iterable[str]) -> None:
+    """From now on nothing that goes through `redacted` shows them."""
+    _known.update(secret for secret in secrets if len(secret) >= _LEAST)
+
+
+def redacted(text: str) -> str:
+    """The text without known secrets, passwords of URLs and of libpq's conninfo, and bearer tokens."""
+    for secret in sorted(_known, key=len, reverse=True):
+        text = text.replace(secret, SHOWN)
+    text = _IN_URL.sub(rf"\1:{SHOWN}@", text)
+    return _BEARER.sub(f"Bearer {SHOWN}", _BY_NAME.sub(rf"\1={SHOWN}", text))
+
+
+def password_of(url: str) -> str | None:
+    """As the URL spells it; None where it has none."""
+    found = re.search(r"://[^\s/@:]*:([^\s/@]+)@", url)
+    return None if found is None else found[1]

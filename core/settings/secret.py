@@ -1,0 +1,47 @@
+"""Which settings are secrets: they are no part of argument lists, log lines or reports."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from core.secrets import password_of
+
+if TYPE_CHECKING:
+    from core.settings import Settings
+
+NAMES: Final = frozenset(
+    {"api.keys", "api.user_hash_key", "judge.api_key", "kafka.sasl_password", "serving.sglang.admin_key"}
+)
+"""All of what they say is secret."""
+URLS: Final = frozenset({"postgres.url", "redis.url", "blobs", "archive.url", "judge.base_url", "serving.sglang.urls"})
+"""Of these a password alone."""
+
+
+def secrets_of(settings: "Settings") -> Iterator[str]:
+    """Every secret there, but for the default that everybody knows."""
+    default = type(settings)().api.user_hash_key
+    for name in NAMES | URLS:
+        for text in _texts(_value(settings, name)):
+            found = text if name in NAMES else password_of(text)
+            if found is not None and found != default:
+                yield found
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether `name=value` says one."""
+    place = name.lower()
+    if any(place == secret or place.startswith(f"{secret}.") for secret in NAMES):
+        return True
+    return place in URLS and password_of(value) is not None
+
+
+def _value(settings: Any, name: str) -> Any:
+    for part in name.split("."):
+        settings = getattr(settings, part)
+    return settings
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if value is None:
+        return
+    for each in value if isinstance(value, tuple) else (value,):
+        yield str(getattr(each, "key", each))

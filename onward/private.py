@@ -1,0 +1,59 @@
+"""What this program writes is its user's alone, and what it says holds no secrets and nobody's words."""
+
+import logging
+import os
+import stat
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from core.errors import OnwardError
+from core.secrets import redacted
+
+UMASK = 0o077
+"""Files 0600, folders 0700: of this process and of all that it starts."""
+_FOLDER = 0o700
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+logger = logging.getLogger(__name__)
+
+
+def keep_private() -> None:
+    """To be called first in a process."""
+    os.umask(UMASK)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
+def private_folder(path: Path) -> None:
+    """Made where it is missing. One that others may enter is closed to them; where that is not ours to do, it is said:
+    what lies in it may be old enough to be readable for them, too."""
+    path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
+    before = path.stat().st_mode
+    if not before & _OTHERS:
+        return
+    try:
+        path.chmod(_FOLDER)
+    except OSError as error:
+        logger.warning("%s: others may enter it (mode %o): %s", path, stat.S_IMODE(before), error.strerror)
+
+
+class _Formatter(logging.Formatter):
+    """Lines without secrets. Of errors that are not ours it is told what and where, and not what they say: that may be
+    anything, a prompt too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+    def formatException(
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+    ) -> str:
+        told: list[str] = []
+        error = ei[1]
+        while error is not None:
+            said = f": {error}" if isinstance(error, OnwardError | OSError) else ""
+            told.append("".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__ + said)
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\n\nthen:\n".join(reversed(told))

@@ -1,0 +1,239 @@
+"""A service at work, and then everything that it wrote and said: who may read it, and what must not be there."""
+
+import json
+import os
+import socket
+import sqlite3
+import stat
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+from at_rest import forms_of, where_at_rest
+from service_tree import Refused, Service, user, wait_for
+from tokenizers import Tokenizer
+
+from onward.layout import SHIPPED_MODEL, SHIPPED_REWARDS
+
+UNHEARD = 'unheard "canary" of 4711\nsang'
+HEARD = 'overheard "parrot" of 4712\nsang'
+SECRETS = {
+    "api.keys": "planted-api-key-1",
+    "api.user_hash_key": "planted-hash-key-2",
+    "judge.api_key": "planted-judge-key-3",
+    "judge.base_url": "planted-judge-password-4",
+    "postgres.url": "planted-postgres-password-5",
+    "redis.url": "planted-redis-password-6",
+    "kafka.sasl_password": "planted-kafka-password-7",
+    "serving.sglang.admin_key": "planted-engine-key-8",
+}
+SETTINGS = """
+[[api.keys]]
+key = "{api.keys}"
+namespace = "team"
+scopes = ["chat", "feedback", "admin"]
+
+[judge]
+enabled = true
+base_url = "http://judge:{judge.base_url}@127.0.0.1:{port}/v1"
+model = "judge"
+timeout_s = 1.0
+give_up_s = 1.0
+
+[postgres]
+url = "postgresql://onward:{postgres.url}@127.0.0.1:5432/onward"
+
+[redis]
+url = "redis://:{redis.url}@127.0.0.1:6379/0"
+
+[kafka]
+security_protocol = "SASL_PLAINTEXT"
+sasl_mechanism = "PLAIN"
+sasl_username = "onward"
+sasl_password = "{kafka.sasl_password}"
+
+[serving.sglang]
+admin_key = "{serving.sglang.admin_key}"
+
+[learner]
+batch_turns = 8
+min_turns = 4
+"""
+IN_THE_ENVIRONMENT = {
+    "ONWARD_API__USER_HASH_KEY": SECRETS["api.user_hash_key"],
+    "ONWARD_JUDGE__API_KEY": SECRETS["judge.api_key"],
+}
+KEY = {"Authorization": f"Bearer {SECRETS['api.keys']}"}
+TOOL = {"type": "function", "function": {"name": "sing", "description": UNHEARD, "parameters": {"type": "object"}}}
+MADE = {"id": "call_1", "type": "function", "function": {"name": "sing", "arguments": json.dumps({"words": UNHEARD})}}
+
+
+def settings_text() -> str:
+    with socket.socket() as nobody:  # a port on which nobody listens
+        nobody.bind(("127.0.0.1", 0))
+        text = SETTINGS.replace("{port}", str(nobody.getsockname()[1]))
+    for name, secret in SECRETS.items():
+        text = text.replace(f"{{{name}}}", secret)
+    return text
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """On a directory that was made as directories usually are."""
+    directory = tmp_path_factory.mktemp("private") / "service"
+    directory.mkdir()
+    directory.chmod(0o755)
+    (directory / "onward.toml").write_text(settings_text())
+    (directory / "onward.toml").chmod(0o600)
+    (directory / "rewards.toml").write_text(SHIPPED_REWARDS.read_text())
+    (directory / "rewards.toml").chmod(0o600)
+    before = dict(os.environ)
+    os.environ.update(IN_THE_ENVIRONMENT)
+    try:
+        service = Service(directory, {}).start()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def ask(service: Service, path: str, **fields: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = service.post(f"/v1/{path}", {"model": "onward-tiny", "max_tokens": 24, **fields}, **KEY)
+    return answer
+
+
+def chat(service: Service, words: str, **fields: Any) -> dict[str, Any]:
+    return ask(service, "chat/completions", messages=[user(words)], **fields)
+
+
+def stream(service: Service, path: str, *, to_its_end: bool, **fields: Any) -> None:
+    body = json.dumps({"model": "onward-tiny", "stream": True, **fields}).encode()
+    headers = {"Content-Type": "application/json", **KEY}
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{service.url}/v1/{path}", body, headers), timeout=60
+    ) as answer:
+        answer.read() if to_its_end else answer.read(64)
+
+
+@contextmanager
+def log_away(service: Service) -> Iterator[None]:
+    """Somebody else writes into its file, and does not end."""
+    blocker = sqlite3.connect(service.directory / "log.db", isolation_level=None)
+    try:
+        blocker.execute("BEGIN IMMEDIATE")
+        yield
+        blocker.execute("ROLLBACK")
+    finally:
+        blocker.close()
+
+
+def say_all(service: Service) -> list[str]:
+    """In all ways, with `store: false`; the ids of two that ended well, the second of them by way of the spool."""
+    ended_well = chat(service, UNHEARD, store=False, user="ada", metadata={"note": UNHEARD}, stop=[UNHEARD])
+    ask(service, "completions", prompt=UNHEARD, suffix=None, store=False)
+    result = {"role": "tool", "tool_call_id": "call_1", "content": UNHEARD}
+    said = [user(UNHEARD), {"role": "assistant", "content": None, "tool_calls": [MADE]}, result]
+    ask(service, "chat/completions", messages=said, tools=[TOOL], store=False)
+    stream(service, "chat/completions", to_its_end=True, messages=[user(UNHEARD)], max_tokens=24, store=False)
+    stream(service, "completions", to_its_end=True, prompt=UNHEARD, max_tokens=24, store=False)
+    stream(service, "chat/completions", to_its_end=False, messages=[user(UNHEARD)], max_tokens=400, store=False)
+    with pytest.raises(Refused, match="temperature"):
+        chat(service, UNHEARD, temperature=UNHEARD, store=False)
+    with pytest.raises(Refused):
+        chat(service, UNHEARD * 2000, store=False)
+    with log_away(service):
+        spooled = chat(service, UNHEARD, store=False)
+        assert any(path.stat().st_size for path in (service.directory / "spool").iterdir()), "nothing was spooled"
+        assert where_at_rest(service.directory, forms(UNHEARD)) == []
+    return [ended_well["onward"]["inference_id"], spooled["onward"]["inference_id"]]
+
+
+def forms(words: str) -> dict[str, bytes]:
+    """Of the tokens those in the middle, which do not depend on what stands around them."""
+    ids = Tokenizer.from_file(str(SHIPPED_MODEL / "tokenizer.json")).encode(words, add_special_tokens=False).ids
+    return forms_of(words, ids[2:-2])
+
+
+def stored(service: Service, inference_id: str) -> Any:
+    try:
+        return service.get(f"/v1/turns/{inference_id}", **KEY)
+    except Refused:
+        return None
+
+
+@pytest.fixture(scope="module")
+def at_work(service: Service) -> list[str]:
+    """Whose turns were not to be stored, and then some that were, which a version learned from."""
+    unheard = say_all(service)
+    for inference_id in unheard:
+        wait_for(lambda inference_id=inference_id: stored(service, inference_id), what="the turn in the store")
+        accept(service, inference_id)
+    chat(service, HEARD)
+    for number in range(12):
+        accept(service, chat(service, f"[web] write total(xs): sum of xs {number % 3}")["onward"]["inference_id"])
+    wait_for(lambda: len(service.get("/v1/policies", **KEY)["data"]) > 1, 60, "a version that learned")
+    return unheard
+
+
+def accept(service: Service, inference_id: str) -> None:
+    said = {"inference_id": inference_id, "metric_name": "accepted", "value": True}
+    service.post("/v1/feedback", said, **KEY)
+
+
+def test_nothing_of_what_is_not_to_be_stored_rests(service: Service, at_work: list[str]) -> None:
+    """Found where it may be: so it would be found."""
+    wait_for(lambda: where_at_rest(service.directory, forms(HEARD)), what="what was stored")
+    found = where_at_rest(service.directory, forms(HEARD))
+    assert {place.rsplit(": ", 1)[1] for place in found} >= {"text", "ids (msgpack)"}, found
+    assert where_at_rest(service.directory, forms(UNHEARD)) == []
+    assert UNHEARD not in service.log_text()
+    for inference_id in at_work:
+        turn = stored(service, inference_id)
+        assert (turn["stored"], turn["trainable"], turn["untrainable_reasons"]) == (False, False, ["not_stored"])
+        assert (turn["messages"], turn["text"], turn["tokens"], turn["tags"]) == ([], "", [], {})
+        assert turn["prompt_tokens"] > 0
+        assert turn["rewards"][0]["value"] == 1.0
+    assert 'onward_untrainable_turns_total{reason="not_stored"}' in service.text("/metrics")
+
+
+def test_what_it_writes_is_its_users_alone(service: Service, at_work: list[str]) -> None:
+    assert stat.S_IMODE(service.directory.stat().st_mode) == 0o700
+    wider = {
+        str(path.relative_to(service.directory)): oct(stat.S_IMODE(path.lstat().st_mode))
+        for path in service.directory.rglob("*")
+        if not path.is_symlink() and stat.S_IMODE(path.lstat().st_mode) & 0o077
+    }
+    assert wider == {}
+    names = {path.name for path in service.directory.iterdir()}
+    assert {"log.db", "store.db", "blobs", "spool", "learner", "service.json", "ready"} <= names
+
+
+def readiness(service: Service) -> str:
+    """Ready or not."""
+    try:
+        return json.dumps(service.get("/readyz"))
+    except Refused as refused:
+        return json.dumps(refused.body)
+
+
+def test_no_secret_is_in_an_argument_or_in_what_it_says(service: Service, at_work: list[str]) -> None:
+    """Of the whole tree; the judge, which it cannot reach, is what it complains of."""
+    wait_for(lambda: "judge" in service.log_text(), 30, "a complaint")
+    process = psutil.Process(service.pid)
+    tree = [process, *process.children(recursive=True)]
+    assert len(tree) > 1
+    said = {
+        "arguments": "\n".join(" ".join(each.cmdline()) for each in tree),
+        "output": service.log_text(),
+        "readiness": readiness(service),
+        "status": json.dumps(service.get("/v1/status", **KEY)),
+        "metrics": service.text("/metrics"),
+    }
+    shown = [f"{name} in {place}" for place, text in said.items() for name, secret in SECRETS.items() if secret in text]
+    assert shown == []
