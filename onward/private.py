@@ -4,6 +4,7 @@ import logging
 import os
 import stat
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,22 @@ def keep_private() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    sys.excepthook = _end_of_process
+    threading.excepthook = _end_of_thread
+
+
+def _end_of_process(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        logger.critical("an unexpected error ended the process", exc_info=(kind, error, trace))
+
+
+def _end_of_thread(ended: threading.ExceptHookArgs) -> None:
+    if ended.exc_value is not None and ended.exc_type is not SystemExit:
+        name = "?" if ended.thread is None else ended.thread.name
+        told = (ended.exc_type, ended.exc_value, ended.exc_traceback)
+        logger.critical("an unexpected error ended thread %s", name, exc_info=told)
 
 
 def private_folder(path: Path) -> None:

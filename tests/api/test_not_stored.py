@@ -7,9 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from api_harness import MODEL, Service, wait_for
+import redis
+from api_harness import MODEL, Service, serve_replicas, wait_for
 from at_rest import forms_of, where_at_rest
 from byte_renderer import END, call_ids, ids
+from own_redis import own_redis
 from scripted_policy import Script, says
 
 from core import telemetry
@@ -189,3 +191,27 @@ def test_the_engine_is_told_to_remember_nothing(service: Service) -> None:
     chat(service, store=False)
     service.chat("hello")
     assert [request.remember for request in service.policy.requests] == [False, True]
+
+
+@pytest.mark.parametrize(("fields", "rests"), [({"store": False}, False), ({}, True)], ids=["not stored", "stored"])
+def test_nothing_of_it_goes_to_redis(tmp_path: Path, fields: Said, rests: bool) -> None:
+    with (
+        own_redis(tmp_path / "redis") as server,
+        serve_replicas(tmp_path / "service", 1, live_states=server.live_states(1)) as (made,),
+    ):
+        say_all(made, **fields)
+        settled(made)
+        with redis.Redis.from_url(server.url) as client:
+            said = b"".join(key + _value(client, key) for key in client.scan_iter())
+    assert said
+    assert any(form in said for form in FORMS.values()) is rests
+
+
+def _value(client: redis.Redis, key: bytes) -> bytes:
+    match client.type(key):
+        case b"string":
+            return bytes(client.get(key) or b"")  # type: ignore[arg-type]
+        case b"hash":
+            return b"".join(name + value for name, value in client.hgetall(key).items())  # type: ignore[union-attr]
+        case other:
+            pytest.fail(f"{key!r} is a {other!r}: to be looked into, too")

@@ -5,6 +5,8 @@ import logging
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,19 @@ def test_of_errors_that_are_not_ours_the_log_tells_what_and_where() -> None:
     assert "StoreUnavailable: the store does not answer" in told
     assert "KeyError" in told
     assert "the user's words" not in told
+
+
+def test_nor_do_a_thread_and_a_process_that_an_error_ends() -> None:
+    program = (
+        "import threading; from onward.private import keep_private; keep_private()\n"
+        "def fail(): raise ValueError('the words of ' + 'a user')\n"
+        "thread = threading.Thread(target=fail, name='scorer'); thread.start(); thread.join(); fail()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "ended thread scorer" in ended.stderr
+    assert ended.stderr.count("ValueError") == 2
+    assert "the words of a user" not in ended.stderr
 
 
 @pytest.mark.parametrize(
