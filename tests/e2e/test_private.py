@@ -59,8 +59,8 @@ sasl_password = "{kafka.sasl_password}"
 admin_key = "{serving.sglang.admin_key}"
 
 [learner]
-batch_turns = 8
-min_turns = 4
+batch_turns = 4
+min_turns = 2
 """
 IN_THE_ENVIRONMENT = {
     "ONWARD_API__USER_HASH_KEY": SECRETS["api.user_hash_key"],
@@ -100,7 +100,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     try:
         yield service
     finally:
-        service.stop()
+        service.kill()
 
 
 def ask(service: Service, path: str, **fields: Any) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def at_work(service: Service) -> list[str]:
         wait_for(lambda inference_id=inference_id: stored(service, inference_id), what="the turn in the store")
         accept(service, inference_id)
     chat(service, HEARD)
-    for number in range(12):
+    for number in range(6):
         accept(service, chat(service, f"[web] write total(xs): sum of xs {number % 3}")["onward"]["inference_id"])
     wait_for(lambda: len(service.get("/v1/policies", **KEY)["data"]) > 1, 60, "a version that learned")
     return unheard

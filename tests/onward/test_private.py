@@ -19,6 +19,7 @@ from core.secrets import redacted
 from core.settings import Settings, load_settings
 from core.settings.secret import NAMES, URLS, secrets_of
 from onward.cli import app
+from onward.doctor import examine
 from onward.options import overrides_of
 from onward.private import _Formatter, private_folder
 
@@ -62,6 +63,20 @@ def test_a_folder_that_is_not_ours_to_narrow_is_named(
 def test_secrets_are_kept_out(said: str, shown: str) -> None:
     secrets.keep(["planted-secret", "planted-secret-longer", "short"])
     assert redacted(said) == shown
+
+
+def test_the_doctor_shows_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    environment = {
+        "ONWARD_BLOBS": "nothing://onward:pass-of-blobs@host/blobs",
+        "ONWARD_API__USER_HASH_KEY": "key-of-hash",
+    }
+    assert examine(tmp_path / "service", environment) == 1
+    told = capsys.readouterr().out
+    assert "onward:***@host" in told
+    assert "pass-of-blobs" not in told
 
 
 def logged(error: Exception, line: str = "it failed") -> str:
