@@ -1,16 +1,18 @@
 """How many values a JSON text has, without making any of them: what a body costs goes by these, not by its bytes."""
 
-import re
-
 from core.errors import TooLarge
 
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # matches at each quote, and never goes back: one pass
+Raw = bytes | memoryview
+"""A body as it came: small, or large and in memory of its own."""
+_COUNTED = b'",[{'
+_OTHERS = bytes(byte for byte in range(256) if byte not in _COUNTED)
 
 
 def count_values(raw: bytes) -> int:
     """At least as many as there are; texts that are no JSON get some number, too."""
-    bare = _STRINGS.sub(b"", raw)
-    return 1 + sum(map(bare.count, (b",", b"[", b"{")))
+    bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
+    bare = bare.replace(b'""', b"")  # two quotes with nothing between: what follows is as much in a string as before
+    return 1 + sum(outside.count(b",") + outside.count(b"[") + outside.count(b"{") for outside in bare.split(b'"')[::2])
 
 
 def check_values(raw: bytes, most: int) -> None:

@@ -19,6 +19,7 @@ from api.answers import (
 )
 from api.asgi import Headers
 from api.bodies import ChatBody, chat_decoder
+from api.body_shape import Raw
 from api.context import Context
 from api.decoding import decode_body
 from api.endpoint import Exchange
@@ -50,7 +51,7 @@ class _Asked:
     transcript: Transcript
 
 
-async def plan_chat(context: Context, identity: Identity, headers: Headers, raw: bytes) -> "ChatExchange":
+async def plan_chat(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "ChatExchange":
     """Raises RequestError naming what is wrong with the request."""
     asked = await read_large_apart(context, "chat", raw, lambda: _understand(context, identity, headers, raw))
     body, intake = asked.body, asked.intake
@@ -82,7 +83,7 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
     return ChatExchange(context, plan, body)
 
 
-def _understand(context: Context, identity: Identity, headers: Headers, raw: bytes) -> _Asked:
+def _understand(context: Context, identity: Identity, headers: Headers, raw: Raw) -> _Asked:
     body = decode_body(chat_decoder, raw)
     intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
     check_order(body.messages)

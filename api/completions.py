@@ -5,6 +5,7 @@ import msgspec
 from api.answers import TextChoice, TextCompletion, text_logprobs, usage_of
 from api.asgi import Headers
 from api.bodies import CompletionBody, completion_decoder
+from api.body_shape import Raw
 from api.context import Context
 from api.decoding import decode_body
 from api.endpoint import Exchange
@@ -20,7 +21,7 @@ from core.ids import new_group_id
 _encode = msgspec.json.Encoder().encode
 
 
-async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: bytes) -> "CompletionExchange":
+async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":
     """Raises RequestError naming what is wrong with the request."""
     body = await read_large_apart(context, "completion", raw, lambda: decode_body(completion_decoder, raw))
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")

@@ -4,6 +4,7 @@ from typing import TypeVar
 
 import msgspec
 
+from api.body_shape import Raw
 from core.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -12,7 +13,7 @@ _AT = " - at `$"
 _NAMED = ("Object contains unknown field `", "Object missing required field `")
 
 
-def decode_body(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+def decode_body(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
     """Raises InvalidRequest. NaN and infinities are no JSON; numbers beyond a double's range are refused."""
     try:
         return decoder.decode(raw)

@@ -20,6 +20,7 @@ from api.asgi import (
     send_json,
 )
 from api.bodies import GenerationBody
+from api.body_shape import Raw
 from api.context import Context
 from api.errors import error_response
 from api.identity import Identity
@@ -78,7 +79,7 @@ class Exchange(ABC):
     def usage_event(self) -> bytes: ...
 
 
-Planner = Callable[[Context, Identity, Headers, bytes], Awaitable[Exchange]]
+Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
 
 
 class GenerationEndpoint:

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from core.errors import NotFinite, OnwardError, RequestError, Unavailable
+from core.errors import NotFinite, OnwardError, Overloaded, RequestError, Unavailable
 from core.secrets import redacted
 from core.telemetry import REQUEST_ERRORS
 
@@ -42,7 +42,7 @@ def error_response(error: Exception) -> tuple[int, bytes]:
     """(HTTP status, JSON), counted."""
     status, body = describe(error)
     REQUEST_ERRORS.labels(str(status)).inc()
-    if status >= 500:
+    if status >= 500 and not isinstance(error, Overloaded):  # of which there may be thousands, and they are counted
         told = error if isinstance(error, OnwardError) else type(error).__name__  # others' may say what users said
         logger.error("a request failed with %d: %s", status, told)
     return status, msgspec.json.encode(body)

@@ -1,31 +1,31 @@
 """Request bodies on their way in. Small ones are read as they come; of large ones, only so many bytes at once."""
 
-from collections.abc import Mapping
+import mmap
+from contextlib import suppress
 
 from api.asgi import ClientGone, Headers, Receive
-from core.errors import TooLarge, Unavailable
+from api.body_shape import Raw
+from core.errors import Overloaded, TooLarge
 from core.settings import ApiSettings
 from core.telemetry import BODY_BYTES, REFUSED_BODIES
 
 _MOST_DIGITS = 19  # of a length that anybody has
-_RETRY_AFTER_S = "1"
-
-
-class Busy(Unavailable):
-    """As many large bodies are being read as may be."""
-
-    headers: Mapping[str, str] = {"retry-after": _RETRY_AFTER_S}
 
 
 class Body:
-    """`release` it when it has been read: nothing of `raw` is needed any more."""
+    """`release` it when it has been read: there is no `raw` any more then, whoever still has it.
 
-    __slots__ = ("_bodies", "_held", "raw")
+    A large one lies in memory of its own, which goes back to the system with it: from the heap, where it would be
+    between what lives longer, it would not.
+    """
+
+    __slots__ = ("_bodies", "_held", "_size", "_space", "raw")
 
     def __init__(self, bodies: "Bodies") -> None:
-        self.raw = b""
+        self.raw: Raw = b""
         self._bodies = bodies
-        self._held = 0
+        self._held = self._size = 0
+        self._space: mmap.mmap | None = None
 
     @property
     def is_held(self) -> bool:
@@ -33,12 +33,29 @@ class Body:
         return self._held > 0
 
     def hold(self, size: int) -> None:
-        """Raises Busy."""
+        """Raises Overloaded."""
         self._bodies.take(size)
         self._held = size
+        self._space = mmap.mmap(-1, size)
+
+    def add(self, part: bytes) -> None:
+        """Of a large one."""
+        assert self._space is not None
+        self._size += self._space.write(part)
+
+    def close(self) -> None:
+        """It is whole."""
+        assert self._space is not None
+        self.raw = memoryview(self._space)[: self._size]
 
     def release(self) -> None:
-        self.raw = b""
+        raw, space = self.raw, self._space
+        self.raw, self._space = b"", None
+        if space is not None:
+            with suppress(BufferError):  # of an end amid its writing: then it goes with the last reference
+                if isinstance(raw, memoryview):
+                    raw.release()
+                space.close()
         if self._held:
             held, self._held = self._held, 0
             self._bodies.give(held)
@@ -57,13 +74,13 @@ class Bodies:
         return size > self._large
 
     async def read(self, headers: Headers, receive: Receive) -> Body:
-        """The whole body. Raises TooLarge past the limit, without reading on; Busy, ClientGone."""
+        """The whole body. Raises TooLarge past the limit, without reading on; Overloaded, ClientGone."""
         body = Body(self)
         try:
             declared = self._declared(headers)
             if declared is not None and declared > self._large:
                 body.hold(declared)
-            body.raw = await self._read(receive, body)
+            await self._read(receive, body)
         except BaseException:
             body.release()
             raise
@@ -77,36 +94,42 @@ class Bodies:
             raise self._too_large()
         return int(text)
 
-    async def _read(self, receive: Receive, body: Body) -> bytes:
+    async def _read(self, receive: Receive, body: Body) -> None:
         message = await receive()
-        raw: bytes = message.get("body", b"")
-        if message.get("more_body", False):
-            parts, size = [raw], len(raw)
-            while message.get("more_body", False):
-                message = await receive()
-                part: bytes = message.get("body", b"")
-                parts.append(part)
-                size += len(part)
-                if size > self._limit:
-                    raise self._too_large()
-                if size > self._large and not body.is_held:
-                    body.hold(self._limit)  # its length was not said: all that it may be
-            raw = b"".join(parts)
+        small: bytes = message.get("body", b"")
+        size = len(small)
+        if body.is_held:
+            body.add(small)
+        while message.get("more_body", False):
+            message = await receive()
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > self._limit:
+                raise self._too_large()
+            if not body.is_held and size > self._large:  # its length was not said: all that it may be
+                body.hold(self._limit)
+                body.add(small)
+            if body.is_held:
+                body.add(part)
+            else:
+                small += part
         if message["type"] == "http.disconnect":
             raise ClientGone
-        if len(raw) > self._limit:
+        if size > self._limit:
             raise self._too_large()
-        return raw
+        if body.is_held:
+            body.close()
+        else:
+            body.raw = small
 
     def _too_large(self) -> TooLarge:
         REFUSED_BODIES.labels("size").inc()
         return TooLarge(f"the body is larger than {self._limit} bytes", code="body_too_large")
 
     def take(self, size: int) -> None:
-        """Raises Busy."""
         if self.held + size > self._in_flight:
             REFUSED_BODIES.labels("busy").inc()
-            raise Busy("too many large bodies are being read; try again in a moment")
+            raise Overloaded("too many large bodies are being read; try again in a moment")
         self.held += size
         BODY_BYTES.set(self.held)
 

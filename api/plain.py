@@ -29,7 +29,7 @@ def identity_of(request: Request) -> Identity:
 
 
 async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """Raises TooLarge, Busy, InvalidRequest naming the field."""
+    """Raises TooLarge, Overloaded, InvalidRequest naming the field."""
     headers = dict(request.scope["headers"])
     try:
         body = await context.bodies.read(headers, request.receive)
@@ -37,7 +37,7 @@ async def body_of(context: Context, request: Request, decoder: msgspec.json.Deco
         raise InvalidRequest("the body was cut off") from None
     try:
         if context.bodies.is_large(len(body.raw)):
-            await context.reader.ask(Check("other", body.raw, context.services.settings.bodies.values))
+            await context.reader.ask(Check("other", context.services.settings.bodies.values), body.raw)
         return decode_body(decoder, body.raw)
     finally:
         body.release()

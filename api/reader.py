@@ -11,19 +11,22 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
 from typing import IO, Protocol, TypeVar
 
+from api.body_shape import Raw
 from api.reading import Job, Refused, Result, decode_job, decode_result, encode_job, encode_result, perform
-from core.errors import RequestError, TooLarge, Unavailable
+from core.errors import TooLarge, Unavailable
 from core.ports import Renderer
 
 T = TypeVar("T")
-_FRAME = struct.Struct("<IB")  # length; whether it is the process's last
+_ASKED = struct.Struct("<II")  # lengths of the job and of the body with it
+_ANSWERED = struct.Struct("<IB")  # length; whether it is the process's last
+_PIECE = 256 << 10
 _START_S = 60.0
 _GROWN_KIB = 256 << 10
 READY = b"\1"
 
 
 class Reader(Protocol):
-    async def ask(self, job: Job) -> tuple[int, ...]:
+    async def ask(self, job: Job, body: Raw = b"") -> tuple[int, ...]:
         """The tokens that the job makes, if any. Raises RequestError as the job does, Unavailable."""
         ...
 
@@ -41,8 +44,8 @@ class ThreadReader:
         self._renderer = renderer
         self._one = asyncio.Lock()
 
-    async def ask(self, job: Job) -> tuple[int, ...]:
-        return _tokens(await self.away(lambda: perform(job, self._renderer)))
+    async def ask(self, job: Job, body: Raw = b"") -> tuple[int, ...]:
+        return _tokens(await self.away(lambda: perform(job, bytes(body), self._renderer)))
 
     async def away(self, work: Callable[[], T]) -> T:
         async with self._one:
@@ -69,12 +72,12 @@ class ProcessReader:
         async with self._one:
             return await asyncio.to_thread(work)
 
-    async def ask(self, job: Job) -> tuple[int, ...]:
+    async def ask(self, job: Job, body: Raw = b"") -> tuple[int, ...]:
         async with self._one:
             process = await self._started()
             whole = False
             try:
-                result, is_last = await asyncio.wait_for(_exchange(process, encode_job(job)), self._work_s)
+                result, is_last = await asyncio.wait_for(_exchange(process, encode_job(job), body), self._work_s)
                 whole = not is_last
             except TimeoutError:
                 raise TooLarge(
@@ -110,20 +113,21 @@ class ProcessReader:
             await process.wait()
 
 
-async def _exchange(process: Process, job: bytes) -> tuple[Result, bool]:
+async def _exchange(process: Process, job: bytes, body: Raw) -> tuple[Result, bool]:
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(_FRAME.pack(len(job), 0))
-    process.stdin.write(job)
-    await process.stdin.drain()
-    size, is_last = _FRAME.unpack(await process.stdout.readexactly(_FRAME.size))
+    process.stdin.write(_ASKED.pack(len(job), len(body)))
+    for data in (job, body):
+        for start in range(0, len(data), _PIECE):  # what is handed over whole would be copied whole
+            process.stdin.write(data[start : start + _PIECE])
+            await process.stdin.drain()
+    size, is_last = _ANSWERED.unpack(await process.stdout.readexactly(_ANSWERED.size))
     return decode_result(await process.stdout.readexactly(size)), bool(is_last)
 
 
 def _tokens(result: Result) -> tuple[int, ...]:
     if isinstance(result, Refused):
-        error: RequestError = result.error()
-        raise error
+        raise result.error()
     return result.token_ids
 
 
@@ -131,11 +135,12 @@ def serve_jobs(source: IO[bytes], sink: IO[bytes], renderer: Renderer) -> None:
     """In the other process: until whoever asks is gone."""
     _say(sink, READY)
     before = _most_memory_kib()
-    while len(head := source.read(_FRAME.size)) == _FRAME.size:
-        size, _ = _FRAME.unpack(head)
-        result = encode_result(perform(decode_job(source.read(size)), renderer))
+    while len(head := source.read(_ASKED.size)) == _ASKED.size:
+        job_size, body_size = _ASKED.unpack(head)
+        job = decode_job(source.read(job_size))
+        result = encode_result(perform(job, source.read(body_size), renderer))
         is_last = _most_memory_kib() - before > _GROWN_KIB
-        _say(sink, _FRAME.pack(len(result), is_last) + result)
+        _say(sink, _ANSWERED.pack(len(result), is_last) + result)
         if is_last:
             return
 

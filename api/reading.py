@@ -20,10 +20,9 @@ _TOKEN = "I"  # of `array`: four bytes
 
 
 class Check(msgspec.Struct, frozen=True, tag="check"):
-    """Whether a body is worth making objects of in a process that has others to serve."""
+    """Whether the body that comes with it is worth making objects of in a process that has others to serve."""
 
     kind: BodyKind
-    raw: bytes
     most_values: int
 
 
@@ -77,11 +76,12 @@ encode_result = msgspec.msgpack.Encoder().encode
 decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
-def perform(job: Job, renderer: Renderer) -> Result:
+def perform(job: Job, body: bytes, renderer: Renderer) -> Result:
+    """`body`: of a check."""
     try:
         match job:
             case Check():
-                _check(job)
+                _check(job, body)
                 return Done()
             case Render():
                 return _tokens(renderer.render(job.messages, job.tools))
@@ -99,17 +99,17 @@ def _tokens(token_ids: Sequence[int]) -> Done:
     return Done(array(_TOKEN, token_ids).tobytes())
 
 
-def _check(job: Check) -> None:
+def _check(job: Check, raw: bytes) -> None:
     """The cheapest first."""
-    check_values(job.raw, job.most_values)
+    check_values(raw, job.most_values)
     if job.kind == "chat":
-        body = decode_body(chat_decoder, job.raw)
+        body = decode_body(chat_decoder, raw)
         check_order(body.messages)
         check_tools(body.tools or ())
         for message in body.messages:
             _check_arguments(message, job.most_values)
     elif job.kind == "completion":
-        decode_body(completion_decoder, job.raw)
+        decode_body(completion_decoder, raw)
 
 
 def _check_arguments(message: ChatMessage, most: int) -> None:

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from api.body_shape import Raw
 from api.context import Context
 from api.reading import BodyKind, Check, Extend, Job, Render, RenderText
 
@@ -14,12 +15,12 @@ _ON_LOOP_CHARACTERS = 8192  # about 5 ms
 _OF_A_MESSAGE = 64  # what a message costs beside its text, in characters
 
 
-async def read_large_apart(context: Context, kind: BodyKind, raw: bytes, understand: Callable[[], T]) -> T:
+async def read_large_apart(context: Context, kind: BodyKind, raw: Raw, understand: Callable[[], T]) -> T:
     """What `understand` makes of a body: at once of a small one. A large one is first checked where that stops nobody.
     Raises RequestError."""
     if not context.bodies.is_large(len(raw)):
         return understand()
-    await context.reader.ask(Check(kind, raw, context.services.settings.bodies.values))
+    await context.reader.ask(Check(kind, context.services.settings.bodies.values), raw)
     return await context.reader.away(understand)
 
 

@@ -13,6 +13,7 @@ OnwardError
 ├── Unavailable              a dependency is away; 503, retry later
 │   ├── LogUnavailable       the event log takes no appends
 │   ├── StoreUnavailable     the store does not answer
+│   ├── Overloaded           as much is under way as may be
 │   └── EngineUnavailable    no engine can generate
 │       └── NotFinite        a version computed no finite numbers for one request
 ├── LogError
@@ -90,6 +91,14 @@ class LogUnavailable(Unavailable):
 
 class StoreUnavailable(Unavailable):
     """The store does not answer."""
+
+
+class Overloaded(Unavailable):
+    """As much is under way as may be; says when to come back."""
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.headers = {"retry-after": str(retry_after_s)}
 
 
 class EngineUnavailable(Unavailable):

@@ -19,6 +19,8 @@ from api_harness import MODEL, Service, serve, wait_for
 from scripted_policy import ScriptedPolicy
 
 from api.body_shape import count_values
+from api.large_bodies import Bodies, Body
+from core.settings import ApiSettings
 from core.telemetry import BODY_BYTES
 from onward.layout import SHIPPED_MODEL
 from serving.rendering import load_renderer
@@ -246,3 +248,18 @@ async def _longest_pause(service: Service, bodies: list[tuple[str, bytes]]) -> f
 )
 def test_values_are_counted_as_at_least_what_they_are(value: Any, count: int) -> None:
     assert count <= count_values(json.dumps(value).encode()) <= count + 2
+
+
+def test_what_was_read_is_gone_whoever_still_has_it() -> None:
+    """Errors keep the frames that they went through: what these held of a body would stay for as long."""
+    bodies = Bodies(ApiSettings())
+    body = Body(bodies)
+    body.hold(MIB)
+    body.add(b"{}")
+    body.close()
+    kept = body.raw
+    assert bytes(kept) == b"{}"
+    body.release()
+    assert bodies.held == 0
+    with pytest.raises(ValueError, match="released"):
+        bytes(kept)
