@@ -28,6 +28,7 @@ from core.store import alarms, fleet, policies
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
+_ORDERS_SHOWN = 10
 _SHOWN = ("version", "policy", "digest", "parent", "manifest", "turns", "updates", "metrics", "weights", "created_at")
 
 
@@ -76,7 +77,7 @@ def policies_router(context: Context) -> APIRouter:
     @router.get("/v1/policies")
     async def list_policies(request: Request) -> Response:
         """Versions, the newest first, each with its state; `live` is the one that serves now. `held_by`: the alarms
-        under which candidates wait, until they are acknowledged or closed."""
+        under which candidates wait, until they are acknowledged or closed; `orders`: the newest, with who gave them."""
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda c: policies.list_policies(c, limit))
@@ -91,6 +92,9 @@ def policies_router(context: Context) -> APIRouter:
                 "held": switches.held,
                 "experiment": None if running is None else msgspec.to_builtins(running),
                 "held_by": await read(services, _held_by),
+                "orders": msgspec.to_builtins(
+                    await read(services, lambda c: fleet.latest_orders(c, CLUSTER, _ORDERS_SHOWN))
+                ),
                 "data": data,
             }
         )

@@ -33,8 +33,8 @@ def show_alarms(directory: Path, key: str | None, *, everything: bool) -> None:
     for alarm in found:
         if alarm["state"] == "opened" or everything:
             console.print(f"{alarm['alarm_id']}: {alarm['meaning']}\n  {_figures(alarm)}", markup=False)
-        if alarm["note"]:
-            console.print(f"  {alarm['acknowledged_by']}: {alarm['note']}", markup=False)
+        if alarm["acknowledged_by"]:
+            console.print(f"  acknowledged by {alarm['acknowledged_by']}: {alarm['note'] or '-'}", markup=False)
 
 
 def acknowledge(directory: Path, alarm_id: str, note: str | None, key: str | None) -> None:

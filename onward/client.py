@@ -40,8 +40,15 @@ def show_policies(directory: Path, key: str | None) -> None:
     if experiment is not None:
         share = f"{experiment['share']:.0%} of the users"
         Console().print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}")
+    for order in reversed(answer["orders"]):
+        Console().print(_order_line(order), markup=False)
     for alarm in answer["held_by"]:
         Console().print(f"releases wait for alarm {alarm['alarm_id']}: `onward alarms ack {alarm['alarm_id']}`")
+
+
+def _order_line(order: dict[str, Any]) -> str:
+    came = "waits" if order["done_at"] is None else order["done_at"] if order["error"] is None else order["error"]
+    return f"order: {order['kind']} {order['version']}, by {order['by']}: {order['why']} ({came})"
 
 
 def _standing(policy: dict[str, Any], answer: dict[str, Any]) -> str:
@@ -81,7 +88,7 @@ def show_fleet(directory: Path, key: str | None) -> None:
 
 def give_order(directory: Path, kind: str, version: int, why: str, key: str | None) -> None:
     answer = call(directory, "POST", f"/v1/policies/{version}/{kind}", key, {"why": why})
-    Console().print(f"version {version}: {answer['status']}")
+    Console().print(f"version {version}: {answer['status']}, by {answer['by']}", markup=False)
 
 
 def call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:

@@ -63,12 +63,17 @@ const step = release => make("li", release.state, make("time", "", time(release.
   make("b", "", `version ${release.version} `), state(release.state),
   make("small", "", ` by ${release.by}`), make("small", "block", release.why)));
 
+const given = order => make("li", order.error ? "rejected" : "", make("time", "", order.done_at ? time(order.done_at) : "waits"),
+  make("div", "", make("b", "", `${WORDS[order.kind] ?? order.kind} version ${order.version}`),
+    make("small", "", ` by ${order.by}`), make("small", "block", order.error ? `${order.why}: refused: ${order.error}` : order.why)));
+
 export async function refresh() {
   const [standing, status] = await Promise.all([get(`v1/policies?limit=${VERSIONS}`), get("v1/status")]);
   const after = Math.max(0, (status.last_release ?? 0) - STEPS);
   const releases = await get(`v1/releases?after=${after}&limit=${STEPS}`);
   canary(standing.experiment);
   refill(at("versions"), standing.data.map(policy => row(policy, standing)), "no versions yet");
+  refill(at("orders"), standing.orders.map(given), "none");
   at("timeline").replaceChildren(...releases.data.reverse().map(step));
 }
 

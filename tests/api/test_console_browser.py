@@ -20,7 +20,7 @@ START = datetime(2026, 1, 2, tzinfo=UTC)
 READER, ADMIN = "key-that-reads", "key-of-the-admin"
 KEYS = (
     {"key": READER, "namespace": "default", "scopes": ("read",)},
-    {"key": ADMIN, "namespace": "default", "scopes": ("admin",)},
+    {"key": ADMIN, "name": "ada", "namespace": "default", "scopes": ("admin",)},
 )
 VIEWS = ("rewards", "curves", "releases", "alarms", "health")
 WIDTHS = (400, 1600)
@@ -240,6 +240,9 @@ def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: 
     expect(page.locator("#order")).to_be_hidden()
     done = [(order.kind, order.version, order.why) for order in world.orders.done[-2:]]
     assert done == [("promote", VERSIONS, "it is better"), ("rollback", 2, "it was kinder")]
+    orders = page.locator("#orders li")
+    expect(orders.first).to_contain_text("roll back to version 2 by ada")
+    expect(orders.nth(1)).to_contain_text(f"promote version {VERSIONS} by ada")
     kept = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie])")
     assert ADMIN not in kept
     assert READER in kept
@@ -252,6 +255,9 @@ def test_an_order_that_is_refused_says_why(open_page: OpenPage, world: Service) 
         page.locator(".version", has_text=f"version {VERSIONS}").locator("button", has_text="hold").click()
         give(page, "wait", ADMIN)
         expect(page.locator("#order-problem")).to_have_text("version 6 was taken back meanwhile")
+        expect(page.locator("#orders li").first).to_contain_text(
+            "by adawait: refused: version 6 was taken back meanwhile"
+        )
         page.keyboard.press("Escape")
         expect(page.locator("#order")).to_be_hidden()
     finally:
@@ -274,7 +280,7 @@ def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -
     page.keyboard.press("Enter")  # to its button
     page.keyboard.press("Enter")
     give(page, "a new prompt", ADMIN)
-    expect(alarm).to_contain_text("by default: a new prompt")
+    expect(alarm).to_contain_text("by ada: a new prompt")
     expect(page.locator("#alarm-count")).to_be_hidden()
     with world.store.read() as connection:
         (known,) = alarms.open_alarms(connection)

@@ -85,9 +85,9 @@ def test_all_pages_are_listed(service: Service, directory: Path) -> None:
 def test_an_acknowledgement_and_its_note(service: Service, directory: Path, seen: Seen) -> None:
     put_alarm(service, "a")
     alarms.acknowledge(directory, "a", "a new prompt", None)
-    assert seen() == "a is acknowledged, by default"
+    assert seen() == "a is acknowledged, by keyless"
     alarms.show_alarms(directory, None, everything=False)
-    assert "default: a new prompt" in seen()
+    assert "acknowledged by keyless: a new prompt" in seen()
     with pytest.raises(OnwardError, match="no alarm nobody"):
         alarms.acknowledge(directory, "nobody", None, None)
 
@@ -108,6 +108,18 @@ def test_policies_say_what_they_wait_for(service: Service, directory: Path, seen
     assert service.get("/v1/releases").json()["held_by"] == [
         {"alarm_id": "a", "monitor": "questions", "meaning": "Questions instead of risky edits."}
     ]
+
+
+def test_an_order_says_who_gave_it(service: Service, directory: Path, seen: Seen) -> None:
+    client.give_order(directory, "pin", 1, "users complain", None)
+    assert seen() == "version 1: pinned, by keyless"
+    service.orders.refuse_with = ("refused", "it never served")
+    with pytest.raises(OnwardError, match="it never served"):
+        client.give_order(directory, "rollback", 2, "worse [bold]", None)
+    client.show_policies(directory, None)
+    shown = seen()
+    assert "order: pin 1, by keyless: users complain (2" in shown
+    assert "order: rollback 2, by keyless: worse [bold] (it never served)" in shown
 
 
 # ---------------------------------------------------------------------------------------------- rewards
