@@ -17,6 +17,7 @@ from api.completions import plan_completion
 from api.console import console_router
 from api.context import Context
 from api.curves import curves_router
+from api.door import Door
 from api.endpoint import GenerationEndpoint
 from api.errors import answer_error, install_error_handlers
 from api.feedback import feedback_router
@@ -56,6 +57,8 @@ class Application(FastAPI):
     """FastAPI, but hot routes are reached before its middleware and its router, which cost more than the turn does."""
 
     _hot: dict[str, ServerErrorMiddleware]
+    door: Door
+    """Nobody comes in but by it."""
 
     def add_hot_route(self, path: str, endpoint: GenerationEndpoint) -> None:
         """A POST route. The router knows it too, for the answer to other methods."""
@@ -63,6 +66,11 @@ class Application(FastAPI):
         self.router.routes.append(Route(path, endpoint, methods=["POST"]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            admitted = await self.door.admit(scope, receive, send)
+            if admitted is None:
+                return
+            send = admitted
         hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         await (super().__call__ if hot is None else hot)(scope, receive, send)
 
@@ -89,6 +97,7 @@ def create_app(services: ApiServices) -> FastAPI:
         generate_unique_id_function=_operation_id,
         dependencies=[Depends(Gate(context))],
     )
+    app.door = Door(services.settings)
     install_error_handlers(app)
     for path, plan in ((CHAT, plan_chat), (COMPLETIONS, plan_completion)):
         app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path]))

@@ -63,7 +63,7 @@ class Client(asyncio.Protocol):
 
 def request_bytes(stream: bool) -> bytes:
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "stream": stream}).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Authorization: Bearer sk-bench\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 

@@ -119,7 +119,7 @@ class Client(asyncio.Protocol):
 
 def request_bytes(target: Target) -> bytes:
     body = json.dumps(target.body).encode()
-    head = f"POST {target.path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    head = f"POST {target.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Authorization: Bearer sk-bench\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -9,6 +9,7 @@ OnwardError
 │   ├── NotFound             404 (also: another namespace's)
 │   ├── Conflict             409
 │   ├── TooLarge             413
+│   ├── UnsupportedMediaType 415
 │   └── RateLimited          429
 ├── Unavailable              a dependency is away; 503, retry later
 │   ├── LogUnavailable       the event log takes no appends
@@ -74,6 +75,10 @@ class Conflict(RequestError):
 
 class TooLarge(RequestError):
     status = 413
+
+
+class UnsupportedMediaType(RequestError):
+    status = 415
 
 
 class RateLimited(RequestError):

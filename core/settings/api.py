@@ -12,6 +12,8 @@ from core.temperature import Temperature
 
 Scope = Literal["chat", "feedback", "read", "operate", "admin"]
 KEY_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,63}$"
+_HOST = r"^[a-z0-9_.-]{1,255}$"
+_ORIGIN = r"^[a-z][a-z0-9+.-]*://[a-z0-9_.:\[\]-]{1,255}$"
 WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 
 
@@ -89,6 +91,11 @@ class ApiSettings(Section):
     """What all keys of a namespace together may do, by its name."""
     user_hash_key: str = Field(default="onward-development", repr=False)
     """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
+    allowed_hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()
+    """Names by which the API may be asked, beside `localhost` and addresses; without ports. Beyond loopback, where
+    empty: any."""
+    allowed_origins: tuple[Annotated[str, Field(pattern=_ORIGIN)], ...] = ()
+    """Web pages of other origins that may use the API from a browser, as in `https://app.example.org`."""
     max_body_bytes: int = Field(default=4 << 20, gt=0)
     """Larger request bodies are refused with 413."""
     feedback_lookup_s: float = Field(default=2.0, ge=0)

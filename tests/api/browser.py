@@ -21,7 +21,7 @@ FLAGS = (
 
 
 @contextmanager
-def running_browser() -> Iterator[Browser]:
+def running_browser(*flags: str) -> Iterator[Browser]:
     """Without one the test is skipped, or, with ONWARD_REQUIRE_SERVICES=1, it fails."""
     program = browser.find()
     if program is None:
@@ -31,6 +31,6 @@ def running_browser() -> Iterator[Browser]:
         pytest.skip(missing)
     expect.set_options(timeout=20_000)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=program, args=[*FLAGS, *flags])
         yield chromium
         chromium.close()

@@ -188,7 +188,7 @@ def test_a_body_over_the_limit_is_a_413(make_service: Any) -> None:
             for _ in range(5):
                 yield b" " * 1000
 
-        refused(httpx.post(service.url + path, content=chunks()), 413, None)
+        refused(service.http.post(path, content=chunks()), 413, None)
     assert service.chat("hi").status_code == 200
 
 
@@ -196,8 +196,8 @@ def test_a_client_that_hangs_up_within_its_body(quick_service: Service) -> None:
     host, port = quick_service.url.removeprefix("http://").split(":")
     for path in (CHAT, "/v1/feedback"):
         with socket.create_connection((host, int(port))) as connection:
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
-            connection.sendall(head.encode() + b'{"model"')
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            connection.sendall(head.encode() + b'Content-Length: 100\r\n\r\n{"model"')
     assert quick_service.chat("hi").status_code == 200
 
 
