@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 HEADERS = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 BODY = HEADERS + b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
 STREAMED = (
-    b'{"model": "onward-tiny", "stream": true, "n": 4, "max_tokens": 200, '
+    b'{"model": "onward-tiny", "stream": true, "max_tokens": 100, '
     b'"messages": [{"role": "user", "content": "[web] write total(xs): sum of xs"}]}'
 )
 

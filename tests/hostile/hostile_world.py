@@ -1,6 +1,7 @@
 """A running service with keys, a crowd of users in a process of its own, and what the attackers do to it."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -26,10 +27,10 @@ from yarl import URL
 
 CROWD_KEY, PLUGIN_KEY, READER_KEY, ADMIN_KEY = "of-the-crowd", "of-a-plugin", "of-a-reader", "of-the-operator"
 SETTINGS = f"""
-[api]
-
-
-
+[api.connections]
+header_s = 3.0
+body_s = 3.0
+write_s = 3.0
 
 [[api.keys]]
 key = "{CROWD_KEY}"
@@ -44,12 +45,12 @@ scopes = ["chat", "feedback"]
 [[api.keys]]
 key = "{READER_KEY}"
 namespace = "crowd"
-scopes = ["feedback"]
+scopes = ["read"]
 
 [[api.keys]]
 key = "{ADMIN_KEY}"
 namespace = "operators"
-scopes = ["chat", "feedback", "admin"]
+scopes = ["chat", "feedback", "read", "admin"]
 """
 AT_ONCE = 4  # attackers
 _PATIENCE_S = 60.0
@@ -172,7 +173,7 @@ class World:
         headers = {**bearer(PLUGIN_KEY), "Content-Type": "application/json", **attack.headers}
         url = URL(self.service.url + attack.path, encoded=True)
         try:
-            async with session.request(attack.method, url, data=attack.body, headers=headers) as response:
+            async with session.request(attack.method, url, data=_body(attack), headers=headers) as response:
                 counts.answers[response.status] += 1
                 if response.content_type != "text/event-stream":
                     await response.read()
@@ -202,6 +203,11 @@ class World:
         """Of those that are to read everything: the learner holds what its next version is made of."""
         stages = {each["stage"]: each["behind"] for each in self.get("/v1/stages")["data"]}
         return sum(stages[name] for name in ("writer", "scorer"))
+
+
+def _body(attack: Attack) -> io.BytesIO | None:
+    """Read in parts: aiohttp warns of large ones in one piece, which hold up its loop."""
+    return None if attack.body is None else io.BytesIO(attack.body)
 
 
 def _rss(process: psutil.Process) -> int:
