@@ -1,7 +1,7 @@
 """Request bodies on their way in. Small ones are read as they come; of large ones, only so many bytes at once."""
 
 import mmap
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from api.asgi import ClientGone, Headers, Receive
 from api.body_shape import Raw
@@ -76,14 +76,13 @@ class Bodies:
     async def read(self, headers: Headers, receive: Receive) -> Body:
         """The whole body. Raises TooLarge past the limit, without reading on; Overloaded, ClientGone."""
         body = Body(self)
-        try:
+        with ExitStack() as until_read:
+            until_read.callback(body.release)
             declared = self._declared(headers)
             if declared is not None and declared > self._large:
                 body.hold(declared)
             await self._read(receive, body)
-        except BaseException:
-            body.release()
-            raise
+            until_read.pop_all()
         return body
 
     def _declared(self, headers: Headers) -> int | None:

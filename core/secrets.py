@@ -1,16 +1,17 @@
 """Secrets that this process knows, kept out of what it says: log lines, errors, states, reports."""
 
-import re
 from collections.abc import Iterable
 from typing import Final
+
+import re2  # type: ignore[import-untyped]
 
 SHOWN: Final = "***"
 _LEAST: Final = 8
 """Characters: what is shorter may be an ordinary word, of which the rest of a line would not be readable."""
 _known: set[str] = set()
-_IN_URL: Final = re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]+@")
-_BY_NAME: Final = re.compile(r"\b(password|passwd|sslpassword)=('[^']*'|[^\s&;,'\")]+)", re.IGNORECASE)
-_BEARER: Final = re.compile(r"\bBearer\s+[!-~]+", re.IGNORECASE)
+_IN_URL: Final = re2.compile(r"(://[^\s/@:]*):[^\s/@]+@")
+_BY_NAME: Final = re2.compile(r"(?i)\b(password|passwd|sslpassword)=('[^']*'|[^\s&;,'\")]+)")
+_BEARER: Final = re2.compile(r"(?i)\bBearer\s+[!-~]+")
 
 
 def keep(secrets: Iterable[str]) -> None:
@@ -23,10 +24,10 @@ def redacted(text: str) -> str:
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, SHOWN)
     text = _IN_URL.sub(rf"\1:{SHOWN}@", text)
-    return _BEARER.sub(f"Bearer {SHOWN}", _BY_NAME.sub(rf"\1={SHOWN}", text))
+    return str(_BEARER.sub(f"Bearer {SHOWN}", _BY_NAME.sub(rf"\1={SHOWN}", text)))
 
 
 def password_of(url: str) -> str | None:
     """As the URL spells it; None where it has none."""
-    found = re.search(r"://[^\s/@:]*:([^\s/@]+)@", url)
-    return None if found is None else found[1]
+    found = re2.search(r"://[^\s/@:]*:([^\s/@]+)@", url)
+    return None if found is None else str(found[1])

@@ -17,7 +17,7 @@ from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
 MakeService = Callable[..., Service]
 SHORT = {"header_s": 0.4, "body_s": 0.4, "idle_s": 0.4, "write_s": 0.4}
 LONG_S = 60.0
-CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 ASKED = b'{"model": "scripted", "messages": [{"role": "user", "content": "hi"}]%s}'
 MANY = 400
 
@@ -63,7 +63,7 @@ def bounds(**values: Any) -> dict[str, Any]:
     return {"connections": {"header_s": LONG_S, "body_s": LONG_S, "idle_s": LONG_S, "write_s": LONG_S, **values}}
 
 
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nhost: a\r\n", b"G", whole() + b"GET / HTTP/1.1\r\nhost"])
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nhost: localhost\r\n", b"G", whole() + b"GET / HTTP/1.1\r\nhost"])
 def test_headers_that_do_not_end(make_service: MakeService, sent: bytes) -> None:
     service = make_service(**bounds(header_s=0.3))
     with connected(service, sent) as client:
@@ -99,7 +99,9 @@ def test_a_body_that_does_not_end(make_service: MakeService, head: bytes) -> Non
 
 def test_a_body_that_was_refused_and_does_not_end(make_service: MakeService) -> None:
     """The answer is there before the body: neither has an end of its own."""
-    sent = b"POST /nowhere HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{"
+    sent = (
+        b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+    )
     with connected(make_service(**bounds(body_s=0.3)), sent) as client:
         assert rest(client).startswith(b"HTTP/1.1 404 ")
 
@@ -192,9 +194,9 @@ def test_hundreds_of_them_and_the_others_notice_nothing(make_service: MakeServic
     service.policy.default = says("x" * 1000, chunk_tokens=500)
     unread = b', "logprobs": true, "max_tokens": 1001, "stream": true'
     kinds = [
-        (b"GET / HTTP/1.1\r\nhost: a\r\n", MANY // 2),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\n", MANY // 2),
         (CHAT + b"content-length: 100\r\n\r\n{", MANY // 2),
-        (b"GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n", MANY // 2),
+        (b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n", MANY // 2),
         (whole(unread), MANY // 2),
     ]
     with ExitStack() as stack:

@@ -26,6 +26,7 @@ from onward.layout import SHIPPED_MODEL
 from serving.rendering import load_renderer
 
 MIB = 1 << 20
+JSON = {"content-type": "application/json"}
 READER = (sys.executable, "-m", "onward.body_reader", str(SHIPPED_MODEL), str(ScriptedPolicy.context_length))
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -114,7 +115,7 @@ def reader() -> psutil.Process:
 @contextmanager
 def stopped(service: Service) -> Iterator[psutil.Process]:
     """The reader, in the middle of its work for as long as the block lasts."""
-    service.http.post(CHAT, content=HOSTILE["more tools than any"][1])  # it runs
+    service.http.post(CHAT, content=HOSTILE["more tools than any"][1], headers=JSON)  # it runs
     process = reader()
     process.suspend()
     try:
@@ -126,14 +127,14 @@ def stopped(service: Service) -> Iterator[psutil.Process]:
 
 def send(service: Service, path: str, body: bytes) -> httpx.Response:
     with httpx.Client(timeout=60, verify=False) as client:
-        return client.post(service.url + path, content=body)
+        return client.post(service.url + path, content=body, headers=JSON)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_body_is_refused(service: Service, name: str) -> None:
     path, body, status = HOSTILE[name]
     assert len(body) <= 4 * MIB
-    answer = service.http.post(path, content=body)
+    answer = service.http.post(path, content=body, headers=JSON)
     assert answer.status_code == status, answer.text[:300]
     assert answer.json()["error"]["message"]
     assert service.chat("hi").status_code == 200
@@ -184,7 +185,7 @@ def test_beyond_the_bound_on_bytes_they_are_refused(service: Service) -> None:
         refused = send(service, path, body)
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) > 0
-        chunked = httpx.post(service.url + path, content=iter([body[: MIB // 2]] * 2))
+        chunked = httpx.post(service.url + path, content=iter([body[: MIB // 2]] * 2), headers=JSON)
         assert chunked.status_code == 503  # who does not say how much it is could send the most there may be
         assert service.chat("hi").status_code == 200
         process.resume()
@@ -196,7 +197,9 @@ def test_beyond_the_bound_on_bytes_they_are_refused(service: Service) -> None:
 def test_a_client_that_goes_amid_its_body_holds_nothing(service: Service) -> None:
     host, _, port = service.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as client:
-        client.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {4 * MIB}\r\n\r\n{{".encode())
+        client.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {4 * MIB}\r\n\r\n{{".encode()
+        )
         wait_for(lambda: BODY_BYTES._value.get() == 4 * MIB, "its claim")
     wait_for(lambda: BODY_BYTES._value.get() == 0, "its release")
 

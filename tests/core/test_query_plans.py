@@ -22,7 +22,7 @@ from bench.full_store import (
     turn,
 )
 from core.events import GateVerdict, Release
-from core.ids import Version
+from core.ids import UserHash, Version
 from core.ports import Store
 from core.store import curves, policies, rewards, turns
 from scoring import ledger
@@ -66,6 +66,7 @@ TURNS: Uses = {
     "get_turns": lambda c: turns.get_turns(c, IDS),
     "get_turn": lambda c: turns.get_turn(c, NAMESPACE, IDS[0]),
     "get_session_turns": lambda c: turns.get_session_turns(c, NAMESPACE, SESSION),
+    "has_others": lambda c: turns.has_others(c, NAMESPACE, SESSION, UserHash("u")),
     "has_session": lambda c: turns.has_session(c, NAMESPACE, SESSION),
     "find_transcript": lambda c: (
         turns.find_transcript(c, NAMESPACE, DIGESTS),

@@ -23,7 +23,7 @@ from onward.doctor import examine
 from onward.options import overrides_of
 from onward.private import _Formatter, private_folder
 
-NOT_SECRET = {"kafka.ssl_keyfile", "redis.key_prefix", "redis.prefix"}  # a path; what names begin with
+NOT_SECRET = {"api.tls_key", "kafka.ssl_keyfile", "redis.key_prefix", "redis.prefix"}  # paths; what names begin with
 
 
 def test_a_new_folder_is_its_owners_alone_and_a_wider_one_is_narrowed(tmp_path: Path) -> None:
