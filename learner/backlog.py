@@ -101,6 +101,7 @@ class Bounds:
 
     tokenizer_digest: str | None = None
     context_length: int | None = None
+    vocabulary: int | None = None
 
 
 def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str | None:
@@ -121,6 +122,13 @@ def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str 
         return "other_tokenizer"
     if bounds.context_length is not None and len(turn.prompt_token_ids) + len(turn.token_ids) > bounds.context_length:
         return "over_context"
+    if bounds.vocabulary is not None and not _are_words(turn, bounds.vocabulary):
+        return "unknown_tokens"
     if not are_sound(reward.credits, turn):
         return "bad_credits"
     return None
+
+
+def _are_words(turn: Completion, vocabulary: int) -> bool:
+    ids = turn.prompt_token_ids + turn.token_ids
+    return min(ids) >= 0 and max(ids) < vocabulary

@@ -29,6 +29,7 @@ class Crew:
         ranks.tell((make_state, (model, settings)))
         self._ranks, self._state = ranks, make_state(model, settings, ranks)
         self.context_length = self._state.policy.context_length
+        self.vocabulary = self._state.policy.vocabulary
         self.flops_of_a_position = self._state.policy.flops_of_a_position
         self.num_processes = ranks.count
 

@@ -88,6 +88,10 @@ class PolicyModel:
         return int(self.model.config.get_text_config().hidden_size)
 
     @property
+    def vocabulary(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
     def context_length(self) -> int:
         return int(self.model.config.get_text_config().max_position_embeddings)
 

@@ -67,7 +67,7 @@ class Learner:
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
         self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
         self._crew = Crew(model, settings, ranks)
-        self._bounds = Bounds(tokenizer_digest, self._crew.context_length)
+        self._bounds = Bounds(tokenizer_digest, self._crew.context_length, self._crew.vocabulary)
         self._checkpoints = Checkpoints(directory)
         self._backlog = Backlog()
         self._lineage = Lineage()

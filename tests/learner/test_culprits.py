@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
 from core.codec import decode
-from core.events import DeadLetter, Topic
+from core.events import DeadLetter, Topic, VersionSpan
 from core.ids import Version
 from core.store.dead_letters import list_dead_letters
 from learner import stage
@@ -26,10 +27,12 @@ def letters(world: World) -> list[DeadLetter]:
 
 def test_a_turn_that_makes_no_tensors_is_set_aside(world: World) -> None:
     past = logged_past(8)
-    poison = make_turn(3, token_ids=(2**63,), logprobs=(-1.0,), policy_versions=())
+    turn = make_turn(3)
+    spans = (VersionSpan(start=1, end=2, version=Version(2**63)), VersionSpan(start=0, end=1, version=Version(1)))
+    poison = msgspec.structs.replace(turn, policy_versions=spans)
     reward = make_reward(poison, 1.0)
     world.tell(*past[:4], (poison, reward), *past[4:])
-    learner = world.learner()
+    learner = world.learner(batch_turns=9)
     settle(learner)
     learner.close()
     (letter,) = letters(world)
@@ -39,6 +42,18 @@ def test_a_turn_that_makes_no_tensors_is_set_aside(world: World) -> None:
     assert {record.inference_id for record in made.turns} == {turn.inference_id for turn, _ in past}
     assert made.version == Version(2)
     assert made.drops == {"failed": (poison.inference_id,)}
+
+
+def test_a_turn_of_other_tokens_never_trains(world: World) -> None:
+    past = logged_past(8)
+    poison = make_turn(3, token_ids=(10**9,), logprobs=(-1.0,), policy_versions=())
+    world.tell(*past[:4], (poison, make_reward(poison, 1.0)), *past[4:])
+    learner = world.learner(batch_turns=9)
+    settle(learner)
+    learner.close()
+    (made,) = manifests(world)
+    assert made.drops == {"unknown_tokens": (poison.inference_id,)}
+    assert letters(world) == []
 
 
 def test_where_it_stands_is_read_from_the_log(world: World) -> None:
