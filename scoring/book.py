@@ -9,6 +9,7 @@ batch nor the order in which partitions are read can change any reward.
 import heapq
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -47,6 +48,7 @@ class Book:
         self.rewards: list[Reward] = []
         self.concluded: list[Outcome] = []  # derived from what came
         self.letters: list[DeadLetter] = []
+        self.oddities = Counter[str]()
         self.newly_open = 0  # turns that began to wait, less those that ceased to
         self._sessions: dict[SessionKey, Session] = {}
         self._owner: dict[InferenceId, Session] = {}
@@ -68,6 +70,11 @@ class Book:
         for record in records:
             self._apply(record)
         self._save(connection)
+
+    def count_oddities(self) -> None:
+        """For the metrics, once the transaction has ended: one that is tried again says nothing."""
+        for reason, count in self.oddities.items():
+            telemetry.SCORER_ODDITIES.labels(reason=reason).inc(count)
 
     def let_pass(self, connection: Connection, until: Mapping[int, datetime]) -> None:
         """Time, by partition, where no record brings it."""
@@ -112,7 +119,7 @@ class Book:
     def _apply(self, record: Record) -> None:
         event = record.event
         if not isinstance(event, _Scored):
-            telemetry.SCORER_ODDITIES.labels(reason="undecodable" if event is None else "foreign").inc()
+            self.oddities["undecodable" if event is None else "foreign"] += 1
             return
         self._expire(record.partition, event.received_at)
         if isinstance(event, Completion):
@@ -136,7 +143,7 @@ class Book:
 
     def _leave_undecided(self, turn: Turn, failure: Exception) -> None:
         """What time brings is nobody's record, so no record is blamed for it: this turn alone waits no longer."""
-        telemetry.SCORER_ODDITIES.labels(reason="undecidable").inc()
+        self.oddities["undecidable"] += 1
         logger.error("turn %s is not decided: %s", turn.inference_id, words_of(failure), exc_info=failure)
         self.newly_open -= turn.due_at is not None
         turn.due_at, turn.closed = None, True
@@ -144,7 +151,7 @@ class Book:
 
     def _open(self, completion: Completion, partition: int, offset: int) -> None:
         if completion.inference_id in self._owner:
-            telemetry.SCORER_ODDITIES.labels(reason="duplicate").inc()
+            self.oddities["duplicate"] += 1
             return
         session = self._session(_key(completion))
         turn = open_turn(completion, partition, self._facts(completion, session))
@@ -187,7 +194,7 @@ class Book:
             self._refuse(heard, partition, fault)
             return
         if identity in self._known:
-            telemetry.SCORER_ODDITIES.labels(reason="duplicate").inc()
+            self.oddities["duplicate"] += 1
             return
         self._known.add(identity)
         if outcome.inference_id is None:
@@ -195,7 +202,7 @@ class Book:
         else:
             owner = self._owner.get(outcome.inference_id)
             if owner is None or owner.key[0] != outcome.namespace:
-                telemetry.SCORER_ODDITIES.labels(reason="unknown_inference").inc()
+                self.oddities["unknown_inference"] += 1
                 self._expect(heard)
                 self._changed_outcomes[identity] = (heard, None)
                 return
@@ -205,7 +212,7 @@ class Book:
         concerned = self._concerned(session, outcome, amended)
         decisions = [self._decide(turn, session, outcome.received_at) for turn in concerned]
         if any(outcome.name in decision.contradicting for decision in decisions):
-            telemetry.SCORER_ODDITIES.labels(reason="contradiction").inc()
+            self.oddities["contradiction"] += 1
         if self._is_defended:
             self._count_left_out(outcome, session)
 
@@ -243,13 +250,13 @@ class Book:
     def _count_left_out(self, outcome: Outcome, session: Session) -> None:
         places = {(turn.workload, turn.namespace) for turn in session.turns.values()}
         defences = {self._spec.rules(*place).defence for place in places}
-        for reason in {left_out(session, defence).get(outcome.outcome_id) for defence in defences} - {None}:
-            telemetry.SCORER_ODDITIES.labels(reason=reason).inc()
+        reasons = {left_out(session, defence).get(outcome.outcome_id) for defence in defences}
+        self.oddities.update(reason for reason in reasons if reason is not None)
 
     def _refuse(self, heard: Heard, partition: int, fault: str) -> None:
         """It is not kept: brought back once the spec has it, it is heard like any other."""
         reason = "unusable_value" if heard.outcome.name in self._spec.outcomes else "unknown_outcome"
-        telemetry.SCORER_ODDITIES.labels(reason=reason).inc()
+        self.oddities[reason] += 1
         self.letters.append(letter_of(heard, partition, fault))
 
     # ------------------------------------------------------------------------------------------ decisions

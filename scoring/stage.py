@@ -164,6 +164,7 @@ class Scorer:
                 aside.give_up(connection, self._log, waiting)
 
     def _count(self, book: Book) -> None:
+        book.count_oddities()
         telemetry.OPEN_TURNS.inc(book.newly_open)
         for reward in book.rewards:
             telemetry.REWARDS.labels(kind="revision" if reward.revision else "first").inc()

@@ -84,6 +84,7 @@ def score(spec: RewardSpec, events: Sequence[Event], batch: int = 1000, until: d
         book = Book(spec)
         with store.begin() as connection:
             book.take(connection, records[start : start + batch])
+        book.count_oddities()
         rewards += book.rewards
     if until is not None:
         book = Book(spec)

@@ -1,10 +1,12 @@
 """A record that the scorer cannot take stops nobody: it is set aside, and all others are worth what they were."""
 
+from contextlib import closing
 from types import ModuleType
 from typing import Any
 
 import pytest
 from judge_world import Judging, endpoint_of_our_own
+from stores import KINDS, database
 from watched_world import Users, Watching
 
 from core import telemetry
@@ -12,13 +14,14 @@ from core.clock import SystemClock
 from core.codec import encode
 from core.errors import StoreUnavailable
 from core.events import Completion, DeadLetter, Topic
-from core.ids import InferenceId
-from core.settings import IngestSettings
+from core.ids import InferenceId, UserHash
+from core.settings import IngestSettings, ScoringSettings
 from core.store.dead_letters import list_dead_letters
 from ingest.writer import Writer
 from scoring import book
 from scoring.judge import endpoint as asking
 from scoring.monitors import Monitor
+from scoring.stage import Scorer
 from scoring.watching import stage as watching_stage
 
 _TOO_LARGE = 2**63  # for the store's integers; the log takes it
@@ -52,6 +55,18 @@ def test_a_turn_that_cannot_be_stored_is_set_aside(lab: ModuleType, world: Any, 
     assert letter.reason.startswith("the scorer cannot take it: OverflowError: ")
     assert failed._value.get() - before == 1
     assert {reward.inference_id for reward in world.published()} == set(spoken(others))
+
+
+def test_what_is_tried_again_counts_once(lab: ModuleType, world: Any, events: Any) -> None:
+    turn = events.turn("honest", 0)
+    early = events.outcome(events.turn("never", 0), "rejected", True, 0)
+    poison = events.turn("honest", 1, turn_index=_TOO_LARGE)
+    duplicates = telemetry.SCORER_ODDITIES.labels(reason="duplicate")
+    unknown = telemetry.SCORER_ODDITIES.labels(reason="unknown_inference")
+    before = duplicates._value.get(), unknown._value.get()
+    world.append(turn, turn, early, poison)
+    lab.drain(world.scorer(lab.SPEC))
+    assert (duplicates._value.get() - before[0], unknown._value.get() - before[1]) == (1, 1)
 
 
 def test_what_the_rules_cannot_bear_is_tried_so_often_and_then_set_aside(
@@ -125,20 +140,29 @@ def test_what_time_cannot_decide_blames_no_record(
     assert letters(world) == []
 
 
-def test_the_writer_sets_aside_what_the_store_does_not_hold(world: Any, events: Any) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_writer_and_scorer_set_aside_what_the_store_does_not_hold(
+    lab: ModuleType, world: Any, events: Any, tmp_path_factory: pytest.TempPathFactory, kind: str
+) -> None:
+    """Neither has numbers so large; Postgres' text has no zero byte, either, and SQLite's has."""
     others = crowd(events, 30)
-    poison = events.turn("poison", 1, turn_index=_TOO_LARGE)
-    world.append(*others[:20], poison, *others[20:])
-    writer = Writer(world.log, world.store, IngestSettings(batch_records=64), SystemClock())
-    while writer.step(0):
-        pass
-    writer.close()
-    (letter,) = letters(world)
-    assert letter.raw == encode(poison)
-    assert letter.reason.startswith("the writer cannot take it: OverflowError: ")
-    with world.store.read() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM turns").scalar() == 30
-        assert connection.exec_driver_sql("SELECT count(*) FROM outcomes").scalar() == 30
+    large, zero = events.turn("poison", 1, turn_index=_TOO_LARGE), events.turn("poison", 2, user_id=UserHash("\0"))
+    world.append(*others[:20], large, *others[20:40], zero, *others[40:])
+    with database(kind, tmp_path_factory.mktemp("elsewhere")) as home, closing(home.open()) as store:
+        writer = Writer(world.log, store, IngestSettings(batch_records=64), SystemClock())
+        scorer = Scorer(world.log, store, lab.SPEC, ScoringSettings(tick_s=1e-6), world.clock)
+        for stage in (writer, scorer):
+            while stage.step(0):
+                pass
+            stage.close()
+        with store.read() as connection:
+            found = list_dead_letters(connection, 100)
+            stored = connection.exec_driver_sql("SELECT count(*) FROM outcomes").scalar()
+        expected = [encode(large)] if kind == "sqlite" else [encode(large), encode(zero)]
+        assert sorted(letter.raw for letter in found) == sorted(expected)
+        assert all(letter.reason.startswith("the writer cannot take it: ") for letter in found), "it came first"
+        assert stored == 30
+        assert lab.last_values(world.rewards(store)) == dict.fromkeys(spoken(others), -0.5)
 
 
 def test_the_monitors_set_aside_what_they_cannot_watch(
