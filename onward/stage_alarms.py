@@ -55,6 +55,7 @@ class StageAlarms:
         self._parts, self._store, self._clock = parts, store, clock
         self._well_s, self._monotonic = well_s, monotonic
         self._open: dict[str, str] | None = None  # by stage; None: not asked yet
+        self._down: set[str] = set()
         self._well_since_s: dict[str, float] = {}
 
     def look(self) -> None:
@@ -67,9 +68,12 @@ class StageAlarms:
             fault, name = part.fault, part.name
             if fault is not None:
                 self._well_since_s.pop(name, None)
-                if name not in self._open:
+                if name not in self._down:
                     self._open[name] = self._raise(part, fault)
-            elif name in self._open and part.state == OK:
+                    self._down.add(name)
+                continue
+            self._down.discard(name)
+            if name in self._open and part.state == OK:
                 self._close_if_well(name, self._open)
 
     def _known(self) -> dict[str, str]:
