@@ -7,13 +7,16 @@ experiment runs nothing is committed, so that a controller that follows another 
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
+from core import telemetry
 from core.errors import GroupBusy
 from core.events import Alarm, Completion, Purpose, Reward, Topic
+from core.handling import attempt, words_of
 from core.ids import InferenceId
-from core.ports import Clock, Consumer, EventLog, TopicPartition
+from core.ports import Clock, Consumer, EventLog, Record, TopicPartition
 
 _GROUP = "releases"
 _TOPICS = (Topic.TURNS, Topic.REWARDS, Topic.ALARMS)
@@ -102,14 +105,20 @@ class Observations:
         assert self._consumer is not None
         records = self._consumer.poll(_POLL_RECORDS, 0)
         for record in records:
-            match record.event:
-                case Completion() as turn:
-                    self._take_turn(served_turn(turn))
-                case Reward() as reward:
-                    self._take_reward(reward)
-                case Alarm() as alarm:
-                    self._take_alarm(alarm)
+            failure = attempt(partial(self._take, record))
+            if failure is not None:  # no evidence, then; who scores and writes it sets it aside
+                telemetry.STAGE_FAILED_RECORDS.labels(part=_GROUP).inc()
+                logger.error("%s offset %d is no evidence: %s", record.source, record.offset, words_of(failure))
         return len(records) == _POLL_RECORDS
+
+    def _take(self, record: Record) -> None:
+        match record.event:
+            case Completion() as turn:
+                self._take_turn(served_turn(turn))
+            case Reward() as reward:
+                self._take_reward(reward)
+            case Alarm() as alarm:
+                self._take_alarm(alarm)
 
     def commit(self) -> None:
         """What was read need not be read again: no experiment hangs on it."""
