@@ -124,3 +124,28 @@ def test_what_cannot_be_recorded_is_the_clients_fault(completion: Callable[..., 
     turn = msgspec.structs.replace(completion(), messages=({"role": "user", "content": value},))
     with pytest.raises(InvalidRequest, match="cannot be recorded"):
         encode(turn)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
+def test_what_is_nested_too_deep_is_refused(completion: Callable[..., Completion]) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be recorded"):
+        encode(msgspec.structs.replace(completion(), messages=(nested(5000),)))
+
+
+def test_what_is_nested_too_deep_for_its_reader_is_undecodable(completion: Callable[..., Completion]) -> None:
+    raw = encode(msgspec.structs.replace(completion(), messages=(nested(500),)))
+
+    def far_down(calls: int) -> None:
+        if calls:
+            far_down(calls - 1)
+        else:
+            decode(raw)
+
+    with pytest.raises(Undecodable, match="recursion"):
+        far_down(600)
