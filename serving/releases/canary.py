@@ -25,6 +25,7 @@ from serving.releases.doubts import Doubts
 from serving.releases.evidence import RewardEvidence
 from serving.releases.guards import LEAST_TURNS, tripped
 from serving.releases.observations import Observations, ServedTurn
+from serving.releases.ratchet import steps_to
 from serving.releases.verdict import Verdict, drifted, judge
 from serving.releases.view import ReleaseView
 
@@ -161,7 +162,8 @@ class Canary:
         if why is not None:
             return Verdict("rollback", why)
         age_s = (self._clock.now() - experiment.started_at).total_seconds()
-        found = judge(self._rewards.arm("canary"), self._rewards.arm("live"), age_s, self._settings)
+        arms = self._rewards.arm("canary"), self._rewards.arm("live")
+        found = judge(*arms, age_s, self._settings, experiment.control, steps_to(experiment.control, view.past))
         for figure, value in found.figures.items():
             telemetry.CANARY.labels(figure=figure).set(value)
         held = experiment.canary in view.switches.held

@@ -38,6 +38,7 @@ from serving.releases.chain import Chain
 from serving.releases.gate import check
 from serving.releases.guards import said
 from serving.releases.orders import Obedience
+from serving.releases.ratchet import steps_to
 from serving.releases.targets import Intent, can_split, leaves_users, plan
 from serving.releases.verdict import Verdict
 from serving.releases.view import ReleaseView, look
@@ -132,9 +133,7 @@ class ReleaseController:
         version = view.canary.version
         verdict = self._held_back(view) or self._canary.verdict(view)
         if verdict is not None and verdict.action == "rollback":
-            step = self._event(version, "rolled_back", verdict.why, "guard")
-            self._write(view, [step], lambda c: self._canary.end(c, view, "rollback", verdict))
-            telemetry.ROLLBACKS.labels(by="guard").inc()
+            self._take_back(view, version, verdict)
             return None
         if verdict is not None and verdict.action == "promote":
             self._write(view, [], lambda c: self._canary.end(c, view, "promote", verdict))
@@ -142,6 +141,21 @@ class ReleaseController:
         if view.experiment is None:  # promoted: the live lane turns
             return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
         return self._intent(view, canary=version, canary_share=view.experiment.share)
+
+    def _take_back(self, view: ReleaseView, canary: Version, verdict: Verdict) -> None:
+        """Where the steps before it led down as well, the live version follows, by an order."""
+        now = self._clock.now()
+
+        def also(connection: Connection) -> None:
+            self._canary.end(connection, view, "rollback", verdict)
+            if verdict.back_to is not None:
+                why = f"its steps since version {verdict.back_to} led down, and the next one, too: {verdict.why}"
+                fleet.give_order(connection, CLUSTER, "rollback", verdict.back_to, why, now, by="guard")
+
+        self._write(view, [self._event(canary, "rolled_back", verdict.why, "guard")], also)
+        telemetry.ROLLBACKS.labels(by="guard").inc()
+        if verdict.back_to is not None:
+            self._canary.forget()
 
     @staticmethod
     def _held_back(view: ReleaseView) -> Verdict | None:
@@ -353,12 +367,13 @@ class ReleaseController:
         )
 
     def _discard_old(self, view: ReleaseView, live: Version) -> None:
-        """Let weights go that nobody will serve: beyond `keep_versions`, never the anchor, the live, the previous, or
-        what an operator holds."""
+        """Let weights go that nobody will serve: beyond `keep_versions`, never the anchor, the live, the previous,
+        those that canaries are held against, or what an operator holds."""
         with self._store.read() as connection:
             versions = policies.list_versions(connection)
         newest = versions[-self._serving.keep_versions :]
-        keep = {view.anchor, live, view.live, view.previous, *view.switches.held, *newest}
+        held_against = (step.before for step in steps_to(live, view.past))
+        keep = {view.anchor, live, view.live, view.previous, *held_against, *view.switches.held, *newest}
         old = [version for version in reversed(versions) if version not in keep and version not in self._discarded]
         for version in old[:_MOST_DISCARDED]:  # most are gone since long: only this process does not know
             self._weights.discard(version)

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from core.ids import InferenceId
 from serving.releases.sequential import NOTHING_KNOWN, Interval, confidence_sequence
@@ -25,6 +26,22 @@ class _Unit:
     def weight(self) -> float:
         """How many independent turns this user's are worth."""
         return self.count / (1 + LIKENESS * (self.count - 1))
+
+
+class Arm(Protocol):
+    """What verdicts ask of an arm's evidence."""
+
+    @property
+    def turns(self) -> int: ...
+
+    @property
+    def users(self) -> int: ...
+
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def squared_error(self) -> float: ...
 
 
 @dataclass
@@ -79,7 +96,7 @@ class ArmStatistics:
         return max(0.0, spread) / self._weight**2 * self.users / (self.users - 1)
 
 
-def difference(one: ArmStatistics, other: ArmStatistics, least_users: int, alpha: float, scale: float) -> Interval:
+def difference(one: Arm, other: Arm, least_users: int, alpha: float, scale: float) -> Interval:
     """Of the means, `one` less `other`. Nothing is known before both have `least_users`."""
     if min(one.users, other.users) < least_users:
         return NOTHING_KNOWN

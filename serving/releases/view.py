@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import Connection
+
 from core.alarms import StoredAlarm
 from core.events import PolicyVersion
 from core.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ids import Version
 from core.ports import Store
 from core.store import alarms, fleet, policies
+
+_PAST = 64  # experiments: enough for the steps that are looked back on, with those that were refused in between
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class ReleaseView:
     candidates: tuple[PolicyVersion, ...]  # published and undecided, the oldest first
     canary: PolicyVersion | None
     experiment: Experiment | None  # running
+    past: tuple[Experiment, ...]  # ended, the newest first; while there is a canary, for none else asks
     switches: Switches
     orders: tuple[Order, ...]
     replicas: tuple[ReplicaStatus, ...]  # whose heart beats, by name
@@ -73,6 +78,7 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
             candidates=tuple(policies.list_candidates(connection)),
             canary=canaries[-1] if canaries else None,
             experiment=fleet.running_experiment(connection, cluster),
+            past=_ended_experiments(connection, cluster) if canaries else (),
             switches=fleet.get_switches(connection, cluster),
             orders=tuple(fleet.open_orders(connection, cluster)),
             replicas=replicas,
@@ -82,3 +88,7 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
             undone=frozenset(v for v, state in states.items() if state in ("rolled_back", "rejected")),
             untried=frozenset(v for v, state in states.items() if state == "candidate"),
         )
+
+
+def _ended_experiments(connection: Connection, cluster: str) -> tuple[Experiment, ...]:
+    return tuple(each for each in fleet.list_experiments(connection, cluster, _PAST) if each.ended_at is not None)
