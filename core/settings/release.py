@@ -44,7 +44,7 @@ class ReleaseSettings(Section):
     margin: float = Field(default=0.02, ge=0)
     """Reward by which a canary may be worse and still be promoted before the horizon."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
-    """Share of canaries as good as the live version that the test may roll back wrongly."""
+    """Share of canaries as good as the live version that the test against it may roll back wrongly."""
     min_users: int = Field(default=20, ge=2)
     """Fewest users in each arm before the test decides."""
     horizon_turns: int = Field(default=2000, ge=1)
