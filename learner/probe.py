@@ -4,8 +4,9 @@ Legend: P texts, L tokens of each, S texts at a time, N places of these, C place
 V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -18,35 +19,47 @@ from learner.output_head import OutputHead
 from learner.policy_model import PolicyModel
 
 _TEXTS = 16
-_TOKENS = 64
+_TOKENS = 64  # of a text, at least
+_ANSWER = 40  # of these, at least, are the model's own
+_MOST_TOKENS = 160
 _CHOICES = 8
 _SEED = 0
 _TEXTS_AT_A_TIME = 8
 _LOGITS_AT_A_TIME = 1 << 24  # 64 MiB
 
+Prompts = Sequence[Sequence[int]]
 
-def probe_of_model(directory: Path, device: str) -> ProbeRecord:
+
+def probe_of_model(directory: Path, device: str, prompts: Prompts = ()) -> ProbeRecord:
     """Of a model as it was given: the texts are drawn from it. Raises WeightsError naming the file at fault."""
     digest = digest_of_shards(sorted(directory.glob("*.safetensors")))
     policy = PolicyModel(directory, device)
-    return record(policy, draw_probe_set(policy, _SEED), digest)
+    return record(policy, draw_probe_set(policy, _SEED, prompts), digest)
 
 
-def draw_probe_set(policy: PolicyModel, seed: int) -> ProbeSet:
-    """From where texts begin, as the policy goes on at temperature 1; short enough that an engine's context has room
-    for one token more. Raises WeightsError when the policy's outputs are not finite."""
+def draw_probe_set(policy: PolicyModel, seed: int, prompts: Prompts = ()) -> ProbeSet:
+    """From the prompts (core.probe_prompts), or from where texts begin, as the policy goes on at temperature 1; short
+    enough that an engine's context has room for one token more. Of a prompt that is long the end counts, where the
+    model is about to speak. Raises WeightsError when the policy's outputs are not finite."""
     generator = torch.Generator().manual_seed(seed)
     config = policy.model.config.get_text_config()
     first = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)
-    drawn, choices, cache = [torch.full((_TEXTS, 1), first)], [], None
+    begun = list(islice(cycle(prompts or [(first,)]), _TEXTS))
+    length = min(_MOST_TOKENS, max(_TOKENS, _ANSWER + max(map(len, begun))), config.max_position_embeddings - 1)
+    begun = [tuple(prompt[-max(1, length - _ANSWER) :]) for prompt in begun]
+    drawn, choices, cache = [torch.tensor([prompt[:1] for prompt in begun])], [], None
     with _answering(policy):
-        while len(drawn) < min(_TOKENS, config.max_position_embeddings - 1):
+        while len(drawn) < length:
             newest_P1 = drawn[-1].to(policy.model.device)
             output = policy.model(input_ids=newest_P1, past_key_values=cache, use_cache=True)
             chances_PV, cache = output.logits[:, -1].float().softmax(-1).cpu(), output.past_key_values
             if not bool(torch.isfinite(chances_PV).all()):
                 raise WeightsError("the outputs of the model that the probe is drawn from are not finite")
-            drawn.append(torch.multinomial(chances_PV, 1, generator=generator))
+            own_P1 = torch.multinomial(chances_PV, 1, generator=generator)
+            place = len(drawn)
+            own = own_P1.flatten().tolist()
+            given = [prompt[place] if place < len(prompt) else own[text] for text, prompt in enumerate(begun)]
+            drawn.append(torch.tensor(given)[:, None])
             choices.append(chances_PV.topk(min(_CHOICES, chances_PV.shape[-1])).indices)
     ids_PL, choices_PLK = torch.cat(drawn, dim=1), torch.stack(choices, dim=1)
     return ProbeSet(

@@ -18,6 +18,7 @@ from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Release, Reward, Topic
 from core.ids import Version
+from core.probe_prompts import probe_prompts
 from core.reward_spec import load_reward_spec
 from core.settings import LearnerSettings
 from core.store import policies
@@ -107,7 +108,7 @@ def _learn(
         target.blobs,
         source.model,
         source.settings.serving.model_name,
-        partial(probe_of_model, device=settings.device),
+        partial(probe_of_model, device=settings.device, prompts=probe_prompts(load_renderer(source.model))),
         clock,
     )
     learner = Learner(

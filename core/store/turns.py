@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import islice, zip_longest
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -86,6 +87,24 @@ def get_turns(connection: Connection, inference_ids: Iterable[InferenceId]) -> d
         select(table.c.inference_id, table.c.record).where(table.c.inference_id.in_(list(inference_ids)))
     )
     return {InferenceId(row.inference_id): _decode_turn(row.record) for row in rows}
+
+
+def newest_texts(connection: Connection, count: int) -> list[tuple[int, ...]]:
+    """Prompts with their answers, as token ids, of the newest turns that were finished and may be learned from; one of
+    each namespace after the other, so that a busy one does not hide the rest."""
+    table = tables.turns
+    rows = connection.execute(
+        select(table.c.record)
+        .where(table.c.learn.is_(True), table.c.finish_reason.in_(("stop", "length", "tool_calls")))
+        .order_by(table.c.inference_id.desc())  # which begins with the time
+        .limit(4 * count)
+    )
+    by_namespace: dict[Namespace, list[tuple[int, ...]]] = {}
+    for turn in (_decode_turn(row.record) for row in rows):
+        if turn.token_ids:
+            by_namespace.setdefault(turn.namespace, []).append((*turn.prompt_token_ids, *turn.token_ids))
+    in_turn = (text for texts in zip_longest(*by_namespace.values()) for text in texts if text is not None)
+    return list(islice(in_turn, count))
 
 
 def get_turn(connection: Connection, namespace: Namespace, inference_id: InferenceId) -> Completion | None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.errors import ConfigError
 from core.fleet import CLUSTER
-from core.ports import EventLog, Policy, WeightsRef
+from core.ports import EventLog, Policy, Store, WeightsRef
+from core.probe_prompts import probe_prompts
 from core.settings import Settings
-from core.store import policies
+from core.store import policies, turns
 from onward.layout import Layout
 from onward.wiring.foundation import Foundation, Stage
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from serving.sglang.engine import SglangEngine
 
 _LOOK_S = 0.2
+_RECENT_TEXTS = 16
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,17 @@ class LocalServing:
     def __init__(self, foundation: Foundation, log: EventLog, timer: "LoopTimer") -> None:
         from serving.host import EngineHost
         from serving.local import LocalEngine
+        from serving.rendering import load_renderer
 
         anchor = publish_anchor(foundation, log)
-        self.policy = LocalEngine(foundation.settings.serving, foundation.model, foundation.weights, anchor)
+        self.policy = LocalEngine(
+            foundation.settings.serving,
+            foundation.model,
+            foundation.weights,
+            anchor,
+            prompts=probe_prompts(load_renderer(foundation.model)),
+            recent=partial(_recent_texts, foundation.store),
+        )
         self.policy.on_first_token = timer.first_token
         self._host = EngineHost(self.policy, foundation.store, CLUSTER, foundation.clock)
         self.stages: Mapping[str, Stage] = {"host": self._host}
@@ -131,6 +141,11 @@ class LocalServing:
 
     def close(self) -> None:
         self.policy.close()
+
+
+def _recent_texts(store: Store) -> list[tuple[int, ...]]:
+    with store.read() as connection:
+        return turns.newest_texts(connection, _RECENT_TEXTS)
 
 
 class FleetServing:
@@ -222,6 +237,7 @@ def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
     """Needs torch: the probe of the given model is what other computations are held to."""
     from learner.probe import probe_of_model
     from serving.releases import ensure_anchor
+    from serving.rendering import load_renderer
 
     settings = foundation.settings
     return ensure_anchor(
@@ -231,7 +247,7 @@ def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
         foundation.blobs,
         foundation.model,
         settings.serving.model_name,
-        partial(probe_of_model, device=settings.learner.device),
+        partial(probe_of_model, device=settings.learner.device, prompts=probe_prompts(load_renderer(foundation.model))),
         foundation.clock,
     )
 

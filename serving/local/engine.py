@@ -1,6 +1,6 @@
 """The in-process engine: the Policy that the API asks and the Engine that the release controller steers."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ from core.ids import Version
 from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
 from serving.local.model import Decoder, context_length, load_decoder
-from serving.local.probe import Probe
+from serving.local.probe import Probe, Texts
 from serving.local.scheduler import FirstToken, Scheduler
 from serving.local.sequence import Sequence
 from serving.local.stream import Stream
@@ -23,8 +23,19 @@ from serving.requests import check_request, untrainable
 class LocalEngine:
     """Implements core.ports.Policy and core.ports.Engine. Thread-safe. The anchor serves until the first switch."""
 
-    def __init__(self, settings: ServingSettings, model_dir: Path, weights: Weights, anchor: WeightsRef) -> None:
-        """Raises ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be loaded."""
+    def __init__(
+        self,
+        settings: ServingSettings,
+        model_dir: Path,
+        weights: Weights,
+        anchor: WeightsRef,
+        *,
+        prompts: Texts = (),
+        recent: Callable[[], Texts] = tuple,
+    ) -> None:
+        """`prompts`: what the probe's texts begin with (core.probe_prompts); `recent`: what users said and heard of
+        late, and may be learned from. Raises ConfigError naming the setting that does not fit, WeightsError when the
+        anchor cannot be loaded."""
         self._weights = weights
         template = load_decoder(model_dir, settings)
         model, digest = build_version(template.model, weights.open(anchor), anchor)
@@ -33,7 +44,7 @@ class LocalEngine:
         self._digests = {anchor.version: digest}
         self._vocabulary: int = template.vocabulary
         self._context_length = context_length(template.model.config, settings)
-        self._probe = Probe(anchor_decoder, self._context_length)
+        self._probe = Probe(anchor_decoder, self._context_length, prompts, recent)
         self._scheduler = Scheduler(self._models, anchor.version, settings, self._context_length)
         telemetry.POLICY_VERSION.set(anchor.version)
 

@@ -67,6 +67,25 @@ def test_what_fails_leaves_nothing(store: Store, completion: Callable[..., Compl
         assert turns.get_turns(connection, [turn.inference_id]) == {}
 
 
+def test_the_newest_texts_are_those_that_may_be_learned_from_one_namespace_after_the_other(
+    store: Store, completion: Callable[..., Completion]
+) -> None:
+    def said(namespace: str, token: int, **fields: object) -> Completion:
+        inference_id = InferenceId(f"{token:032x}")
+        return completion(
+            inference_id=inference_id, namespace=namespace, prompt_token_ids=(1,), token_ids=(token,), **fields
+        )
+
+    told = [said("busy", token) for token in range(10, 20)] + [said("quiet", token) for token in (2, 3)]
+    told += [said("quiet", 30, learn=False), said("quiet", 31, finish_reason="error"), said("other", 1)]
+    with store.begin() as connection:
+        turns.put_turns(connection, told)
+    with store.read() as connection:
+        assert turns.newest_texts(connection, 0) == []
+        newest = [text[-1] for text in turns.newest_texts(connection, 5)]
+    assert newest == [19, 3, 1, 18, 2]
+
+
 def test_what_is_committed_outlives_the_store(
     home: Database, store: Store, completion: Callable[..., Completion]
 ) -> None:

@@ -22,12 +22,14 @@ from core.errors import WeightsError
 from core.events import PolicyVersion
 from core.ids import Version
 from core.ports import WeightsRef
+from core.probe_prompts import probe_prompts
 from core.probes import ProbeRecord, agrees, figures, get_probe, mismatch, nearer, path_of
 from core.store import open_sqlite, policies
 from core.weights_digest import digest_of_shards
 from learner.policy_model import PolicyModel
 from learner.probe import draw_probe_set, probe_of_model, record
 from serving.releases import CLUSTER, ensure_anchor
+from serving.rendering import load_renderer
 
 MakeWorld = Callable[[str], World]
 Tensors = dict[str, Tensor]
@@ -123,6 +125,28 @@ def test_a_short_context_bounds_the_texts(tmp_path: Path) -> None:
     (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 20}))
     found = probe_of_model(short, "cpu")
     assert {len(text) for text in found.token_ids} == {19}
+
+
+def test_texts_begin_with_the_prompts_and_go_on_as_the_model_would(policy: PolicyModel) -> None:
+    prompts = [(1, 5, 9), tuple(range(10, 60)), tuple(range(300))]
+    drawn = draw_probe_set(policy, 0, prompts)
+    (length,) = {len(text) for text in drawn.token_ids}
+    assert length == 160
+    for number, text in enumerate(drawn.token_ids):
+        begun = prompts[number % 3][-120:]
+        assert text[: len(begun)] == begun, "of a long one the end, and room for an answer"
+    assert len({text[50:] for text in drawn.token_ids}) > 8, "the same prompt, other answers"
+    found = record(policy, drawn, "")
+    assert found.finite
+    answers_only = torch.tensor([row[129:] for row in found.logprobs])
+    assert answers_only.mean() > -5, "they are the model's own"
+
+
+def test_the_anchor_of_a_service_is_probed_where_users_are(policy: PolicyModel) -> None:
+    renderer = load_renderer(MODEL)
+    found = probe_of_model(MODEL, "cpu", probe_prompts(renderer))
+    texts = ["".join(map(renderer.token_text, text)) for text in found.token_ids]
+    assert sum("<|im_start|>assistant\n" in text for text in texts) >= 12
 
 
 def test_a_broken_anchor_draws_nothing() -> None:

@@ -13,6 +13,7 @@ from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, pro
 from core import telemetry
 from core.errors import ConfigError, Conflict, EngineUnavailable, InvalidRequest, NotFinite, WeightsError
 from core.ids import Version
+from core.settings import ServingSettings
 from serving.local import LocalEngine
 
 MakeEngine = Callable[..., LocalEngine]
@@ -348,6 +349,32 @@ def test_the_probe_tells_distance_and_entropy(world: World, make_engine: MakeEng
     assert 0 < same["entropy"] < math.log(VOCABULARY)
     assert same["finite"] == near["finite"] == far["finite"] == 1
     assert make_engine(slots=2).probe(Version(1)) == same, "a fixed seed"
+
+
+def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
+    """A version that went wrong at one word only: nothing that the anchor draws has it."""
+    said: list[tuple[int, ...]] = []
+    begun = [(3, 4, 5)]
+    settings = ServingSettings(slots=2)
+    engine = LocalEngine(settings, world.model_dir, world.weights, world.anchor, prompts=begun, recent=lambda: said)
+    drawn = {token for sequence in engine._probe._sequences_LP for token in sequence}
+    word = next(token for token in range(VOCABULARY) if token not in drawn)
+
+    def forget_one_word(tensors: dict[str, torch.Tensor]) -> None:
+        torch.manual_seed(1)
+        for name, tensor in world.models[Version(1)].named_parameters():
+            tensors[name] = tensor.detach().clone()
+        tensors["model.embed_tokens.weight"][word] *= -1
+
+    engine.load(world.publish(310, forget_one_word))
+    before = engine.probe(Version(310))
+    said += [(word,) * 20] * 3
+    after = engine.probe(Version(310))
+    assert after["kl_to_live"] > 2 * before["kl_to_live"]
+    assert after["entropy"] == before["entropy"]
+    said[:] = [(9, 10, 11) * 10] * 5 + [(word,) * 20] * 2
+    assert engine.probe(Version(310))["kl_to_live"] < after["kl_to_live"] / 2, "a few of many decide nothing"
+    assert engine.probe(Version(1))["kl_to_live"] == pytest.approx(0, abs=1e-6)
 
 
 def test_a_step_that_fails_tells_its_requests_and_the_engine_goes_on(
