@@ -83,7 +83,7 @@ def score(connection: Connection, world: World) -> object:
     """What the scorer looks up for a batch of outcomes."""
     keys = ledger.find_sessions(connection, [world.inference() for _ in range(BATCH)])
     identities = [(NAMESPACE, OutcomeId(f"new-{number}")) for number in range(BATCH)]
-    return ledger.load_sessions(connection, keys), ledger.known_outcomes(connection, identities)
+    return ledger.load_sessions(connection, set(keys.values())), ledger.known_outcomes(connection, identities)
 
 
 def wait(connection: Connection, world: World) -> object:

@@ -27,17 +27,26 @@ def standing(outcomes: Iterable[Outcome]) -> list[Standing]:
     by_id = {outcome.outcome_id: outcome for outcome in outcomes}
     superseded = {outcome.supersedes for outcome in by_id.values()}
     latest: dict[OutcomeId, Outcome] = {}
+    roots: dict[OutcomeId, OutcomeId] = {}
     for outcome in sorted(by_id.values(), key=lambda outcome: (outcome.received_at, outcome.outcome_id)):
         if outcome.outcome_id not in superseded:
-            latest[_root(outcome, by_id)] = outcome
+            latest[_root(outcome, by_id, roots)] = outcome
     stand = [Standing(outcome, by_id[root].received_at) for root, outcome in latest.items() if not outcome.withdrawn]
     return sorted(stand, key=lambda entry: (entry.since, entry.outcome.outcome_id))
 
 
-def _root(outcome: Outcome, by_id: dict[OutcomeId, Outcome]) -> OutcomeId:
-    """The first of its chain that is known. A chain that bites its tail ends where it would begin again."""
-    passed = {outcome.outcome_id}
-    while outcome.supersedes in by_id and outcome.supersedes not in passed:
+def _root(outcome: Outcome, by_id: dict[OutcomeId, Outcome], roots: dict[OutcomeId, OutcomeId]) -> OutcomeId:
+    """The first of its chain that is known. A chain that bites its tail ends where it would begin again. `roots`: those
+    found before, which bite no tail."""
+    passed: dict[OutcomeId, None] = {}
+    while outcome.outcome_id not in roots:
+        passed[outcome.outcome_id] = None
+        if outcome.supersedes in passed:
+            return outcome.outcome_id
+        if outcome.supersedes not in by_id:
+            roots[outcome.outcome_id] = outcome.outcome_id
+            break
         outcome = by_id[outcome.supersedes]
-        passed.add(outcome.outcome_id)
-    return outcome.outcome_id
+    root = roots[outcome.outcome_id]
+    roots.update(dict.fromkeys(passed, root))
+    return root

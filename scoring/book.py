@@ -11,7 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from sqlalchemy import Connection
@@ -26,23 +26,27 @@ from core.store.rewards import put_rewards
 from core.store.turns import put_outcomes
 from scoring import ledger
 from scoring.aside import letter_of
-from scoring.defence import is_on, left_out
+from scoring.defence import Reason, is_on, left_out
 from scoring.derived import derive
 from scoring.facts import Facts, facts_of
 from scoring.rules import Decision, decide, news_about, outcomes_about
+from scoring.shelf import Shelf
 from scoring.state import Heard, Session, SessionKey, Turn, open_turn
 from scoring.usable import fault_of
 
 _Scored = Completion | Outcome | SessionEnded
 logger = logging.getLogger(__name__)
+_Out = frozenset[tuple[OutcomeId, Reason]]
 
 
 class Book:
     """One transaction's worth: `take` or `let_pass`, once. Then `rewards` are those made, in order, and `letters` what
     could not be used."""
 
-    def __init__(self, spec: RewardSpec) -> None:
+    def __init__(self, spec: RewardSpec, shelf: Shelf | None = None) -> None:
+        """`shelf`: of sessions that an earlier one had; once the transaction is over, `sessions` belong onto it."""
         self._spec = spec
+        self._shelf = Shelf() if shelf is None else shelf
         self._digest = spec.digest
         self._is_defended = is_on(spec.defence) or any(scope.defence for scope in spec.scopes)
         self.rewards: list[Reward] = []
@@ -83,6 +87,11 @@ class Book:
             self._expire(partition, moment)
         self._save(connection)
 
+    @property
+    def sessions(self) -> Iterable[Session]:
+        """As the store has them, once the transaction is over."""
+        return self._sessions.values()
+
     # ------------------------------------------------------------------------------------------ the store
 
     def _load(self, connection: Connection, records: Sequence[Record], until: Mapping[int, datetime]) -> None:
@@ -91,18 +100,21 @@ class Book:
         outcomes = [event for event in events if isinstance(event, Outcome)]
         spoken_of = {event.inference_id for event in outcomes if event.inference_id is not None}
         opened = {event.inference_id for event in events if isinstance(event, Completion)}
-        keys = ledger.find_sessions(connection, spoken_of | opened)
+        owners = ledger.find_sessions(connection, spoken_of | opened)
+        due = ledger.due_turns(connection, until)
+        keys = set(owners.values())
         keys |= {_key(event) for event in events if isinstance(event, Completion | SessionEnded)}
         keys |= {_key(outcome) for outcome in outcomes if outcome.inference_id is None}
-        keys |= {SessionKey((turn.namespace, turn.session_id)) for turn in ledger.due_turns(connection, until)}
-        self._sessions = ledger.load_sessions(connection, keys)
+        keys |= {SessionKey((turn.namespace, turn.session_id)) for turn in due}
+        self._sessions = self._shelf.lend(keys)
+        self._sessions |= ledger.load_sessions(connection, keys - self._sessions.keys())
+        self._owner = {inference_id: self._sessions[key] for inference_id, key in owners.items()}
         self._known = ledger.known_outcomes(connection, map(_identity, outcomes))
         for early in ledger.early_outcomes(connection, opened):
             self._expect(early)
-        for session in self._sessions.values():
-            for turn in session.turns.values():
-                self._owner[turn.inference_id] = session
-                self._remember_due(turn)
+        for row in due:
+            session = self._sessions[SessionKey((row.namespace, row.session_id))]
+            self._remember_due(session.turns[row.inference_id], session)
 
     def _save(self, connection: Connection) -> None:
         ledger.save_turns(connection, self._changed_turns.values())
@@ -155,7 +167,7 @@ class Book:
             return
         session = self._session(_key(completion))
         turn = open_turn(completion, partition, self._facts(completion, session))
-        session.turns[turn.inference_id] = turn
+        session.add(turn)
         self._owner[turn.inference_id] = session
         now = completion.received_at
         session.last_at = now if session.last_at is None else max(session.last_at, now)
@@ -167,8 +179,12 @@ class Book:
         self._changed_turns[turn.inference_id] = turn
         self._decide(turn, session, now)
         self._conclude(completion, session, offset)
-        others = [other for other in session.turns.values() if other is not turn]
-        self._reschedule(others, session, now, all_of_them=bool(early) and self._is_defended)
+        if early and self._is_defended:
+            self._reschedule((other for other in session.turns.values() if other is not turn), session, now)
+        elif any(heard.outcome.received_at >= now for heard in session.heard_of(None)):  # it was in the middle
+            self._reschedule((other for other in session.waiting.values() if other is not turn), session, now)
+        else:
+            self._shorten(session, now)
 
     def _conclude(self, completion: Completion, session: Session, offset: int) -> None:
         """What the turn says of those before it."""
@@ -177,10 +193,9 @@ class Book:
         for outcome in concluded:
             self._keep(Heard(outcome, offset), session)
         self.concluded += concluded
-        about = {outcome.inference_id for outcome in concluded}
-        for turn in sorted(session.turns.values(), key=lambda turn: turn.order):
-            if turn.inference_id in about:
-                self._decide(turn, session, completion.received_at)
+        about = {outcome.inference_id for outcome in concluded} - {None}
+        turns = (session.turns[each] for each in about if each is not None)
+        self._reschedule(turns, session, completion.received_at)
 
     def _facts(self, completion: Completion, session: Session) -> Facts:
         parent = None if completion.parent_id is None else session.turns.get(completion.parent_id)
@@ -208,20 +223,20 @@ class Book:
                 return
             session = owner
         amended = session.heard.get(outcome.supersedes) if outcome.supersedes is not None else None
+        before = self._left_out(session)
         self._keep(heard, session)
-        concerned = self._concerned(session, outcome, amended)
+        concerned = self._concerned(session, outcome, amended, before)
         decisions = [self._decide(turn, session, outcome.received_at) for turn in concerned]
         if any(outcome.name in decision.contradicting for decision in decisions):
             self.oddities["contradiction"] += 1
-        if self._is_defended:
-            self._count_left_out(outcome, session)
+        self._count_left_out(outcome, session)
 
     def _end(self, ended: SessionEnded) -> None:
         session = self._session(_key(ended))
         session.ended_at = ended.received_at
         session.last_at = session.last_at or ended.received_at
         self._changed_sessions[session.key] = session
-        self._reschedule(session.turns.values(), session, ended.received_at)
+        self._shorten(session, ended.received_at)
 
     # ------------------------------------------------------------------------------------------ the pages
 
@@ -236,22 +251,33 @@ class Book:
         session.hear(heard)
         self._changed_outcomes[_identity(heard.outcome)] = (heard, session.key[1])
 
-    def _remember_due(self, turn: Turn) -> None:
+    def _remember_due(self, turn: Turn, session: Session) -> None:
+        self._owner[turn.inference_id] = session
         if turn.due_at is not None:
             heapq.heappush(self._due.setdefault(turn.partition, []), (turn.due_at, turn.inference_id))
 
-    def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None) -> list[Turn]:
-        subjects = {outcome.inference_id} | ({amended.outcome.inference_id} if amended else set())
-        if None in subjects or self._is_defended:  # what it says may leave out what was said of another
-            return sorted(session.turns.values(), key=lambda turn: turn.order)
-        turns = (session.turns[subject] for subject in subjects if subject is not None and subject in session.turns)
+    def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None, before: _Out) -> list[Turn]:
+        """`before`: what was left out. What the outcome says may leave out what was said of another."""
+        changed = {outcome_id for outcome_id, _ in before ^ self._left_out(session)}
+        subjects = {session.heard[outcome_id].outcome.inference_id for outcome_id in changed}
+        subjects |= {outcome.inference_id} | ({amended.outcome.inference_id} if amended else set())
+        if None in subjects:
+            turns = list(session.turns.values())
+        else:
+            turns = [session.turns[subject] for subject in subjects if subject is not None and subject in session.turns]
         return sorted(turns, key=lambda turn: turn.order)
 
-    def _count_left_out(self, outcome: Outcome, session: Session) -> None:
+    def _left_out(self, session: Session) -> _Out:
+        """What is, under any of the spec's defences, and why."""
+        if not self._is_defended:
+            return frozenset()
         places = {(turn.workload, turn.namespace) for turn in session.turns.values()}
         defences = {self._spec.rules(*place).defence for place in places}
-        reasons = {left_out(session, defence).get(outcome.outcome_id) for defence in defences}
-        self.oddities.update(reason for reason in reasons if reason is not None)
+        return frozenset(item for defence in defences for item in left_out(session, defence).items())
+
+    def _count_left_out(self, outcome: Outcome, session: Session) -> None:
+        left = self._left_out(session)
+        self.oddities.update({reason for outcome_id, reason in left if outcome_id == outcome.outcome_id})
 
     def _refuse(self, heard: Heard, partition: int, fault: str) -> None:
         """It is not kept: brought back once the spec has it, it is heard like any other."""
@@ -261,13 +287,24 @@ class Book:
 
     # ------------------------------------------------------------------------------------------ decisions
 
-    def _reschedule(self, turns: Iterable[Turn], session: Session, now: datetime, *, all_of_them: bool = False) -> None:
-        """The session's end moved: so may the ends of these turns' waits. `all_of_them`: those too that do not wait."""
+    def _shorten(self, session: Session, now: datetime) -> None:
+        """The session may be over sooner than some of its turns wait. That it goes on moves no turn here: of one whose
+        wait then seems over, `_decide` finds that it is not."""
+        if session.ended_at is not None:
+            ended_at = session.ended_at
+            sooner = [turn for turn in session.waiting.values() if self._outwaits(turn, ended_at)]
+            self._reschedule(sooner, session, now)
+
+    def _outwaits(self, turn: Turn, ended_at: datetime) -> bool:
+        end_wait_s = self._spec.rules(turn.workload, turn.namespace).session.end_wait_s
+        return turn.due_at is not None and turn.due_at > ended_at + timedelta(seconds=end_wait_s)
+
+    def _reschedule(self, turns: Iterable[Turn], session: Session, now: datetime) -> None:
         for turn in sorted(turns, key=lambda turn: turn.order):
-            if turn.due_at is not None or all_of_them:
-                self._decide(turn, session, now)
+            self._decide(turn, session, now)
 
     def _decide(self, turn: Turn, session: Session, now: datetime) -> Decision:
+        self._owner[turn.inference_id] = session
         decision = decide(turn, session, outcomes_about(turn, session, self._spec), self._spec, now)
         if not math.isfinite(decision.value):
             raise ValueError(f"turn {turn.inference_id} would be worth {decision.value}")
@@ -275,7 +312,8 @@ class Book:
             self.newly_open += (decision.due_at is not None) - (turn.due_at is not None)
             turn.due_at, turn.closed = decision.due_at, decision.closed
             self._changed_turns[turn.inference_id] = turn
-            self._remember_due(turn)
+            session.note_wait(turn)
+            self._remember_due(turn, session)
         if turn.revision >= 0:
             if decision.value != turn.value:
                 self._reward(turn, session, decision, now)

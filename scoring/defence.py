@@ -12,7 +12,7 @@ from core.events import Outcome
 from core.ids import OutcomeId
 from core.reward_spec import DefenceSpec
 from scoring.amendments import Standing, standing
-from scoring.state import Session
+from scoring.state import Session, Subject
 
 Reason = Literal["burst", "repeated"]
 
@@ -24,13 +24,25 @@ def is_on(spec: DefenceSpec) -> bool:
 def left_out(session: Session, spec: DefenceSpec) -> dict[OutcomeId, Reason]:
     if not is_on(spec):
         return {}
-    out: dict[OutcomeId, Reason] = dict.fromkeys(_bursts(session, spec), "burst")
-    return out | dict.fromkeys(_repeated(_standing(session, out), spec), "repeated")
+    known: dict[OutcomeId, Reason] | None = session.memory.get(("left out", spec))
+    if known is None:
+        out: dict[OutcomeId, Reason] = dict.fromkeys(_bursts(session, spec), "burst")
+        known = out | dict.fromkeys(_repeated(_standing(session, out), spec), "repeated")
+        session.memory["left out", spec] = known
+    return known
 
 
-def standing_without(session: Session, out: Mapping[OutcomeId, Reason]) -> list[Standing]:
-    """What stands without those: of what an amendment that is left out amends, it is what was said before."""
-    return _standing(session, out) if out else session.standing()
+def standing_of(session: Session, subject: Subject, spec: DefenceSpec) -> list[Standing]:
+    """What stands of what was said of it, without what is left out: of what an amendment that is left out amends, it is
+    what was said before."""
+    if not (out := left_out(session, spec)):
+        return session.standing_of(subject)
+    found: dict[Subject, list[Standing]] | None = session.memory.get(("standing", spec))
+    if found is None:
+        found = session.memory["standing", spec] = defaultdict(list)
+        for entry in _standing(session, out):
+            found[entry.outcome.inference_id].append(entry)
+    return found.get(subject, [])
 
 
 def _standing(session: Session, out: Mapping[OutcomeId, Reason]) -> list[Standing]:

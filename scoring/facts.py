@@ -5,9 +5,9 @@ Spec-dependent where it must be (what counts as a claim): the words themselves a
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import starmap
+from itertools import islice, starmap
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from core.patterns import pattern
 from core.reward_spec import ClaimSpec, EffortSpec, call_line
 
 Call = tuple[str, str]  # name, arguments
+_ANSWERS = 100  # that an answer is compared with
 
 
 class Effort(msgspec.Struct, frozen=True, array_like=True):
@@ -137,8 +138,10 @@ def content_of(message: Mapping[str, Any]) -> str:
 
 def new_messages(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Those after the last answer: what the turn adds to the conversation."""
-    said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    return messages[said[-1] + 1 :] if said else messages
+    for place in range(len(messages), 0, -1):
+        if messages[place - 1]["role"] == "assistant":
+            return messages[place:]
+    return messages
 
 
 def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -146,20 +149,20 @@ def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.blake2b(msgspec.json.encode(said), digest_size=8).hexdigest()
 
 
-def calls_in(messages: Iterable[Mapping[str, Any]]) -> list[Call]:
-    """All tool calls of the conversation, in order."""
-    return [
-        (call["function"]["name"], call["function"]["arguments"])
-        for message in messages
-        for call in message.get("tool_calls") or ()
-    ]
+def latest_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Call]:
+    """The tool calls of the conversation, the last first."""
+    for message in reversed(messages):
+        for call in reversed(message.get("tool_calls") or ()):
+            yield call["function"]["name"], call["function"]["arguments"]
 
 
 def _repeats(turn: Completion) -> bool:
+    """Looks at the last answers only: a conversation may have any number."""
     said = normal(turn.text)
     if not said or turn.tool_calls or turn.purpose != "turn":
         return False
-    return any(message["role"] == "assistant" and normal(content_of(message)) == said for message in turn.messages)
+    answers = (message for message in reversed(turn.messages) if message["role"] == "assistant")
+    return any(normal(content_of(message)) == said for message in islice(answers, _ANSWERS))
 
 
 def normal(text: str) -> str:
@@ -172,14 +175,14 @@ def _claims(text: str, claim: ClaimSpec) -> bool:
 
 
 def _is_backed(turn: Completion, claim: ClaimSpec) -> bool:
-    """By the calls before the answer: those of the same turn have no result yet."""
-    backed = False
-    for call in starmap(call_line, calls_in(turn.messages)):
+    """By the calls before the answer, of which the last that says anything decides: those of the same turn have no
+    result yet."""
+    for call in starmap(call_line, latest_calls(turn.messages)):
         if pattern(claim.needs).is_in(call):
-            backed = True
-        elif claim.voided_by is not None and pattern(claim.voided_by).is_in(call):
-            backed = False
-    return backed
+            return True
+        if claim.voided_by is not None and pattern(claim.voided_by).is_in(call):
+            return False
+    return False
 
 
 # ------------------------------------------------------------------------------------------------ tool calls

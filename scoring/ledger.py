@@ -39,7 +39,7 @@ _SESSIONS = _of_namespace(_sessions.session_id)
 _TURNS = _of_namespace(_turns.session_id)
 _OUTCOMES = _of_namespace(_outcomes.session_id)
 _KNOWN_OUTCOMES = _of_namespace(_outcomes.outcome_id, _outcomes.outcome_id)
-_SESSIONS_OF_TURNS = select(_turns.namespace, _turns.session_id).where(Among(_turns.inference_id))
+_SESSIONS_OF_TURNS = select(_turns.inference_id, _turns.namespace, _turns.session_id).where(Among(_turns.inference_id))
 _EARLY_OUTCOMES = select(_outcomes.record, _outcomes.log_offset).where(
     _outcomes.session_id.is_(None), Among(_outcomes.inference_id)
 )
@@ -76,10 +76,10 @@ def due_turns(connection: Connection, until: Mapping[int, datetime], limit: int 
     return [turn for turn in turns if turn.due_at is not None and turn.due_at <= until[turn.partition]]
 
 
-def find_sessions(connection: Connection, inference_ids: Iterable[InferenceId]) -> set[SessionKey]:
+def find_sessions(connection: Connection, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, SessionKey]:
     """The sessions of those turns that are known."""
     rows = _each_chunk(connection, _SESSIONS_OF_TURNS, inference_ids)
-    return {SessionKey((row.namespace, row.session_id)) for row in rows}
+    return {InferenceId(row.inference_id): SessionKey((row.namespace, row.session_id)) for row in rows}
 
 
 def load_sessions(connection: Connection, keys: Iterable[SessionKey]) -> dict[SessionKey, Session]:
@@ -92,7 +92,7 @@ def load_sessions(connection: Connection, keys: Iterable[SessionKey]) -> dict[Se
             session.ended_at = _moment(row.ended_at)
         for row in _each_chunk(connection, _TURNS, ids, namespace=namespace):
             turn = _turn(row)
-            sessions[SessionKey((namespace, turn.session_id))].turns[turn.inference_id] = turn
+            sessions[SessionKey((namespace, turn.session_id))].add(turn)
         for row in _each_chunk(connection, _OUTCOMES, ids, namespace=namespace):
             heard = Heard(_decode(row.record), row.log_offset)
             sessions[SessionKey((namespace, row.session_id))].hear(heard)

@@ -17,6 +17,7 @@ from core.ports import Record, Store
 from core.reward_spec import RewardSpec
 from scoring import ledger
 from scoring.book import Book
+from scoring.shelf import Shelf
 
 _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _decode = msgspec.msgpack.Decoder(Reward).decode
@@ -50,9 +51,9 @@ def rescore(
 
 def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Store, clock: ManualClock) -> set[int]:
     """Returns the partitions they were in."""
-    partitions = set()
+    partitions, shelf = set(), Shelf()
     for records in batches:
-        take_all(records, partial(_take, spec, store), _pass_over, 1)
+        take_all(records, partial(_take, spec, store, shelf), _pass_over, 1)
         for record in records:
             partitions.add(record.partition)
             if isinstance(record.event, Completion | Outcome | SessionEnded):
@@ -60,9 +61,11 @@ def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Stor
     return partitions
 
 
-def _take(spec: RewardSpec, store: Store, records: Sequence[Record]) -> None:
+def _take(spec: RewardSpec, store: Store, shelf: Shelf, records: Sequence[Record]) -> None:
+    book = Book(spec, shelf)
     with store.begin() as connection:
-        Book(spec).take(connection, records)
+        book.take(connection, records)
+    shelf.put(book.sessions)
 
 
 def _pass_over(record: Record, failure: Exception) -> None:

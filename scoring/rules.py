@@ -4,9 +4,11 @@ The value depends on the set of outcomes that stand and on which waits are over,
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 
 import msgspec
 
@@ -15,7 +17,7 @@ from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
 from scoring.amendments import Standing
 from scoring.conduct import effort_of, penalties_of
 from scoring.contradictions import contradicting
-from scoring.defence import left_out, standing_without
+from scoring.defence import left_out, standing_of
 from scoring.state import Heard, Session, Turn
 from scoring.usable import fault_of
 
@@ -73,26 +75,24 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
 
 def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Standing]:
     """Its own, and the session's as far as they are credited to it: those said after it was asked for."""
-    about = []
-    out = left_out(session, spec.rules(turn.workload, turn.namespace).defence)
-    for entry in standing_without(session, out):
-        if entry.outcome.inference_id == turn.inference_id:
-            about.append(entry)
-        elif entry.outcome.inference_id is None and (share := _share(turn, session, entry.since, spec)):
-            about.append(entry if share == 1 else msgspec.structs.replace(entry, share=share))
-    return about
+    defence = spec.rules(turn.workload, turn.namespace).defence
+    own, general = (standing_of(session, subject, defence) for subject in (turn.inference_id, None))
+    if not general:
+        return own
+    shared = ((entry, _share(turn, session, entry.since, spec)) for entry in general)
+    about = [
+        entry if share == 1 else msgspec.structs.replace(entry, share=share) for entry, share in shared if share != 0
+    ]
+    return sorted(own + about, key=lambda entry: (entry.since, entry.outcome.outcome_id))
 
 
 def news_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Heard]:
     """What was said since the turn's last reward: amendments and withdrawals too, whether or not they stand."""
-    return [
+    own = [heard for heard in session.heard_of(turn.inference_id) if heard.offset >= turn.seen_offset]
+    return own + [
         heard
-        for heard in session.heard.values()
-        if heard.offset >= turn.seen_offset
-        and (
-            heard.outcome.inference_id == turn.inference_id
-            or (heard.outcome.inference_id is None and _hears_session(turn, heard.outcome.received_at, spec))
-        )
+        for heard in session.heard_of(None)
+        if heard.offset >= turn.seen_offset and _hears_session(turn, heard.outcome.received_at, spec)
     ]
 
 
@@ -103,8 +103,18 @@ def _share(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> f
     rules = spec.rules(turn.workload, turn.namespace).session
     if rules.credit == "equal":
         return 1.0
-    later = sum(other.order > turn.order and _hears_session(other, since, spec) for other in session.turns.values())
+    hearing = _hearing(session, spec)
+    later = bisect_right(hearing, since, key=itemgetter(0)) - bisect_right(hearing, turn.order)
     return float(rules.discount**later if rules.credit == "discounted" else later == 0)
+
+
+def _hearing(session: Session, spec: RewardSpec) -> list[tuple[datetime, int, str]]:
+    """The places, in order, of the turns that can be meant by what is said of their session."""
+    if "hearing" not in session.memory:
+        turns = session.turns.values()
+        session.memory["hearing"] = sorted(turn.order for turn in turns if _hears_session(turn, turn.opened_at, spec))
+    found: list[tuple[datetime, int, str]] = session.memory["hearing"]
+    return found
 
 
 def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:

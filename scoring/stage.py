@@ -32,6 +32,7 @@ from core.store.membership import Membership
 from core.store.rewards import mark_published, unpublished
 from scoring import aside, ledger
 from scoring.book import Book
+from scoring.shelf import Shelf
 
 GROUP: Final = "scorer"
 GRACE: Final = timedelta(seconds=0.5)
@@ -71,6 +72,8 @@ class Scorer:
         self._member = Membership(log, store, GROUP, [Topic.TURNS])
         self._record_attempts = record_attempts
         self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
+        self._shelf = Shelf()
+        self._epochs: Mapping[TopicPartition, int] = {}  # under which what is on the shelf was written
 
     def step(self, timeout_s: float) -> int:
         """Handle what is there; how many records it was. When the store or the log is away, or another scorer took our
@@ -78,6 +81,9 @@ class Scorer:
         store are not of one piece."""
         try:
             records = self._poll(timeout_s)
+            if self._member.epochs != self._epochs:
+                self._shelf.clear()  # another may have written meanwhile
+                self._epochs = dict(self._member.epochs)
             if self._member.offsets.keys() != self._known:
                 self._meet()
             if records:
@@ -123,7 +129,7 @@ class Scorer:
         self._culprits.find(records, self._take, self._member.writing)
 
     def _take(self, records: Sequence[Record]) -> None:
-        book = Book(self._spec)
+        book = Book(self._spec, self._shelf)
         with self._member.writing({record.source: record.offset + 1 for record in records}) as connection:
             book.take(connection, records)
             set_aside(connection, self._log, book.letters)
@@ -148,7 +154,7 @@ class Scorer:
             assert due[-1].due_at is not None
             until = dict.fromkeys(until, due[-1].due_at)
             self._next_tick_s = 0.0
-        book = Book(self._spec)
+        book = Book(self._spec, self._shelf)
         with self._member.writing(ended) as connection:
             book.let_pass(connection, until)
         self._count(book)
@@ -164,6 +170,8 @@ class Scorer:
                 aside.give_up(connection, self._log, waiting)
 
     def _count(self, book: Book) -> None:
+        """What a transaction did, now that it is over."""
+        self._shelf.put(book.sessions)
         book.count_oddities()
         telemetry.OPEN_TURNS.inc(book.newly_open)
         for reward in book.rewards:

@@ -3,8 +3,11 @@
 All of a session's records share one partition of the log, so nothing here depends on another session.
 """
 
+from bisect import insort
+from collections.abc import Collection, Hashable, Sequence
 from datetime import datetime
-from typing import NewType
+from operator import attrgetter
+from typing import Any, NewType
 
 import msgspec
 
@@ -70,21 +73,82 @@ class Heard(msgspec.Struct, frozen=True):
     offset: int
 
 
+Subject = InferenceId | None
+"""Whom an outcome speaks of; None: the session."""
+
+
 class Session(msgspec.Struct, kw_only=True):
-    """`last_at` is the arrival of its latest turn; `ended_at` is None while it goes on."""
+    """`last_at` is the arrival of its latest turn; `ended_at` is None while it goes on; `waiting`: turns whose waits
+    run. What is asked of it for a turn takes no longer the more turns it has."""
 
     key: SessionKey
     last_at: datetime | None = None
     ended_at: datetime | None = None
     turns: dict[InferenceId, Turn] = {}
     heard: dict[OutcomeId, Heard] = {}
-    _standing: list[Standing] | None = None
+    waiting: dict[InferenceId, Turn] = {}
+    memory: dict[Hashable, Any] = {}
+    """What others worked out from all that was said and asked; forgotten when something is."""
+    _answers: dict[InferenceId | None, list[Turn]] = {}
+    _said: dict[Subject, dict[OutcomeId, Heard]] = {}
+    _chains: dict[OutcomeId, set[OutcomeId]] = {}
+    _standing: dict[Subject, list[Standing]] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self.turns) + len(self.heard)
+
+    def add(self, turn: Turn) -> None:
+        self.turns[turn.inference_id] = turn
+        if turn.purpose == "turn" and turn.facts.whole:
+            insort(self._answers.setdefault(turn.facts.parent_id, []), turn, key=attrgetter("order"))
+        self.memory.clear()
+        self.note_wait(turn)
+
+    def note_wait(self, turn: Turn) -> None:
+        """Its wait began, or ended."""
+        if turn.due_at is None:
+            self.waiting.pop(turn.inference_id, None)
+        else:
+            self.waiting[turn.inference_id] = turn
+
+    def answers_to(self, parent_id: InferenceId | None) -> Sequence[Turn]:
+        """The whole turns, of purpose `turn`, that continue that one, in order; of None those that begin anew."""
+        return self._answers.get(parent_id, ())
 
     def hear(self, heard: Heard) -> None:
-        self.heard[heard.outcome.outcome_id] = heard
-        self._standing = None
+        outcome = heard.outcome
+        self.heard[outcome.outcome_id] = heard
+        self._said.setdefault(outcome.inference_id, {})[outcome.outcome_id] = heard
+        self.memory.clear()
+        for said in self._chain(outcome):
+            if said in self.heard:
+                self._standing.pop(self.heard[said].outcome.inference_id, None)
+
+    def heard_of(self, subject: Subject) -> Collection[Heard]:
+        return self._said.get(subject, {}).values()
+
+    def standing_of(self, subject: Subject) -> list[Standing]:
+        """What stands of what was said of it, in order of `since`."""
+        if subject not in self._standing:
+            chains = {id(chain): chain for chain in map(self._chains.__getitem__, self._said.get(subject, ()))}
+            said = (self.heard[each].outcome for chain in chains.values() for each in chain if each in self.heard)
+            self._standing[subject] = [entry for entry in standing(said) if entry.outcome.inference_id == subject]
+        return self._standing[subject]
 
     def standing(self) -> list[Standing]:
-        if self._standing is None:
-            self._standing = standing(entry.outcome for entry in self.heard.values())
-        return self._standing
+        """Of all."""
+        return standing(entry.outcome for entry in self.heard.values())
+
+    def _chain(self, outcome: Outcome) -> set[OutcomeId]:
+        """What amends what, of any of which nothing can be said without the others."""
+        chain = self._chains.setdefault(outcome.outcome_id, {outcome.outcome_id})
+        if outcome.supersedes is None:
+            return chain
+        other = self._chains.setdefault(outcome.supersedes, {outcome.supersedes})
+        if other is not chain:
+            small, large = sorted((chain, other), key=len)
+            large |= small
+            self._chains |= dict.fromkeys(small, large)
+            chain = large
+        return chain

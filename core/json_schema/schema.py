@@ -173,10 +173,12 @@ def _pattern(at: _At, source: str) -> Verdict:
     return not isinstance(at.value, str) or at.walk.matches(at.walk.document.pattern(source), at.value)
 
 
-def _sized(
-    kind: type[str] | type[list[object]] | type[dict[str, object]], holds: Callable[[int, float], bool]
-) -> Callable[[_At, float], Verdict]:
-    return lambda at, bound: not isinstance(at.value, kind) or holds(len(at.value), bound)
+def _sized(kind: type, holds: Callable[[int, float], bool]) -> Callable[[_At, float], Verdict]:
+    return lambda at, bound: not isinstance(at.value, kind) or holds(_size(at.value), bound)
+
+
+def _size(value: Any) -> int:
+    return len(value)
 
 
 # ---------------------------------------------------------------------------------------------- of arrays

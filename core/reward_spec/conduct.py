@@ -72,7 +72,7 @@ class PenaltySpec(Part):
     empty_answer: Penalty = 0.0
     """Neither words nor a call."""
     repeated_answer: Penalty = 0.0
-    """The words of an earlier answer of the conversation once more, without a call: a needless reply."""
+    """The words of one of the conversation's last 100 answers once more, without a call: a needless reply."""
     unbacked_claim: Penalty = 0.0
     """It says what one of `claims` speaks of, and nothing in the conversation bears it out."""
 

@@ -100,7 +100,7 @@ class RewardSpec(Rules):
     """The whole file."""
 
     scopes: tuple[ScopeSpec, ...] = ()
-    _made: dict[tuple[str, str], Rules] = PrivateAttr(default_factory=dict)
+    _made: dict[tuple[str | None, str | None], Rules] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _scopes_make_sense(self) -> "RewardSpec":
@@ -133,12 +133,15 @@ class RewardSpec(Rules):
         return max((spec.wait_s for spec in self.outcomes.values()), default=0.0)
 
     def rules(self, workload: str, namespace: str) -> Rules:
-        """For turns of this workload and namespace."""
+        """For turns of this workload and namespace. Clients name workloads: those that no scope names are one."""
         if not self.scopes:
             return self
-        key = workload, namespace
+        key = (
+            workload if any(scope.workload == workload for scope in self.scopes) else None,
+            namespace if any(scope.namespace == namespace for scope in self.scopes) else None,
+        )
         if key not in self._made:
-            self._made[key] = self._merged(workload, namespace)
+            self._made[key] = self._merged(*key)
         return self._made[key]
 
     def _merged(self, workload: str | None, namespace: str | None) -> Rules:

@@ -35,6 +35,11 @@ class Membership:
         """Of the partitions that it owns: where the store stands."""
         return self._offsets
 
+    @property
+    def epochs(self) -> Mapping[TopicPartition, int]:
+        """Of the partitions that it owns; another since anybody else owned one."""
+        return self._epochs
+
     def behind(self) -> dict[TopicPartition, int]:
         """How many records of each are in the log and not yet in the store."""
         return {source: self._log.end(source) - offset for source, offset in self._offsets.items()}

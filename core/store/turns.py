@@ -16,6 +16,7 @@ from core.store.statements import insert_new
 _encode = msgspec.msgpack.Encoder().encode
 _decode_turn = msgspec.msgpack.Decoder(Completion).decode
 _decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+_NEWEST_OF_EACH = 16  # turns looked at for one that is asked for
 
 
 def outcome_digest(outcome: Outcome) -> str:
@@ -90,15 +91,17 @@ def get_turns(connection: Connection, inference_ids: Iterable[InferenceId]) -> d
 
 
 def newest_texts(connection: Connection, count: int) -> list[tuple[int, ...]]:
-    """Prompts with their answers, as token ids, of the newest turns that were finished and may be learned from; one of
-    each namespace after the other, so that a busy one does not hide the rest."""
-    table = tables.turns
-    rows = connection.execute(
-        select(table.c.record)
-        .where(table.c.learn.is_(True), table.c.finish_reason.in_(("stop", "length", "tool_calls")))
-        .order_by(table.c.inference_id.desc())  # which begins with the time
-        .limit(4 * count)
+    """Prompts with their answers, as token ids, of turns that were finished and may be learned from, among the newest
+    of all; one of each namespace after the other, so that a busy one does not hide the rest."""
+    columns = tables.turns.c
+    newest = (
+        select(columns.inference_id, columns.record, columns.learn, columns.finish_reason)
+        .order_by(columns.inference_id.desc())  # which begins with the time
+        .limit(_NEWEST_OF_EACH * count)
+        .subquery()
     )
+    finished = newest.c.learn.is_(True), newest.c.finish_reason.in_(("stop", "length", "tool_calls"))
+    rows = connection.execute(select(newest.c.record).where(*finished).order_by(newest.c.inference_id.desc()))
     by_namespace: dict[Namespace, list[tuple[int, ...]]] = {}
     for turn in (_decode_turn(row.record) for row in rows):
         if turn.token_ids:

@@ -26,15 +26,12 @@ def abandoned(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclus
 def _left(conversation: Conversation) -> Turn | None:
     """The last answer at the same place that was whole. Choices of one request are no second thought."""
     turn, mine = conversation.turn, conversation.facts
-    siblings = [
+    siblings = (
         other
-        for other in conversation.session.turns.values()
+        for other in reversed(conversation.session.answers_to(turn.parent_id))
         if other.inference_id != turn.inference_id
-        and other.purpose == "turn"
-        and other.facts.parent_id == turn.parent_id
         and other.turn_index == turn.turn_index  # the model may have spoken in between, and nobody kept it
         and other.facts.group_id != mine.group_id
-        and other.facts.whole
         and other.opened_at <= turn.received_at
-    ]
-    return max(siblings, key=lambda other: other.order, default=None)
+    )
+    return next(siblings, None)

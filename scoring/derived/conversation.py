@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from core.events import Completion
+from core.ids import InferenceId
 from core.reward_spec import call_line
 from scoring.facts import Facts, content_of, new_messages
 from scoring.state import Session, Turn
@@ -56,13 +57,21 @@ class Conversation:
 
     @cached_property
     def ancestors(self) -> list[Turn]:
-        """Of the turn, the parent first."""
-        found: list[Turn] = []
+        """Of the turn, the parent first; no more than the conversation has answers, which they are joined with."""
+        found: dict[InferenceId, Turn] = {}
         place = self.turn.parent_id
-        while place is not None and (turn := self.session.turns.get(place)) is not None and turn not in found:
-            found.append(turn)
+        while len(found) < len(self._answers) and place is not None and place not in found:
+            turn = self.session.turns.get(place)
+            if turn is None:
+                break
+            found[place] = turn
             place = turn.facts.parent_id
-        return found
+        return list(found.values())
+
+    @cached_property
+    def _answers(self) -> list[int]:
+        """Their places."""
+        return [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     @property
     def facts(self) -> Facts:
@@ -71,21 +80,16 @@ class Conversation:
     @property
     def parent(self) -> Turn | None:
         """Who gave the last answer, where that is known: since the last stored turn the model may have spoken."""
-        return self._speaker(0)
-
-    def _speaker(self, answers_back: int) -> Turn | None:
-        return self._by_place.get(self.turn.turn_index - 1 - answers_back)
-
-    @cached_property
-    def _by_place(self) -> dict[int, Turn]:
-        return {turn.turn_index: turn for turn in reversed(self.ancestors)}
+        found = None if self.turn.parent_id is None else self.session.turns.get(self.turn.parent_id)
+        return None if found is None or found.turn_index != self.turn.turn_index - 1 else found
 
     @cached_property
     def calls(self) -> list[Call]:
         """In order. Answers of the conversation and ancestors are joined from the end, by their place: what was said
         before the first turn we know has none, nor has what was not stored."""
-        answers = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
-        speakers = {place: self._speaker(back) for back, place in enumerate(reversed(answers))}
+        by_index = {turn.turn_index: turn for turn in reversed(self.ancestors)}
+        last = self.turn.turn_index - 1
+        speakers = {place: by_index.get(last - back) for back, place in enumerate(reversed(self._answers))}
         results = {
             message.get("tool_call_id"): (content_of(message), place)
             for place, message in enumerate(self.messages)
@@ -100,13 +104,13 @@ class Conversation:
                 result=results[call["id"]][0] if call.get("id") in results else None,
                 answered_at=results[call["id"]][1] if call.get("id") in results else place,
             )
-            for place in answers
+            for place in self._answers
             for call in self.messages[place].get("tool_calls") or ()
         ]
 
-    def is_new(self, place: int) -> bool:
-        """Whether the message there came since the last answer."""
-        return place >= len(self.messages) - len(self.new)
+    def answers_newly(self, call: Call) -> bool:
+        """Whether its result came since the last answer."""
+        return call.result is not None and call.answered_at >= len(self.messages) - len(self.new)
 
     def user_spoke_between(self, start: int, end: int) -> bool:
         return any(message["role"] == "user" for message in self.messages[start + 1 : end])

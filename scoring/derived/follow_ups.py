@@ -31,6 +31,6 @@ def taken_back(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
     found = pattern(spec.takes_back).search(conversation.new_request[:_LONGEST])
     if found is None:
         return
-    edits = [call.turn for call in conversation.calls if pattern(spec.edits).is_in(call.line)]
-    if edits and edits[-1] is not None:
-        yield Conclusion("reverted", edits[-1].inference_id, True, f"says: {found.strip()}")
+    edit = next((call for call in reversed(conversation.calls) if pattern(spec.edits).is_in(call.line)), None)
+    if edit is not None and edit.turn is not None:
+        yield Conclusion("reverted", edit.turn.inference_id, True, f"says: {found.strip()}")

@@ -1,6 +1,6 @@
 """What the environment said of an edit: tests, builds and linters that ran after it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from core.json_objects import object_of
 from core.patterns import Pattern, pattern
@@ -25,17 +25,29 @@ _GOOD = pattern(
 
 def passed(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
     """Said of the turn whose edit came last before the run; of a run without an edit before it, nobody."""
-    kinds = (("tests_passed", spec.tests), ("build_passed", spec.builds), ("lint_passed", spec.lints))
-    edited: Turn | None = None
-    for place, call in enumerate(conversation.calls):
-        name = next((name for name, kind in kinds if pattern(kind).is_in(call.line)), None)
+    calls = conversation.calls
+    start = next((place for place, call in enumerate(calls) if conversation.answers_newly(call)), len(calls))
+    edited = _last_edit(calls[:start], spec) if start < len(calls) else None
+    for place, call in enumerate(calls[start:], start):
+        name = _run(call, spec)
         if name is None:
             if pattern(spec.edits).is_in(call.line):
                 edited = call.turn
-        elif edited is not None and call.result is not None and conversation.is_new(call.answered_at):
+        elif edited is not None and conversation.answers_newly(call):
             verdict = verdict_of(call)
             if verdict is not None:
                 yield Conclusion(name, edited.inference_id, verdict, f"{call.name} after the edit", place)
+
+
+def _run(call: Call, spec: DerivedSpec) -> str | None:
+    """The outcome that its result decides."""
+    kinds = (("tests_passed", spec.tests), ("build_passed", spec.builds), ("lint_passed", spec.lints))
+    return next((name for name, kind in kinds if pattern(kind).is_in(call.line)), None)
+
+
+def _last_edit(calls: Sequence[Call], spec: DerivedSpec) -> Turn | None:
+    edits = (call for call in reversed(calls) if pattern(spec.edits).is_in(call.line) and _run(call, spec) is None)
+    return next((call.turn for call in edits), None)
 
 
 def verdict_of(call: Call) -> bool | None:

@@ -1,6 +1,6 @@
 """How much of an edit is still there when its file is seen again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from core.edits import share_left, text_of_call
 from core.json_objects import object_of
@@ -18,34 +18,40 @@ _PATHS = ("path", "file_path", "file", "filename", "target_file")
 def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
     """The share of an edit's lines that its file still has; of several edits of one file, the last one's. Only where
     the user spoke in between: before, nobody but the model had a chance to change them."""
+    views = _views(conversation, spec)
     seen: set[str] = set()
     for place, call in reversed(list(enumerate(conversation.calls))):
-        path = _argument(call, _PATHS)
-        if path is None:
+        path = _argument(call, _PATHS) if _may_name(call, views) else None
+        if path is None or path in seen or not pattern(spec.edits).is_in(call.line):
             continue
-        if pattern(spec.edits).is_in(call.line):
-            view = None if path in seen else _view(conversation, spec, call, path)
-            seen.add(path)
-            if view is not None and call.turn is not None:
-                share = share_left(text_of_call(call.arguments) or "", view.result or "")
-                if share is not None:
-                    age_s = (conversation.turn.received_at - call.turn.opened_at).total_seconds()
-                    name = next(name for least_s, name in _NAMES if age_s >= least_s or not least_s)
-                    yield Conclusion(name, call.turn.inference_id, share, f"{path}, seen again", place)
+        seen.add(path)
+        view = next((view for view in views.get(path, ()) if _spoke_between(conversation, call, view)), None)
+        if view is not None and call.turn is not None:
+            share = share_left(text_of_call(call.arguments) or "", view.result or "")
+            if share is not None:
+                age_s = (conversation.turn.received_at - call.turn.opened_at).total_seconds()
+                name = next(name for least_s, name in _NAMES if age_s >= least_s or not least_s)
+                yield Conclusion(name, call.turn.inference_id, share, f"{path}, seen again", place)
 
 
-def _view(conversation: Conversation, spec: DerivedSpec, edit: Call, path: str) -> Call | None:
-    """Of the file, among what came since the last answer."""
+def _views(conversation: Conversation, spec: DerivedSpec) -> dict[str, list[Call]]:
+    """Of files, by path, among what came since the last answer."""
+    found: dict[str, list[Call]] = {}
     for call in conversation.calls:
-        if (
-            call.result is not None
-            and conversation.is_new(call.answered_at)
-            and _argument(call, _PATHS) == path
-            and pattern(spec.reads).is_in(call.line)
-            and conversation.user_spoke_between(edit.said_at, call.said_at)
-        ):
-            return call
-    return None
+        if conversation.answers_newly(call) and pattern(spec.reads).is_in(call.line):
+            path = _argument(call, _PATHS)
+            if path is not None:
+                found.setdefault(path, []).append(call)
+    return found
+
+
+def _may_name(call: Call, paths: Iterable[str]) -> bool:
+    """Told without reading all that was ever written: a name stands there as it is, or with something escaped."""
+    return any(path in call.arguments or "\\" in call.arguments for path in paths)
+
+
+def _spoke_between(conversation: Conversation, edit: Call, view: Call) -> bool:
+    return conversation.user_spoke_between(edit.said_at, view.said_at)
 
 
 def _argument(call: Call, names: tuple[str, ...]) -> str | None:

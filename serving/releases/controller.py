@@ -150,7 +150,7 @@ class ReleaseController:
             self._canary.end(connection, view, "rollback", verdict)
             if verdict.back_to is not None:
                 why = f"its steps since version {verdict.back_to} led down, and the next one, too: {verdict.why}"
-                fleet.give_order(connection, CLUSTER, "rollback", verdict.back_to, why, now, by="guard")
+                fleet.give_order(connection, CLUSTER, "rollback", verdict.back_to, why, "guard", now)
 
         self._write(view, [self._event(canary, "rolled_back", verdict.why, "guard")], also)
         telemetry.ROLLBACKS.labels(by="guard").inc()

@@ -64,6 +64,7 @@ TURNS: Uses = {
     "put_turns": lambda c: turns.put_turns(c, [turn(number) for number in MANY]),
     "put_outcomes": lambda c: turns.put_outcomes(c, [outcome(number) for number in MANY]),
     "get_turns": lambda c: turns.get_turns(c, IDS),
+    "newest_texts": lambda c: turns.newest_texts(c, 4),
     "get_turn": lambda c: turns.get_turn(c, NAMESPACE, IDS[0]),
     "get_session_turns": lambda c: turns.get_session_turns(c, NAMESPACE, SESSION),
     "has_others": lambda c: turns.has_others(c, NAMESPACE, SESSION, UserHash("u")),
@@ -138,8 +139,8 @@ def test_no_query_walks_a_big_table(store: Store, module: ModuleType, name: str)
         outer.rollback()
 
 
-IN_ORDER = {"list_policies"}
-"""By the number of the version down to the limit, which SQLite calls a scan."""
+IN_ORDER = {"list_policies", "newest_texts"}
+"""From the highest key down to the limit, which SQLite calls a scan."""
 
 ELSEWHERE = {"outcome_digest", "is_empty"}
 """Asks nothing, and for scoring a log anew."""
