@@ -149,7 +149,7 @@ class Ledger:
 
 
 def _is_too_old(scored: ScoredTurn, settings: LearnerSettings) -> bool:
-    return too_old(scored.turn, scored.reward, settings.max_outcome_age_s, settings.default_max_age_s)
+    return too_old(scored.turn, scored.reward, settings.max_outcome_age_s, settings.usual_max_age_s)
 
 
 def _is_beyond(scored: ScoredTurn, settings: LearnerSettings) -> bool:

@@ -237,7 +237,7 @@ class Learner:
                     received_at=scored.turn.received_at,
                 )
         self._backlog.remove([scored.reward for scored in batch])
-        limits = [*self._settings.max_outcome_age_s.values(), self._settings.default_max_age_s]
+        limits = [*self._settings.max_outcome_age_s.values(), self._settings.usual_max_age_s]
         limits += [self._settings.late_max_age_s] if self._settings.late == "kto" else []
         newest = max(scored.reward.decided_at for scored in batch)
         self._backlog.forget_before(newest - timedelta(seconds=max(limits)))

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, OnwardError
+from core.outcome_ages import with_ages
 from core.reward_spec import load_reward_spec
 from core.secrets import redacted
 from core.settings import Settings
@@ -93,7 +94,9 @@ def _model(settings: Settings) -> str:
 
 def _rewards(layout: Layout, settings: Settings) -> str:
     path = spec_path(layout, settings)
-    return f"{path}: {', '.join(load_reward_spec(path).outcomes)}"
+    spec = load_reward_spec(path)
+    with_ages(settings.learner, spec)
+    return f"{path}: {', '.join(spec.outcomes)}"
 
 
 def _keys(settings: Settings) -> str:

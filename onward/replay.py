@@ -18,6 +18,7 @@ from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Release, Reward, Topic
 from core.ids import Version
+from core.outcome_ages import with_ages
 from core.probe_prompts import probe_prompts
 from core.reward_spec import load_reward_spec
 from core.settings import LearnerSettings
@@ -28,7 +29,7 @@ from learner.stage import Learner
 from onward.held_out import judge, split
 from onward.history import open_history, period, put_turns_of, require_directory, span, watched
 from onward.replay_report import draw, pace_of, report_of, summary, write
-from onward.wiring import Foundation, open_foundation, open_offline, solutions_kept_out
+from onward.wiring import Foundation, open_foundation, open_offline, read_directory, solutions_kept_out
 from scoring.rescore import rescore
 from serving.releases import CLUSTER, ensure_anchor
 from serving.rendering import load_renderer
@@ -59,10 +60,12 @@ def replay_log(
         Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
     ):
         _require_the_model_that_spoke(source)
-        settings = source.settings.learner
+        reward_spec, settings = source.spec, source.settings.learner
+        if spec is not None:
+            reward_spec = load_reward_spec(spec)
+            settings = with_ages(read_directory(directory, overrides)[1].learner, reward_spec)
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
-        reward_spec = source.spec if spec is None else load_reward_spec(spec)
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), source.layout.root)
         with closing(open_offline(out)) as target:

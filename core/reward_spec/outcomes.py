@@ -31,6 +31,9 @@ class OutcomeSpec(Part):
     """Added when a boolean is false."""
     wait_s: Seconds = 0.0
     """How long a turn waits for this outcome before its default applies."""
+    after_s: Seconds | None = None
+    """How long after its turn it comes at the soonest: so long, and longer, it is not too old to train. None: it may
+    come at once, but for `survived_1h`, `survived_1d` and `survived_1w`, whose names say it."""
     default: bool | Number | None = None
     """The value that stands in when the wait is over; None: the outcome then adds nothing."""
     default_reward: Number | None = None

@@ -128,6 +128,12 @@ class RewardSpec(Rules):
         )
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
+    def variants(self) -> list[Rules]:
+        """What it makes of itself for anybody."""
+        workloads = {scope.workload for scope in self.scopes} | {None}
+        namespaces = {scope.namespace for scope in self.scopes} | {None}
+        return [self._merged(workload, namespace) for workload, namespace in product(workloads, namespaces)]
+
     @property
     def longest_wait_s(self) -> float:
         return max((spec.wait_s for spec in self.outcomes.values()), default=0.0)

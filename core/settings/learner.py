@@ -8,6 +8,7 @@ from pydantic import Field, FiniteFloat, PositiveFloat, model_validator
 from core.settings.section import Section
 
 MOST_VERSIONS_BEHIND: Final = 255
+_USUAL_AGE_S: Final = 86400.0
 
 
 class LearnerSettings(Section):
@@ -119,9 +120,11 @@ class LearnerSettings(Section):
     max_versions_behind: int | None = Field(default=None, ge=0, le=MOST_VERSIONS_BEHIND)
     """Tokens since whose version more versions than this were released do not train; None: no bound."""
     max_outcome_age_s: dict[str, float] = Field(default={})
-    """Age, by name of outcome, past which a reward comes too late for importance weights: see `late`."""
-    default_max_age_s: float = Field(default=86400.0, gt=0)
-    """The same for outcomes not named above."""
+    """Age, by name of outcome, past which a reward comes too late for importance weights: see `late`. What is not named
+    has `default_max_age_s`."""
+    default_max_age_s: float | None = Field(default=None, gt=0)
+    """The same for outcomes not named above. None: a day; for an outcome that the reward spec waits for longer, or that
+    comes no sooner, half as long again as that."""
     late: Literal["baseline", "kto"] = "baseline"
     """What becomes of turns that are too old or too divergent for importance weights: they teach the baselines alone,
     or the policy by KTO too, which needs none."""
@@ -147,6 +150,11 @@ class LearnerSettings(Section):
     """Most versions ahead of the live one; then turns accumulate."""
     keep_checkpoints: int = Field(default=8, ge=2)
     """Checkpoints kept besides the live version's."""
+
+    @property
+    def usual_max_age_s(self) -> float:
+        """Of outcomes that nothing else is said of."""
+        return _USUAL_AGE_S if self.default_max_age_s is None else self.default_max_age_s
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -10,6 +10,7 @@ from typing import Protocol
 from core import secrets
 from core.blobs import FsspecBlobs
 from core.clock import SystemClock
+from core.outcome_ages import with_ages
 from core.ports import EventLog
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import Settings, load_settings
@@ -70,6 +71,8 @@ def open_offline(root: Path) -> Foundation:
 
 
 def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> Foundation:
+    spec = load_reward_spec(spec_path(layout, settings))
+    settings = settings.model_copy(update={"learner": with_ages(settings.learner, spec)})
     store = open_store(layout, settings)
     log = _open_log(layout, settings)
     blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
@@ -78,7 +81,7 @@ def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> 
         layout=layout,
         settings=settings,
         overrides=overrides,
-        spec=load_reward_spec(spec_path(layout, settings)),
+        spec=spec,
         clock=SystemClock(),
         log=log,
         store=store,

@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
+from core.errors import ConfigError
 from core.events import VersionSpan
 from core.ids import Version
 from core.settings import LearnerSettings
@@ -18,6 +23,7 @@ from learner.scored import ScoredTurn
 from learner.sequences import merge
 from learner.staleness import Staleness, effective_share, judge, oldest_allowed, too_old
 from learner.tensors import micro_batches
+from onward.wiring import open_foundation
 
 MakeWorld = Callable[[str], World]
 
@@ -136,3 +142,26 @@ def test_turns_of_versions_long_gone_do_not_train(make_world: MakeWorld) -> None
         {"too_stale"},
         {"too_stale"},
     ]
+
+
+@pytest.mark.parametrize(("name", "days"), [("survived_1d", 1.2), ("survived_1w", 8.0)])
+def test_what_the_shipped_spec_weighs_trains_when_it_comes(tmp_path: Path, name: str, days: float) -> None:
+    """With a directory's settings as they are."""
+    with closing(open_foundation(tmp_path)) as foundation:
+        settings = foundation.settings.learner
+    turn, other = make_turn(0), make_turn(1)
+    late = msgspec.structs.replace(
+        make_reward(turn, 1.0), components={name: 0.25}, last_outcome_at=turn.received_at + timedelta(days=days)
+    )
+    batch = [ScoredTurn(turn, late), ScoredTurn(other, make_reward(other, 0.0))]
+    (part,) = micro_batches(merge(batch), batch, 512, "cpu")
+    ledger = Ledger(batch, 1.0, 12.0, settings)
+    fresh = judge(part.behaviour_N, part.behaviour_N, part.turns_N, 2, max_divergence=1.0, min_ess=0.0)
+    ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), fresh)
+    assert [record.dropped for record in ledger.records()] == [None, None]
+
+
+def test_a_service_with_an_outcome_that_could_never_train_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "onward.toml").write_text("[learner]\ndefault_max_age_s = 7200\n")
+    with pytest.raises(ConfigError, match=r"outcomes\.survived_1d"):
+        open_foundation(tmp_path)
