@@ -138,7 +138,7 @@ def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, An
     for turn in turns:
         if turn.policy_versions and turn.token_ids:  # without: it was not stored
             groups[turn.policy_versions[-1].version].append(turn)
-    kinds = {"searches": spec.reads, "edits": spec.edits, "tests": spec.tests}
+    kinds = {"searches": spec.searches, "edits": spec.edits, "tests": spec.tests}
     patterns = {name: pattern(searched) for name, searched in kinds.items()}
     return [{"version": version, **_conduct(group, patterns)} for version, group in sorted(groups.items())]
 

@@ -199,8 +199,8 @@ class Book:
 
     def _facts(self, completion: Completion, session: Session) -> Facts:
         parent = None if completion.parent_id is None else session.turns.get(completion.parent_id)
-        claims = self._spec.rules(completion.workload, completion.namespace).claims
-        return facts_of(completion, None if parent is None else parent.facts, claims)
+        rules = self._spec.rules(completion.workload, completion.namespace)
+        return facts_of(completion, None if parent is None else parent.facts, rules)
 
     def _hear(self, heard: Heard, partition: int) -> None:
         outcome = heard.outcome

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice, starmap
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,9 +17,9 @@ from core.ids import GroupId, InferenceId
 from core.json_objects import object_of
 from core.json_schema import Budget, NoSchema, Schema
 from core.patterns import pattern
-from core.reward_spec import ClaimSpec, EffortSpec, call_line
+from core.reward_spec import ClaimSpec, EffortSpec, Rules, call_line
+from scoring.runs import run_of, verdict_of
 
-Call = tuple[str, str]  # name, arguments
 _ANSWERS = 100  # that an answer is compared with
 
 
@@ -68,7 +68,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unbacked_claim: bool = False
 
 
-def facts_of(turn: Completion, parent: Facts | None, claims: Sequence[ClaimSpec]) -> Facts:
+def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
     """`parent`: of the turn that this one continues, where it is known."""
     if turn.unstored is not None:
         return _unstored_facts(turn, parent)
@@ -84,7 +84,7 @@ def facts_of(turn: Completion, parent: Facts | None, claims: Sequence[ClaimSpec]
         cut_off=turn.finish_reason == "length",
         empty_answer=not turn.text.strip() and not turn.tool_calls,
         repeated_answer=_repeats(turn),
-        unbacked_claim=any(_claims(turn.text, claim) and not _is_backed(turn, claim) for claim in claims),
+        unbacked_claim=any(_claims(turn.text, claim) and not _is_backed(turn, claim, rules) for claim in rules.claims),
     )
 
 
@@ -149,13 +149,6 @@ def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.blake2b(msgspec.json.encode(said), digest_size=8).hexdigest()
 
 
-def latest_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Call]:
-    """The tool calls of the conversation, the last first."""
-    for message in reversed(messages):
-        for call in reversed(message.get("tool_calls") or ()):
-            yield call["function"]["name"], call["function"]["arguments"]
-
-
 def _repeats(turn: Completion) -> bool:
     """Looks at the last answers only: a conversation may have any number."""
     said = normal(turn.text)
@@ -174,15 +167,25 @@ def _claims(text: str, claim: ClaimSpec) -> bool:
     return pattern(claim.says).is_in(text)
 
 
-def _is_backed(turn: Completion, claim: ClaimSpec) -> bool:
+def _is_backed(turn: Completion, claim: ClaimSpec, rules: Rules) -> bool:
     """By the calls before the answer, of which the last that says anything decides: those of the same turn have no
-    result yet."""
-    for call in starmap(call_line, latest_calls(turn.messages)):
+    result yet. A run that failed is no evidence."""
+    for call, result in _latest_calls(turn.messages):
         if pattern(claim.needs).is_in(call):
-            return True
+            return result is None or run_of(call, rules.derived) is None or verdict_of(result) is not False
         if claim.voided_by is not None and pattern(claim.voided_by).is_in(call):
             return False
     return False
+
+
+def _latest_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str | None]]:
+    """The tool calls of the conversation, as patterns see them, each with its result; the last first."""
+    results: dict[object, str] = {}
+    for message in reversed(messages):
+        if message["role"] == "tool":
+            results[message.get("tool_call_id")] = content_of(message)
+        for call in reversed(message.get("tool_calls") or ()):
+            yield call_line(call["function"]["name"], call["function"]["arguments"]), results.get(call.get("id"))
 
 
 # ------------------------------------------------------------------------------------------------ tool calls

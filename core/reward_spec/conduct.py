@@ -31,7 +31,8 @@ class EffortSpec(Part):
     q: float = Field(default=0.5, ge=0, le=10)
     """How much less; 1, or at least 1e-13 away from it: C(x) divides by 1 - q."""
     thinking: Amount = 1.0
-    """Weight of a thinking token."""
+    """Weight of a thinking token, where a turn's segments tell them from the answer's: those of the chat API do not,
+    and count what a model thinks aloud as `answer`."""
     tool_call: Amount = 1.0
     """Weight of a token of a tool call."""
     tool_output: Amount = 0.25
@@ -83,7 +84,8 @@ class ClaimSpec(Part):
     says: str
     """What of an answer's words makes the claim."""
     needs: str
-    """What a tool call must match, as `NAME ARGUMENTS`, to be evidence of it."""
+    """What a tool call must match, as `NAME ARGUMENTS`, to be evidence of it; a run (`derived.tests`, `builds`,
+    `lints`) whose result says that it failed is none."""
     voided_by: str | None = None
     """A later call that matches makes earlier evidence void (an edit after the tests ran)."""
 

@@ -41,6 +41,8 @@ class DerivedSpec(Part):
     """Calls that change files."""
     reads: str = r"^\w*(read|view|open|cat|show)\w* "
     """Calls that show files."""
+    searches: str = r"^\w*(search|grep|glob|find|list)\w* |\b(grep|rg|ripgrep|find \S+ -i?name)\b"
+    """Calls that look for files, or in them; no outcome follows from them, the console counts them."""
     tests: str = r"^\w*tests?\w* |\b(pytest|jest|vitest|go test|cargo test|npm (run )?test|mvn test|unittest|ctest)\b"
     """Calls that run tests (`tests_passed`)."""
     builds: str = r"^\w*(build|compile)\w* |\b(make|cargo build|npm run build|go build|tsc|gradle|mvn package)\b"
@@ -48,7 +50,7 @@ class DerivedSpec(Part):
     lints: str = r"^\w*lint\w* |\b(ruff|eslint|flake8|pylint|mypy|clippy|golangci-lint)\b"
     """Calls that check style and types (`lint_passed`)."""
 
-    @field_validator("displeased", "takes_back", "edits", "reads", "tests", "builds", "lints")
+    @field_validator("displeased", "takes_back", "edits", "reads", "searches", "tests", "builds", "lints")
     @classmethod
     def _compiles(cls, pattern: str) -> str:
         try:

@@ -74,7 +74,7 @@ def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
         offered=bool(turn.tools),
         edits=_any(patterns.edits, lines),
         tests=_any(patterns.tests, lines),
-        searches=_any(patterns.reads, lines),
+        searches=_any(patterns.searches, lines),
         malformed=has_malformed_call(turn),
         asks=any(map(_ASKS.is_in, names)) or (turn.text.rstrip().endswith("?") and not turn.tool_calls),
         silent=silent,

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import ConfigError
 from core.patterns import Pattern, clients_pattern, pattern
-from core.reward_spec import DerivedSpec, RewardSpec
+from core.reward_spec import DerivedSpec, RewardSpec, call_line
 
 
 def test_they_find_what_they_say() -> None:
@@ -51,10 +51,31 @@ def test_a_spec_may_hold_none_that_backtracks() -> None:
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("field", ["displeased", "takes_back", "edits", "reads", "tests", "builds", "lints"])
+@pytest.mark.parametrize(
+    "field", ["displeased", "takes_back", "edits", "reads", "searches", "tests", "builds", "lints"]
+)
 def test_no_text_holds_up_the_shipped_ones(field: str) -> None:
     shipped = pattern(getattr(DerivedSpec(), field))
     began_s = time.process_time()
     for text in ("test" * 50_000, "undo " * 50_000, "_" * 200_000, "npm run " * 25_000):
         shipped.search(text)
     assert time.process_time() - began_s < 2
+
+
+@pytest.mark.parametrize("name", ["grep", "glob", "search", "codebase_search", "find_files", "list_dir", "file_search"])
+def test_calls_that_search_are_counted_as_such(name: str) -> None:
+    assert pattern(DerivedSpec().searches).is_in(call_line(name, '{"pattern": "x"}'))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "searches"),
+    [
+        ("bash", '{"command": "rg -n foo src"}', True),
+        ("bash", '{"command": "find . -name x.py"}', True),
+        ("bash", '{"command": "ls"}', False),
+        ("read_file", '{"path": "a"}', False),
+        ("edit_file", '{"path": "a", "text": "x"}', False),
+    ],
+)
+def test_a_shell_searches_by_what_it_runs(name: str, arguments: str, searches: bool) -> None:
+    assert pattern(DerivedSpec().searches).is_in(call_line(name, arguments)) is searches

@@ -5,6 +5,7 @@ import math
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,6 +166,33 @@ def test_a_schema_that_makes_no_sense_blames_nobody_and_asks_nobody(lab: ModuleT
 
 CLAIM = {"says": r"tests? (now )?pass", "needs": "^run_tests|pytest", "voided_by": "^edit_file"}
 RAN, EDITED = call("run_tests", "{}"), call()
+
+
+def ran(result: str | None, name: str = "run_tests", call_id: str = "call-0") -> list[dict[str, Any]]:
+    answer = [] if result is None else [said("tool", result) | {"tool_call_id": call_id}]
+    return [said("assistant", "", msgspec.structs.replace(call(name, "{}"), id=call_id)), *answer]
+
+
+@pytest.mark.parametrize(
+    ("before", "is_backed"),
+    [
+        (ran("3 passed"), True),
+        (ran("1 failed, 2 passed"), False),
+        (ran('{"exit_code": 1}', "pytest"), False),
+        ([*ran("1 failed"), *ran("3 passed")], True),  # clients may give all calls one id
+        ([*ran("3 passed"), *ran("1 failed")], False),
+        ([*ran("3 passed", call_id="a"), *ran("1 failed", call_id="b")], False),
+        ([*ran("3 passed"), *ran("edited", "edit_file")], False),
+        (ran("it ran"), True),
+        (ran(None), True),
+        (ran("1 failed, says the log", "read_log"), True),
+    ],
+)
+def test_a_run_that_failed_backs_no_claim(lab: ModuleType, before: list[dict[str, Any]], is_backed: bool) -> None:
+    claim = CLAIM | {"needs": "^run_tests|pytest|^read_log"}
+    spec = spec_of(penalties={"unbacked_claim": -0.1}, claims=[claim])
+    turn = lab.Events().turn("s", 0, text="All tests pass.", messages=(said("user", "a"), *before))
+    assert bool(scored(lab, spec, turn)) is not is_backed
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from core.store import open_sqlite
 from core.store.turns import get_turn_outcomes
 from core.unstored import without_words
 from scoring.book import Book
-from scoring.derived.conversation import Call
-from scoring.derived.results import verdict_of
 from scoring.derived.survival import share_left
+from scoring.runs import verdict_of
 
 RULES = ["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "survival"]
 BOOLEAN = {"type": "boolean", "weight": -1.0, "false_weight": 1.0}
@@ -234,8 +233,7 @@ RESULTS = [
 
 @pytest.mark.parametrize(("result", "verdict"), RESULTS)
 def test_a_result_says_whether_it_is_good(result: str, verdict: bool | None) -> None:
-    call = Call("run_tests", "{}", None, 0, result, 1)
-    assert verdict_of(call) is verdict
+    assert verdict_of(result) is verdict
 
 
 @pytest.mark.parametrize(
