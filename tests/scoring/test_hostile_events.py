@@ -49,7 +49,7 @@ class Stages:
         self.scorer = Scorer(log, store, self.spec, ScoringSettings(tick_s=1e-6), clock)
         self.watcher = Watcher(log, store, self.spec, MonitorSettings(every_s=1e-6, maturity_s=10), clock)
         self.judge = Judge(log, store, self.spec, settings_of(self.endpoint, votes=1, max_age_s=1e6), clock)
-        self.learner = self.world.learner(batch_turns=_NEVER, min_turns=_NEVER)
+        self.learner = self.world.learner(batch_turns=_NEVER, min_turns=_NEVER, backlog_turns=_NEVER)
         self.all: list[Any] = [self.writer, self.scorer, self.watcher, self.judge, self.learner]
 
     def run(self) -> None:
