@@ -52,6 +52,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     error: Refusal | None = None
 
 
+# Beyond these the server's tensors (float32, int32) hold another number, or its scheduler ends for want of one.
+# What is sampled is the same: of the likeliest alone, and of all there are.
+_LEAST_TOP_P = 1e-6
+_MOST_TOP_K = 1 << 30
+
 decode_event = msgspec.json.Decoder(Event).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -62,8 +67,8 @@ def encode_request(request: GenerateRequest, rid: str) -> bytes:
     parameters: dict[str, Any] = {
         "max_new_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": -1 if sampling.top_k is None else sampling.top_k,
+        "top_p": max(sampling.top_p, _LEAST_TOP_P),
+        "top_k": -1 if sampling.top_k is None else min(sampling.top_k, _MOST_TOP_K),
         "min_p": sampling.min_p or 0.0,
         "frequency_penalty": sampling.frequency_penalty,
         "presence_penalty": sampling.presence_penalty,

@@ -112,6 +112,12 @@ def test_the_probe_tells_figures_that_a_gate_can_use(engine: Engine, world: Publ
     assert 0.1 < figures["entropy"] < 6
 
 
+def test_what_serves_is_found_well_by_its_own_probe(engine: Engine, world: Published) -> None:
+    load(engine, world, TWO)
+    switch(engine, TWO)
+    assert engine.what_is_wrong(TWO) is None
+
+
 def test_what_serves_is_not_unloaded_and_the_rest_is(engine: Engine, world: Published) -> None:
     load(engine, world, TWO, THREE)
     switch(engine, TWO)

@@ -26,7 +26,7 @@ from scripted_sglang import (
 from sglang_server import free_port
 
 from core import telemetry
-from core.errors import EngineUnavailable, InvalidRequest
+from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
 from core.ids import Version
 from core.ports import TokenChunk
@@ -146,6 +146,27 @@ def test_what_nobody_listens_to_is_asked_of_another(tmp_path: Path) -> None:
         async with fleet_of(tmp_path) as world:
             world.beat("a", url=f"http://127.0.0.1:{free_port()}")
             assert told(await world.ask(1)) == [("b", 10)]
+
+    asyncio.run(run())
+
+
+def test_numbers_that_are_not_finite_are_asked_of_nobody_else(tmp_path: Path) -> None:
+    """Another replica would compute the same, and this one lost nothing."""
+
+    async def says_null(line: Line) -> Any:
+        meta = {"completion_tokens": 1, "weight_version": "3", "output_token_logprobs": [[None, 7, None]]}
+        await line.write({"output_ids": [7], "meta_info": meta})
+        return await line.end()
+
+    async def run() -> None:
+        before = retries()
+        async with fleet_of(tmp_path) as world:
+            world.a.scripts.append(says_null)
+            with pytest.raises(NotFinite, match="version 3"):
+                await world.ask()
+            assert world.b.asked == []
+            assert told(await world.ask(1)) == [("a", 10)], "and it is asked the next"
+        assert retries() == before
 
     asyncio.run(run())
 

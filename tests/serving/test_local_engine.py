@@ -15,6 +15,8 @@ from core.errors import ConfigError, Conflict, EngineUnavailable, InvalidRequest
 from core.ids import Version
 from core.settings import ServingSettings
 from serving.local import LocalEngine
+from serving.local.sequence import Sequence
+from serving.local.stream import Stream
 
 MakeEngine = Callable[..., LocalEngine]
 
@@ -321,6 +323,30 @@ def test_a_row_that_is_not_finite_fails_alone(
     assert failed.version == 1
     assert telemetry.NOT_FINITE_ROWS._value.get() - before == 1
     assert [given.token_ids for given in answers(engine, *asked)] == alone
+
+
+def test_a_prompt_left_half_computed_leaves_no_numbers_that_are_none(world: World) -> None:
+    """Nobody sampled from what it left in its slot, and so nobody saw that it is not finite."""
+    engine = LocalEngine(ServingSettings(slots=1, prefill_tokens=16), world.model_dir, world.weights, world.anchor)
+    engine.load(world.publish(311, poison))
+    steps = engine._scheduler  # without its thread, so that it stops where it shall
+
+    async def run() -> None:
+        left = Sequence(request(prompt(1, 100), version=311), Stream())
+        steps._inbox.append(left)
+        steps._step()
+        assert 0 < left.computed < 100
+        left.aborted = True
+        next_one = Sequence(request(prompt(2, 5), max_tokens=2), Stream())
+        steps._inbox.append(next_one)
+        steps._step()
+        steps._step()  # decodes, and with that reads some places beyond its own
+        steps._outbox.send()
+        said = await next_one.stream.next()
+        assert len(said.logprobs) == 2
+        assert all(map(math.isfinite, said.logprobs))
+
+    asyncio.run(run())
 
 
 def test_the_least_top_p_takes_the_likeliest(engine: LocalEngine) -> None:

@@ -96,6 +96,12 @@ def test_every_way_to_sample_goes_over_the_wire() -> None:
     }
 
 
+def test_numbers_that_the_servers_tensors_cannot_hold_are_said_so_that_they_can() -> None:
+    """int32 and float32: one more than fits ends the server's scheduler."""
+    said = parameters(Sampling(top_k=1 << 31, top_p=1e-300))
+    assert (said["top_k"], said["top_p"]) == (1 << 30, 1e-6)
+
+
 def test_what_is_not_asked_for_narrows_nothing() -> None:
     plain = parameters(Sampling())
     assert (plain["top_k"], plain["min_p"], plain["sampling_seed"]) == (-1, 0.0, None)
