@@ -14,7 +14,6 @@ from core.ids import Version
 from learner.ledger import Ledger
 from learner.losses import TokenLosses
 from learner.ranks import Ranks
-from learner.staleness import Staleness
 from learner.tensors import MicroBatch
 
 _PER_TOKEN = (
@@ -38,15 +37,7 @@ class Tally:
         for name, value in figures.items():
             self.sums[name] = self.sums.get(name, 0.0) + float(value)
 
-    def enter(
-        self,
-        part: MicroBatch,
-        losses: TokenLosses,
-        entropy_N: Tensor,
-        keep_N: Tensor,
-        fit: Tensor,
-        staleness: Staleness,
-    ) -> None:
+    def enter(self, part: MicroBatch, losses: TokenLosses, entropy_N: Tensor, keep_N: Tensor, fit: Tensor) -> None:
         """What was computed of a micro-batch. `fit`: the baseline's own loss, a mean over its tokens."""
         behind_N = self._behind(part.versions_N.cpu())
         self.most_behind = max(self.most_behind, int(behind_N.max()))
@@ -63,7 +54,6 @@ class Tally:
             kl=losses.k3_N.sum(),
             entropy=entropy_N.detach().sum(),
             versions_behind=behind_N.sum(),
-            ess=staleness.ess,
             positions=part.ids_BT.numel(),
         )
 
@@ -80,7 +70,7 @@ class Tally:
         self.most_behind = max(most for _, most in every)
         self.sums = ranks.total(self.sums)
 
-    def figures(self, num_parts: int, rewards_M: Tensor, ledger: Ledger) -> dict[str, float]:
+    def figures(self, rewards_M: Tensor, ledger: Ledger) -> dict[str, float]:
         """By name: means over tokens, where nothing else is said. What cannot be said is left out."""
         records, sums = ledger.records(), self.sums
         ratio_N = torch.cat(self.ratios).double()
@@ -89,7 +79,7 @@ class Tally:
             **{name: sums[name] / len(ratio_N) for name in _PER_TOKEN},
             **dict(zip(_RATIO_QUANTILES, quantiles.tolist(), strict=True)),
             "versions_behind_max": float(self.most_behind),
-            "ess": sums["ess"] / num_parts,
+            "ess": ledger.ess,
             "gradient_norm": sums["gradient_norm"],
             "reward": float(rewards_M.mean()),
             "tokens": float(len(ratio_N)),

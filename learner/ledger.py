@@ -12,10 +12,12 @@ from torch import Tensor
 from core.ids import Version
 from core.settings import LearnerSettings
 from learner.credit import TokenCredit, applied, fading
+from learner.kto import reference_of
 from learner.ranks import Ranks
 from learner.scored import ScoredTurn, TurnRecord
-from learner.staleness import Staleness, oldest_allowed, too_old
+from learner.staleness import Drift, left_out, nowhere, oldest_allowed, together, too_old, within
 from learner.tensors import MicroBatch
+from learner.whole import USUAL, Whole
 
 _ALL_ALIKE = "all_alike"
 
@@ -31,13 +33,18 @@ class Ledger:
         settings: LearnerSettings,
         released: Sequence[Version] = (),
         influence: Sequence[float] = (),
+        whole: Whole = USUAL,
     ) -> None:
-        """`influence`: of each turn; without it, 1 of all."""
-        self.batch = batch
-        self.tokens_per_turn = tokens_per_turn
+        """`influence`: of each turn; without it, 1 of all. `whole`: what is held of the batch, to be compared in the
+        end with what was `seen`."""
+        self.batch, self.whole = batch, whole
+        self.tokens_per_turn, self.released = tokens_per_turn, released
         self.stale_tokens = 0
         self._oldest = oldest_allowed(released, settings.max_versions_behind)
-        self.shifts_M = torch.zeros(len(batch))
+        self._bounds = settings.max_divergence, settings.min_ess
+        self._drift = nowhere(len(batch))
+        self._ratios_M = torch.zeros(len(batch))  # KTO's
+        self._out_M = torch.tensor([turn in whole.left_out for turn in range(len(batch))])
         self._old_M = torch.tensor([_is_too_old(scored, settings) for scored in batch])
         self._kto_M = torch.tensor([_is_for_kto(scored, settings) for scored in batch]) & ~self._old_M
         self._late_M = [settings.late == "kto" and not _is_beyond(scored, settings) for scored in batch]
@@ -63,20 +70,34 @@ class Ledger:
     def spare(self) -> "Ledger":
         """For what is computed and does not count."""
         spare = copy(self)
-        spare._records, spare.shifts_M, spare.expected_M = {}, self.shifts_M.clone(), self.expected_M.clone()
+        spare._records, spare.expected_M = {}, self.expected_M.clone()
         return spare
 
     def meet(self, ranks: Ranks) -> None:
         """Take in what other processes entered."""
-        entered = ranks.gather((self._records, self.shifts_M, self.expected_M, self.stale_tokens))
-        self._records = {turn: record for records, _, _, _ in entered for turn, record in records.items()}
-        self.shifts_M = torch.stack([shifts_M for _, shifts_M, _, _ in entered]).sum(0)
-        self.expected_M = torch.stack([expected_M for _, _, expected_M, _ in entered]).sum(0)
-        self.stale_tokens = sum(stale for _, _, _, stale in entered)
+        mine = (self._records, self._drift, self._ratios_M, self.expected_M, self.stale_tokens)
+        records, drifts, ratios_M, expected_M, stale_tokens = zip(*ranks.gather(mine), strict=True)
+        self._records = {turn: record for each in records for turn, record in each.items()}
+        self._drift = together(drifts)
+        self._ratios_M = torch.stack(ratios_M).sum(0)
+        self.expected_M = torch.stack(expected_M).sum(0)
+        self.stale_tokens = sum(stale_tokens)
 
-    def enter(
-        self, part: MicroBatch, new: TokenCredit, baseline_N: Tensor, staleness: Staleness
-    ) -> tuple[Tensor, Tensor]:
+    def seen(self) -> Whole:
+        """What holds of the batch, once all its parts were entered."""
+        out = left_out(self._drift, *self._bounds)
+        by_kto = any(record.late or (turn in out and self._late_M[turn]) for turn, record in self._records.items())
+        return Whole(out, reference_of(self._ratios_M) if by_kto else USUAL.reference)
+
+    @property
+    def shifts_M(self) -> Tensor:
+        return self._drift.shift_M
+
+    @property
+    def ess(self) -> float:
+        return self._drift.ess
+
+    def enter(self, part: MicroBatch, new: TokenCredit, baseline_N: Tensor, drift: Drift) -> tuple[Tensor, Tensor]:
         """(advantage_N, keep_N) of a micro-batch, entering its turns."""
         turns_N, before = part.turns_N.cpu(), applied(part, self.batch)
         rewards_N, applied_N = new.rewards_N.cpu(), before.rewards_N.cpu()
@@ -87,10 +108,11 @@ class Ledger:
             difference_N = self._faded(new) - self._faded(before)
             gained_N = torch.where(correction_N, difference_N, gained_N)
         advantage_N = gained_N / self._scales_M[turns_N]
-        keep_M = staleness.keep_M & ~self._old_M & ~self._alike_M & ~self._kto_M
+        fresh_M = within(drift, self._bounds[0]) & ~self._out_M
+        keep_M = fresh_M & ~self._old_M & ~self._alike_M & ~self._kto_M
         stale_N = part.versions_N.cpu() < self._oldest
         self.stale_tokens += int(stale_N.sum())
-        self.shifts_M += staleness.shift_M
+        self._drift = together([self._drift, drift])
         for turn in sorted(set(turns_N.tolist())):
             mine_N = turns_N == turn
             self.expected_M[turn] = baseline_N.cpu()[mine_N][-1]
@@ -98,8 +120,8 @@ class Ledger:
                 turn,
                 float(subtracted_N[mine_N].mean()),
                 float(advantage_N[mine_N].mean()),
-                float(staleness.divergence_M[turn]),
-                self._reason(turn, bool(staleness.keep_M[turn]), bool(stale_N[mine_N].all())),
+                float(drift.divergence_M[turn]),
+                self._reason(turn, bool(fresh_M[turn]), bool(stale_N[mine_N].all())),
             )
         device = baseline_N.device
         return advantage_N.to(device), (keep_M[turns_N] & ~stale_N).to(device)
@@ -113,6 +135,10 @@ class Ledger:
         turns = set(part.turns_N.tolist())
         late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
         return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)
+
+    def compare(self, ratio_M: Tensor) -> None:
+        """Enter how the turns of a micro-batch stand to the anchor, for KTO."""
+        self._ratios_M = self._ratios_M + ratio_M.detach().cpu()
 
     def _reason(self, turn: int, fresh: bool, stale: bool) -> str | None:
         if bool(self._old_M[turn]):

@@ -1,7 +1,7 @@
 """Which turns are too stale to train: judged by what staleness does before it is counted in versions.
 
 - A turn's divergence: mean k3 between the current policy and the one that sampled it, over its tokens.
-- The effective sample size of a micro-batch's turns under their importance weights, as a share
+- The effective sample size of the batch's turns under their importance weights, as a share
   (Kish: (sum w)^2 / (n sum w^2), w the exponential of a turn's mean log-ratio); the most divergent turns are left out
   until it is large enough.
 - The age of the outcome, by its kind (`too_old`), which needs no model.
@@ -22,30 +22,62 @@ from learner.losses.kl import k3
 
 
 @dataclass(frozen=True)
-class Staleness:
-    """Of the turns of one micro-batch; entries of other turns are zero."""
+class Drift:
+    """How far the policy has gone from what sampled the turns of a micro-batch; entries of other turns are zero."""
 
     divergence_M: Tensor
     shift_M: Tensor  # mean absolute difference of the log-probabilities
-    keep_M: Tensor
-    ess: float
+    log_weight_M: Tensor  # mean of the log-ratios
+    present_M: Tensor
+
+    @property
+    def ess(self) -> float:
+        return effective_share(self.log_weight_M[self.present_M].exp())
 
 
-def judge(
-    logprobs_N: Tensor, behaviour_N: Tensor, turns_N: Tensor, num_turns: int, *, max_divergence: float, min_ess: float
-) -> Staleness:
+def measure(logprobs_N: Tensor, behaviour_N: Tensor, turns_N: Tensor, num_turns: int) -> Drift:
     counts_M = torch.zeros(num_turns).index_add_(0, turns_N.cpu(), torch.ones(len(turns_N)))
-    present_M = counts_M > 0
-    divergence_M = _mean(k3(behaviour_N, logprobs_N).cpu(), turns_N, counts_M)
     ratio_N = (logprobs_N - behaviour_N).cpu()
-    weights_M = _mean(ratio_N, turns_N, counts_M).exp()
-    keep_M = present_M & (divergence_M <= max_divergence)
-    for turn in torch.argsort(divergence_M, descending=True).tolist():
+    return Drift(
+        divergence_M=_mean(k3(behaviour_N, logprobs_N).cpu(), turns_N, counts_M),
+        shift_M=_mean(ratio_N.abs(), turns_N, counts_M),
+        log_weight_M=_mean(ratio_N, turns_N, counts_M),
+        present_M=counts_M > 0,
+    )
+
+
+def together(drifts: Sequence[Drift]) -> Drift:
+    """Of several micro-batches, in which no turn stands twice."""
+    return Drift(
+        divergence_M=torch.stack([drift.divergence_M for drift in drifts]).sum(0),
+        shift_M=torch.stack([drift.shift_M for drift in drifts]).sum(0),
+        log_weight_M=torch.stack([drift.log_weight_M for drift in drifts]).sum(0),
+        present_M=torch.stack([drift.present_M for drift in drifts]).any(0),
+    )
+
+
+def nowhere(num_turns: int) -> Drift:
+    """Of no micro-batch yet."""
+    none_M = torch.zeros(num_turns)
+    return Drift(none_M, none_M, none_M, torch.zeros(num_turns, dtype=torch.bool))
+
+
+def within(drift: Drift, max_divergence: float) -> Tensor:
+    """[M] bool: of the turns that it is of, those that are near enough each by itself."""
+    return drift.present_M & (drift.divergence_M <= max_divergence)
+
+
+def left_out(drift: Drift, max_divergence: float, min_ess: float) -> frozenset[int]:
+    """Those of the whole batch's turns, near enough by themselves, without which the sample is large enough."""
+    keep_M, weights_M = within(drift, max_divergence), drift.log_weight_M.exp()
+    out = set[int]()
+    for turn in torch.argsort(drift.divergence_M, descending=True, stable=True).tolist():
         if effective_share(weights_M[keep_M]) >= min_ess:
             break
-        keep_M[turn] = False
-    shift_M = _mean(ratio_N.abs(), turns_N, counts_M)
-    return Staleness(divergence_M, shift_M, keep_M, effective_share(weights_M[present_M]))
+        if keep_M[turn]:
+            out.add(turn)
+            keep_M[turn] = False
+    return frozenset(out)
 
 
 def _mean(values_N: Tensor, turns_N: Tensor, counts_M: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,14 +18,15 @@ from core.ids import Version
 from core.settings import LearnerSettings
 from learner.credit import credited, with_follow
 from learner.figures import Tally
-from learner.kto import kto_loss
+from learner.kto import kto_loss, turn_ratios
 from learner.ledger import Ledger
 from learner.losses import TokenInputs, token_losses
 from learner.scored import ScoredTurn, TurnRecord
 from learner.sequences import merge
-from learner.staleness import judge
+from learner.staleness import measure
 from learner.state import LearnerState
 from learner.tensors import MicroBatch, micro_batches
+from learner.whole import USUAL
 
 
 class NonFiniteLoss(OnwardError):
@@ -56,14 +58,11 @@ def update(
     state.advantages.begin(batch, rewards_M, influence)
     parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device, packed=settings.packed)
     num_tokens = sum(len(part.targets_N) for part in parts)
-    ledger = Ledger(batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence)
-    tally = Tally(released)
-    for part, counts in state.ranks.share(parts):
-        given = (ledger, tally) if counts else (ledger.spare(), Tally(released))
-        loss, fit = _forward(state, part, settings, *given)
-        total = loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)
-        (total * state.ranks.count if counts else total * 0).backward()  # processes' gradients are averaged
-    _meet(state, ledger, tally)
+    fresh = partial(Ledger, batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence)
+    ledger, tally = _differentiate(state, parts, settings, fresh(USUAL))
+    if (whole := ledger.seen()) != USUAL:  # known only now, when all was computed: once more
+        _forget(state)
+        ledger, tally = _differentiate(state, parts, settings, fresh(whole))
     norm = torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.gradient_clip)
     tally.add(gradient_norm=norm.full_tensor() if isinstance(norm, DTensor) else norm)
     _require_finite(state, tally)
@@ -73,22 +72,36 @@ def update(
     state.optimizer.zero_grad(set_to_none=True)
     state.advantages.end(ledger.shifts_M)
     state.influence.end(batch, ledger.expected_M.tolist())
-    figures = tally.figures(len(parts), rewards_M, ledger) | state.influence.figures(batch)
+    figures = tally.figures(rewards_M, ledger) | state.influence.figures(batch)
     return UpdateResult(ledger.records(), figures)
 
 
-def _meet(state: LearnerState, ledger: Ledger, tally: Tally) -> None:
-    """Every process goes on with what all found."""
+def _differentiate(
+    state: LearnerState, parts: Sequence[MicroBatch], settings: LearnerSettings, ledger: Ledger
+) -> tuple[Ledger, Tally]:
+    """Gradients of the batch's parts, added up, and what every process found."""
+    num_tokens = sum(len(part.targets_N) for part in parts)
+    tally = Tally(ledger.released)
+    for part, counts in state.ranks.share(parts):
+        given = (ledger, tally) if counts else (ledger.spare(), Tally(ledger.released))
+        loss, fit = _forward(state, part, settings, *given)
+        total = loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)
+        (total * state.ranks.count if counts else total * 0).backward()  # processes' gradients are averaged
     ledger.meet(state.ranks)
     tally.meet(state.ranks)
     state.ranks.average_gradients(state.advantages.parameters())
+    return ledger, tally
+
+
+def _forget(state: LearnerState) -> None:
+    state.optimizer.zero_grad(set_to_none=True)
+    state.advantages.discard()
 
 
 def _require_finite(state: LearnerState, tally: Tally) -> None:
     figures = {name: tally.sums[name] for name in ("loss", "value_loss", "gradient_norm")}
     if not all(map(math.isfinite, figures.values())):
-        state.optimizer.zero_grad(set_to_none=True)
-        state.advantages.discard()
+        _forget(state)
         raise NonFiniteLoss(figures)
 
 
@@ -108,21 +121,16 @@ def _forward(
     anchor_N = _anchor_logprobs(state, part, logprobs_N, ledger, settings)
     credit = credited(part, ledger.batch)
     baseline_N, fit = state.advantages.tokens(hidden_ND, credit)
-    staleness = judge(
-        logprobs_N.detach(),
-        part.behaviour_N,
-        part.turns_N,
-        len(ledger.batch),
-        max_divergence=settings.max_divergence,
-        min_ess=settings.min_ess,
-    )
-    advantage_N, keep_N = ledger.enter(part, credit, baseline_N, staleness)
+    drift = measure(logprobs_N.detach(), part.behaviour_N, part.turns_N, len(ledger.batch))
+    advantage_N, keep_N = ledger.enter(part, credit, baseline_N, drift)
     given = TokenInputs(logprobs_N, entropy_N, part.behaviour_N, anchor_N, advantage_N, keep_N, part.turns_N)
     losses = token_losses(given, settings, ledger.tokens_per_turn)
-    tally.enter(part, losses, entropy_N, keep_N, fit, staleness)
+    tally.enter(part, losses, entropy_N, keep_N, fit)
     if ledger.has_kto:
         late_M, gain_M = ledger.late(part, logprobs_N.device)
-        late = kto_loss(logprobs_N, anchor_N, part.turns_N, late_M, gain_M, settings.kto_beta)
+        ratio_M = turn_ratios(logprobs_N, anchor_N, part.turns_N, len(late_M), settings.kto_beta)
+        ledger.compare(ratio_M)
+        late = kto_loss(ratio_M, late_M, gain_M, ledger.whole.reference, settings.kto_beta)
         tally.add(kto_loss=late.detach())
         return losses.loss_N.sum() + late, fit
     return losses.loss_N, fit

@@ -20,7 +20,7 @@ from core.ids import GroupId
 from core.settings import LearnerSettings
 from learner.advantages.leave_one_out import LeaveOneOut
 from learner.credit import TokenCredit
-from learner.kto import kto_loss
+from learner.kto import kto_loss, reference_of, turn_ratios
 from learner.losses import TokenInputs, token_losses
 from learner.policy_model import PolicyModel
 from learner.scored import ScoredTurn
@@ -217,7 +217,8 @@ def test_the_same_kto(tmp_path: Path, labels: tuple[bool, ...]) -> None:
     logprobs_N, _ = policy.score(policy.hidden_states(part), part)
     gain_M = torch.tensor([1.0 if label else -1.0 for label in labels])
     everybody = torch.ones(ANSWERS, dtype=torch.bool)
-    summed = kto_loss(logprobs_N, part.behaviour_N, part.turns_N, everybody, gain_M, beta)
+    ratio_M = turn_ratios(logprobs_N, part.behaviour_N, part.turns_N, ANSWERS, beta)
+    summed = kto_loss(ratio_M, everybody, gain_M, reference_of(ratio_M.detach()), beta)
     loss = summed * beta / ANSWERS
     loss.backward()
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=TOLERANCE)

@@ -11,10 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
-from learner.kto import kto_loss
+from learner.kto import kto_loss, reference_of, turn_ratios
 from learner.manifest import prove_exactly_once
 
 MakeWorld = Callable[[str], World]
+
+
+def kto(
+    logprobs_N: torch.Tensor,
+    anchor_N: torch.Tensor,
+    turns_N: torch.Tensor,
+    late_M: torch.Tensor,
+    gain_M: torch.Tensor,
+    beta: float,
+) -> torch.Tensor:
+    """Of turns that all stand in one micro-batch; where some of the batch's do not, nothing is known of them."""
+    ratio_M = turn_ratios(logprobs_N, anchor_N, turns_N, len(late_M), beta)
+    present_M = torch.zeros_like(late_M).index_fill(0, turns_N, True)
+    return kto_loss(ratio_M, late_M & present_M, gain_M, reference_of(ratio_M.detach()[present_M]), beta)
 
 
 def test_the_loss_is_ktos() -> None:
@@ -24,7 +38,7 @@ def test_the_loss_is_ktos() -> None:
     turns_N = torch.tensor([0, 0, 1, 1, 2, 2])
     late_M, gain_M = torch.tensor([True, True, False, True]), torch.tensor([1.0, -0.5, 1.0, 1.0])
     beta = 0.5
-    loss = kto_loss(logprobs_N, anchor_N, turns_N, late_M, gain_M, beta)
+    loss = kto(logprobs_N, anchor_N, turns_N, late_M, gain_M, beta)
     reference = max(0.0, (0.5 * 1 + 0 + 0.5 * -4) / 3)
     better = 1 - 1 / (1 + math.exp(-(0.5 - reference)))
     worse = 1 - 1 / (1 + math.exp(-(reference - 0.0)))
@@ -72,7 +86,7 @@ def by_definition(case: Case) -> tuple[float, Floats]:
 def test_loss_and_gradient_by_definition(case: Case) -> None:
     logp, anchor, turns, late, gain, beta = case
     logprobs_N = torch.tensor(logp, requires_grad=True)
-    found = kto_loss(logprobs_N, *map(torch.tensor, (anchor, turns, late, gain)), beta)
+    found = kto(logprobs_N, *map(torch.tensor, (anchor, turns, late, gain)), beta)
     (gradient_N,) = torch.autograd.grad(found, logprobs_N)
     loss, gradient = by_definition(case)
     assert found.item() == pytest.approx(loss, abs=1e-9)
@@ -81,7 +95,7 @@ def test_loss_and_gradient_by_definition(case: Case) -> None:
 
 def test_what_gained_nothing_teaches_nothing() -> None:
     logprobs_N = torch.tensor([-1.0, -2.0], requires_grad=True)
-    loss = kto_loss(logprobs_N, torch.zeros(2), torch.tensor([0, 1]), torch.tensor([True] * 2), torch.zeros(2), 0.1)
+    loss = kto(logprobs_N, torch.zeros(2), torch.tensor([0, 1]), torch.tensor([True] * 2), torch.zeros(2), 0.1)
     assert loss.item() == 0
 
 

@@ -21,60 +21,52 @@ from learner.credit import credited
 from learner.ledger import Ledger
 from learner.scored import ScoredTurn
 from learner.sequences import merge
-from learner.staleness import Staleness, effective_share, judge, oldest_allowed, too_old
+from learner.staleness import effective_share, left_out, measure, oldest_allowed, too_old, within
 from learner.tensors import micro_batches
 from onward.wiring import open_foundation
 
 MakeWorld = Callable[[str], World]
 
 
-def judged(shifts: list[float], *, max_divergence: float = 0.5, min_ess: float = 0.0, tokens: int = 3) -> Staleness:
-    """Turn m's tokens have log pi - log mu = shifts[m]."""
-    turns_N = torch.arange(len(shifts)).repeat_interleave(tokens)
+def kept(shifts: list[float], *, max_divergence: float = 0.5, min_ess: float = 0.0) -> list[bool]:
+    """Turn m's three tokens have log pi - log mu = shifts[m]."""
+    turns_N = torch.arange(len(shifts)).repeat_interleave(3)
     behaviour_N = torch.full((len(turns_N),), -2.0)
-    return judge(
-        behaviour_N + torch.tensor(shifts)[turns_N],
-        behaviour_N,
-        turns_N,
-        len(shifts),
-        max_divergence=max_divergence,
-        min_ess=min_ess,
-    )
+    found = measure(behaviour_N + torch.tensor(shifts)[turns_N], behaviour_N, turns_N, len(shifts))
+    out = left_out(found, max_divergence, min_ess)
+    return [near and turn not in out for turn, near in enumerate(within(found, max_divergence).tolist())]
 
 
 def test_the_divergence_is_the_mean_k3_of_a_turns_tokens() -> None:
-    found = judged([0.0, 0.5, -1.0])
-    expected = [math.exp(shift) - 1 - shift for shift in (0.0, 0.5, -1.0)]
+    shifts = [0.0, 0.5, -1.0]
+    behaviour_N, turns_N = torch.full((9,), -2.0), torch.arange(3).repeat_interleave(3)
+    found = measure(behaviour_N + torch.tensor(shifts)[turns_N], behaviour_N, turns_N, 3)
+    expected = [math.exp(shift) - 1 - shift for shift in shifts]
     assert found.divergence_M.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_divergence_is_judged_by_turn_not_by_token() -> None:
     turns_N = torch.tensor([0, 0, 1, 1])
     behaviour_N = torch.full((4,), -2.0)
-    found = judge(
-        behaviour_N + torch.tensor([1.2, 0.0, 1.2, 1.2]), behaviour_N, turns_N, 2, max_divergence=0.9, min_ess=0.0
-    )
-    assert found.keep_M.tolist() == [True, False]
+    found = measure(behaviour_N + torch.tensor([1.2, 0.0, 1.2, 1.2]), behaviour_N, turns_N, 2)
+    assert within(found, 0.9).tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("shift", "kept"), [(0.85, True), (0.9, False), (-1.1, True), (-1.2, False)])
-def test_the_bound_on_a_turns_divergence(shift: float, kept: bool) -> None:
-    assert judged([0.0, shift]).keep_M.tolist() == [True, kept]
+@pytest.mark.parametrize(("shift", "near"), [(0.85, True), (0.9, False), (-1.1, True), (-1.2, False)])
+def test_the_bound_on_a_turns_divergence(shift: float, near: bool) -> None:
+    assert kept([0.0, shift]) == [True, near]
 
 
 def test_the_most_divergent_are_left_out_until_the_sample_is_large_enough() -> None:
     shifts = [0.0, 0.0, 0.0, 3.0, 2.0]
-    assert judged(shifts, max_divergence=100.0).keep_M.all()
-    found = judged(shifts, max_divergence=100.0, min_ess=0.9)
-    assert found.keep_M.tolist() == [True, True, True, False, False]
-    assert found.ess < 0.9  # of all of them
-    some = judged(shifts, max_divergence=100.0, min_ess=0.45)
-    assert some.keep_M.tolist() == [True, True, True, False, True]
+    assert kept(shifts, max_divergence=100.0) == [True] * 5
+    assert kept(shifts, max_divergence=100.0, min_ess=0.9) == [True, True, True, False, False]
+    assert kept(shifts, max_divergence=100.0, min_ess=0.45) == [True, True, True, False, True]
 
 
 def test_what_is_not_finite_does_not_train() -> None:
-    assert judged([0.0, math.nan]).keep_M.tolist() == [True, False]
-    assert judged([0.0, math.inf]).keep_M.tolist() == [True, False]
+    assert kept([0.0, math.nan]) == [True, False]
+    assert kept([0.0, math.inf]) == [True, False]
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
@@ -110,18 +102,18 @@ def test_staleness_is_counted_in_released_versions(released: list[int], version:
     assert allowed == (most is None or after <= most)
 
 
-@pytest.mark.parametrize(("most", "kept"), [(None, 12), (2, 12), (1, 7), (0, 2)])
-def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, kept: int) -> None:
+@pytest.mark.parametrize(("most", "fresh"), [(None, 12), (2, 12), (1, 7), (0, 2)])
+def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, fresh: int) -> None:
     spans = [VersionSpan(start=a, end=b, version=Version(v)) for a, b, v in ((0, 5, 2), (5, 10, 3), (10, 12, 7))]
     turn = make_turn(0, policy_versions=tuple(spans))
     other = make_turn(1, policy_versions=(VersionSpan(start=0, end=12, version=Version(7)),))
     batch = [ScoredTurn(turn, make_reward(turn, 1.0)), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
     ledger = Ledger(batch, 1.0, 12.0, LearnerSettings(max_versions_behind=most), versions(1, 2, 3, 7))
-    fresh = judge(part.behaviour_N, part.behaviour_N, part.turns_N, 2, max_divergence=1.0, min_ess=0.0)
-    _, keep_N = ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), fresh)
-    assert keep_N[part.turns_N == 0].tolist() == [False] * (12 - kept) + [True] * kept
-    assert ledger.stale_tokens == 12 - kept
+    drift = measure(part.behaviour_N, part.behaviour_N, part.turns_N, 2)
+    _, keep_N = ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), drift)
+    assert keep_N[part.turns_N == 0].tolist() == [False] * (12 - fresh) + [True] * fresh
+    assert ledger.stale_tokens == 12 - fresh
     assert ledger.any_kept
 
 
@@ -156,7 +148,7 @@ def test_what_the_shipped_spec_weighs_trains_when_it_comes(tmp_path: Path, name:
     batch = [ScoredTurn(turn, late), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
     ledger = Ledger(batch, 1.0, 12.0, settings)
-    fresh = judge(part.behaviour_N, part.behaviour_N, part.turns_N, 2, max_divergence=1.0, min_ess=0.0)
+    fresh = measure(part.behaviour_N, part.behaviour_N, part.turns_N, 2)
     ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), fresh)
     assert [record.dropped for record in ledger.records()] == [None, None]
 

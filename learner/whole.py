@@ -1,0 +1,19 @@
+"""What an update must know of its whole batch before any part of it has a gradient."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Neither depends on how the batch was cut into micro-batches, nor on how many processes share them.
+
+    `left_out`: turns, as indices into the batch, without which the effective sample size is large enough.
+    `reference`: KTO's, of all turns.
+    """
+
+    left_out: frozenset[int] = frozenset()
+    reference: float = 0.0
+
+
+USUAL = Whole()
+"""What holds of nearly every batch: nobody is left out, nothing trains by KTO."""
