@@ -58,11 +58,16 @@ def compare(old: Last, new: Last) -> list[Comparison]:
     whole = _compare("", old, new)
     if len(workloads) < 2:
         return [whole]
-    return [whole, *(_compare(name, _of(name, old), _of(name, new)) for name in workloads)]
+    before, after = _by_workload(old), _by_workload(new)
+    return [whole, *(_compare(name, before.get(name, {}), after.get(name, {})) for name in workloads)]
 
 
-def _of(workload: str, rewards: Last) -> Last:
-    return {key: reward for key, reward in rewards.items() if reward.workload == workload}
+def _by_workload(rewards: Last) -> dict[str, Last]:
+    """In one pass: clients name workloads, and there may be as many as there are turns."""
+    found: defaultdict[str, Last] = defaultdict(dict)
+    for key, reward in rewards.items():
+        found[reward.workload][key] = reward
+    return found
 
 
 def _compare(workload: str, old: Last, new: Last) -> Comparison:

@@ -133,7 +133,8 @@ def content_of(message: Mapping[str, Any]) -> str:
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
-    return "\n".join(part.get("text", "") for part in content if isinstance(part, Mapping))
+    texts = (part.get("text") for part in content if isinstance(part, Mapping))
+    return "\n".join(text if isinstance(text, str) else "" for text in texts)
 
 
 def new_messages(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

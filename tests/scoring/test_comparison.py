@@ -1,9 +1,12 @@
 """What adopting another spec would change."""
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from core.events import Reward
+from core.ids import InferenceId
 from core.reward_spec import RewardSpec
 from scoring.comparison import BINS, compare, last_rewards
 
@@ -45,3 +48,27 @@ def test_a_reward_of_nothing_has_no_sign_to_change(lab: ModuleType) -> None:
 def test_nothing_rewarded_is_shown_as_nothing(lab: ModuleType) -> None:
     whole = compare({}, {})[0]
     assert (whole.old.turns, whole.changed_sign, whole.old.histogram) == (0, None, (0,) * BINS)
+
+
+class Counted(dict[InferenceId, Reward]):
+    """How often it was gone through."""
+
+    times = 0
+
+    def items(self) -> Any:
+        self.times += 1
+        return super().items()
+
+    def values(self) -> Any:
+        self.times += 1
+        return super().values()
+
+
+def test_rewards_are_not_gone_through_again_for_each_workload(lab: ModuleType) -> None:
+    """Clients name workloads."""
+    events = lab.Events()
+    turns = [events.turn(f"s{n}", n, workload=f"w{n}") for n in range(50)]
+    past = [*turns, *(events.outcome(turn, "accepted", True, 60) for turn in turns)]
+    rewards = Counted(last_rewards(lab.score(OLD, past, until=lab.at(10_000))))
+    assert len(compare(rewards, rewards)) == 51
+    assert rewards.times < 15

@@ -9,6 +9,7 @@ import pytest
 
 from core.events import ToolCall
 from core.reward_spec import RewardSpec
+from scoring.facts import content_of
 
 SPEC = RewardSpec.model_validate(
     {
@@ -103,3 +104,8 @@ def test_the_calls_of_a_turn_share_what_their_schemas_may_take(lab: ModuleType, 
     began_s = time.process_time()
     assert components(lab, events, schema, *[lists] * 200) == {"accepted": 1.0}
     assert time.process_time() - began_s < 2
+
+
+def test_parts_of_a_message_without_words_have_none() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": None}, "b"]
+    assert content_of({"content": parts}) == "a\n\n"
