@@ -26,7 +26,7 @@ from core.store.rewards import put_rewards
 from core.store.turns import put_outcomes
 from scoring import ledger
 from scoring.aside import letter_of
-from scoring.defence import Reason, is_on, left_out
+from scoring.defence import LeftOut, is_on, left_out
 from scoring.derived import derive
 from scoring.facts import Facts, facts_of
 from scoring.rules import Decision, decide, news_about, outcomes_about
@@ -36,7 +36,7 @@ from scoring.usable import fault_of
 
 _Scored = Completion | Outcome | SessionEnded
 logger = logging.getLogger(__name__)
-_Out = frozenset[tuple[OutcomeId, Reason]]
+_Counts = dict[int, int]
 
 
 class Book:
@@ -223,7 +223,7 @@ class Book:
                 return
             session = owner
         amended = session.heard.get(outcome.supersedes) if outcome.supersedes is not None else None
-        before = self._left_out(session)
+        before = {id(out): len(out.changes) for out in self._left_out(session)}
         self._keep(heard, session)
         concerned = self._concerned(session, outcome, amended, before)
         decisions = [self._decide(turn, session, outcome.received_at) for turn in concerned]
@@ -256,28 +256,27 @@ class Book:
         if turn.due_at is not None:
             heapq.heappush(self._due.setdefault(turn.partition, []), (turn.due_at, turn.inference_id))
 
-    def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None, before: _Out) -> list[Turn]:
-        """`before`: what was left out. What the outcome says may leave out what was said of another."""
-        changed = {outcome_id for outcome_id, _ in before ^ self._left_out(session)}
-        subjects = {session.heard[outcome_id].outcome.inference_id for outcome_id in changed}
-        subjects |= {outcome.inference_id} | ({amended.outcome.inference_id} if amended else set())
+    def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None, before: _Counts) -> list[Turn]:
+        """`before`: what had been left out. What the outcome says may leave out what was said of another."""
+        subjects = {outcome.inference_id} | ({amended.outcome.inference_id} if amended else set())
+        for out in self._left_out(session):
+            changed = out.changes[before.get(id(out), 0) :]
+            subjects |= {session.heard[outcome_id].outcome.inference_id for outcome_id in changed}
         if None in subjects:
             turns = list(session.turns.values())
         else:
             turns = [session.turns[subject] for subject in subjects if subject is not None and subject in session.turns]
         return sorted(turns, key=lambda turn: turn.order)
 
-    def _left_out(self, session: Session) -> _Out:
-        """What is, under any of the spec's defences, and why."""
+    def _left_out(self, session: Session) -> list[LeftOut]:
+        """By each of the defences that its turns have."""
         if not self._is_defended:
-            return frozenset()
-        places = {(turn.workload, turn.namespace) for turn in session.turns.values()}
-        defences = {self._spec.rules(*place).defence for place in places}
-        return frozenset(item for defence in defences for item in left_out(session, defence).items())
+            return []
+        return [left_out(session, spec) for spec in {self._spec.rules(*place).defence for place in session.places}]
 
     def _count_left_out(self, outcome: Outcome, session: Session) -> None:
-        left = self._left_out(session)
-        self.oddities.update({reason for outcome_id, reason in left if outcome_id == outcome.outcome_id})
+        reasons = {out.reason(outcome.outcome_id) for out in self._left_out(session)}
+        self.oddities.update(reason for reason in reasons if reason is not None)
 
     def _refuse(self, heard: Heard, partition: int, fault: str) -> None:
         """It is not kept: brought back once the spec has it, it is heard like any other."""

@@ -17,7 +17,7 @@ from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
 from scoring.amendments import Standing
 from scoring.conduct import effort_of, penalties_of
 from scoring.contradictions import contradicting
-from scoring.defence import left_out, standing_of
+from scoring.defence import is_on, left_out, standing_of
 from scoring.state import Heard, Session, Turn
 from scoring.usable import fault_of
 
@@ -257,9 +257,9 @@ def _why(
 def _left_out(turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules) -> str:
     """What was said and does not count: of this turn, or of its session."""
     parts: list[str] = []
-    if out := left_out(session, rules.defence):
-        mine = [session.heard[outcome_id].outcome.inference_id in (None, turn.inference_id) for outcome_id in out]
-        counts = Counter(reason for reason, is_mine in zip(out.values(), mine, strict=True) if is_mine)
+    if is_on(rules.defence):
+        out = left_out(session, rules.defence)
+        counts = Counter(reason for subject in (turn.inference_id, None) for reason in out.of(subject).values())
         parts += [f"{counts[reason]} {reason}" for reason in sorted(counts)]
     for name, entries in heard.items():
         trimmed = 2 * _trimmed_at_an_end(len(entries), rules.outcomes[name].trim)

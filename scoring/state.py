@@ -86,9 +86,15 @@ class Session(msgspec.Struct, kw_only=True):
     ended_at: datetime | None = None
     turns: dict[InferenceId, Turn] = {}
     heard: dict[OutcomeId, Heard] = {}
+    said: list[Heard] = []
+    """All of `heard`, as it came."""
     waiting: dict[InferenceId, Turn] = {}
+    places: set[tuple[str, Namespace]] = set()
+    """Workload and namespace of its turns."""
     memory: dict[Hashable, Any] = {}
-    """What others worked out from all that was said and asked; forgotten when something is."""
+    """What others worked out from its turns; forgotten when one is added."""
+    kept: dict[Hashable, Any] = {}
+    """What others keep up to date themselves."""
     _answers: dict[InferenceId | None, list[Turn]] = {}
     _said: dict[Subject, dict[OutcomeId, Heard]] = {}
     _chains: dict[OutcomeId, set[OutcomeId]] = {}
@@ -102,6 +108,7 @@ class Session(msgspec.Struct, kw_only=True):
         self.turns[turn.inference_id] = turn
         if turn.purpose == "turn" and turn.facts.whole:
             insort(self._answers.setdefault(turn.facts.parent_id, []), turn, key=attrgetter("order"))
+        self.places.add((turn.workload, turn.namespace))
         self.memory.clear()
         self.note_wait(turn)
 
@@ -118,9 +125,10 @@ class Session(msgspec.Struct, kw_only=True):
 
     def hear(self, heard: Heard) -> None:
         outcome = heard.outcome
+        if outcome.outcome_id not in self.heard:
+            self.said.append(heard)
         self.heard[outcome.outcome_id] = heard
         self._said.setdefault(outcome.inference_id, {})[outcome.outcome_id] = heard
-        self.memory.clear()
         for said in self._chain(outcome):
             if said in self.heard:
                 self._standing.pop(self.heard[said].outcome.inference_id, None)
@@ -131,14 +139,19 @@ class Session(msgspec.Struct, kw_only=True):
     def standing_of(self, subject: Subject) -> list[Standing]:
         """What stands of what was said of it, in order of `since`."""
         if subject not in self._standing:
-            chains = {id(chain): chain for chain in map(self._chains.__getitem__, self._said.get(subject, ()))}
-            said = (self.heard[each].outcome for chain in chains.values() for each in chain if each in self.heard)
-            self._standing[subject] = [entry for entry in standing(said) if entry.outcome.inference_id == subject]
+            self._standing[subject] = [
+                entry for entry in standing(self.chained(subject)) if entry.outcome.inference_id == subject
+            ]
         return self._standing[subject]
 
-    def standing(self) -> list[Standing]:
-        """Of all."""
-        return standing(entry.outcome for entry in self.heard.values())
+    def chained(self, subject: Subject) -> list[Outcome]:
+        """What was said of it, and what amends or is amended by any of that."""
+        chains = {id(chain): chain for chain in map(self._chains.__getitem__, self._said.get(subject, ()))}
+        return [self.heard[each].outcome for chain in chains.values() for each in chain if each in self.heard]
+
+    def is_alone(self, outcome: Outcome) -> bool:
+        """Whether it amends nothing and nothing amends it."""
+        return len(self._chains[outcome.outcome_id]) == 1
 
     def _chain(self, outcome: Outcome) -> set[OutcomeId]:
         """What amends what, of any of which nothing can be said without the others."""

@@ -116,7 +116,7 @@ def test_a_newer_schema_stops_the_reader_before_it(
     assert len(consumer.poll(10, 0.0)) == 1
     before = {source: consumer.position(source) for source in consumer.assignment()}
     for _ in range(2):
-        with pytest.raises(NewerSchema, match=r"log\.db: onward\.turns:1 offset \d+: schema 2"):
+        with pytest.raises(NewerSchema, match=rf"log\.db: onward\.turns:1 offset \d+: schema {SCHEMA_VERSION + 1}"):
             consumer.poll(10, 0.0)
     assert {source: consumer.position(source) for source in consumer.assignment()} == before
     consumer.close()

@@ -16,6 +16,7 @@ from core.store import SqlStore, open_sqlite
 from scoring import book as books
 from scoring import facts, ledger, rules
 from scoring.book import Book
+from scoring.defence import LeftOut
 from scoring.shelf import Shelf
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,7 @@ class Work:
             self._count(monkeypatch, module, name)
         for name in ("_decode", "_decode_facts"):
             self._count(monkeypatch, ledger, name)
+        self._count(monkeypatch, LeftOut, "_is_burst")
         self._count(monkeypatch, rules, "_by_name", weigh=lambda turn, about, rules: len(about))
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, weigh: Any = None) -> None:
@@ -93,8 +95,14 @@ class Work:
         self.counts["statements"] += 1
 
 
+DEFENCE = {"burst_outcomes": 3, "burst_window_s": 20, "identical_outcomes": 1}
 CASES = {
     "as shipped": (SHIPPED, False, 1.0),
+    "whose outcomes are defended": (
+        RewardSpec.model_validate(SHIPPED.model_dump(exclude_unset=True) | {"defence": DEFENCE}),
+        False,
+        1.0,
+    ),
     "that begins anew": (SHIPPED, True, 1.0),
     "while all its turns wait": (SHIPPED, False, 0.001),
     "whose outcomes wait beyond its end": (
@@ -162,9 +170,11 @@ def test_a_turn_is_judged_by_what_it_adds_and_not_by_all_that_was_said(
     assert {name: count for name, count in many.items() if count > 1.25 * few[name]} == {}
 
 
+@pytest.mark.parametrize("defence", [{}, DEFENCE])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int) -> None:
+def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int, defence: dict[str, Any]) -> None:
     """However much of it: sessions are loaded anew, or not, and one of a transaction that failed always."""
+    spec = RewardSpec.model_validate(lab.SPEC.model_dump(exclude_unset=True) | {"defence": defence})
     records = lab.records_of(lab.random_events(seed, 200))
     made = []
     for shelf, fails in ((None, False), (Shelf(), False), (Shelf(10), False), (Shelf(), True)):
@@ -172,8 +182,8 @@ def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int) ->
         for start in range(0, len(records), 5):
             if fails:
                 with pytest.raises(ZeroDivisionError):
-                    _fail(store, Book(lab.SPEC, shelf), records[start : start + 5])
-            book = Book(lab.SPEC, shelf)
+                    _fail(store, Book(spec, shelf), records[start : start + 5])
+            book = Book(spec, shelf)
             with store.begin() as connection:
                 book.take(connection, records[start : start + 5])
             rewards += book.rewards
