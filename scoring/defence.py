@@ -39,7 +39,9 @@ class LeftOut:
         self._of: dict[Subject, dict[OutcomeId, Reason]] = {}
         self._reasons: dict[OutcomeId, Reason] = {}
         self._seen = 0  # of what was said
-        self._forget()
+        self._last: tuple[datetime, OutcomeId] | None = None
+        self._latest: defaultdict[object, deque[datetime]] = defaultdict(deque)  # of each user
+        self._times: Counter[object] = Counter()
 
     def reason(self, outcome_id: OutcomeId) -> Reason | None:
         return self._reasons.get(outcome_id)
@@ -71,24 +73,18 @@ class LeftOut:
     def _begin_again(self, session: Session) -> None:
         before, self._of, self._reasons = self._reasons, {}, {}
         counted = len(self.changes)
-        self._forget()
+        self._latest.clear()
+        self._times.clear()
         for outcome in sorted(_said(session), key=lambda outcome: (outcome.received_at, outcome.outcome_id)):
             if self._is_burst(outcome):
                 self._leave_out(outcome, "burst")
-        heard = [entry.outcome for entry in session.said if entry.outcome.outcome_id not in self._reasons]
-        for entry in standing(heard):
+        counting = [heard.outcome for heard in session.said if heard.outcome.outcome_id not in self._reasons]
+        for entry in standing(counting):
             if entry.outcome.source != "derived" and self._is_repeated(entry.outcome):
                 self._leave_out(entry.outcome, "repeated")
-        self._last = max(
-            (outcome.received_at, outcome.outcome_id) for outcome in (each.outcome for each in session.said)
-        )
+        self._last = max((heard.outcome.received_at, heard.outcome.outcome_id) for heard in session.said)
         changed = before.items() ^ self._reasons.items()
         self.changes[counted:] = dict.fromkeys(outcome_id for outcome_id, _ in changed)
-
-    def _forget(self) -> None:
-        self._latest: defaultdict[object, deque[datetime]] = defaultdict(deque)
-        self._times: Counter[object] = Counter()
-        self._last: tuple[datetime, OutcomeId] | None = None
 
     def _leave_out(self, outcome: Outcome, reason: Reason) -> None:
         self._reasons[outcome.outcome_id] = reason
