@@ -67,6 +67,7 @@ class Made:
 
 
 CALLERS = [Caller(kind, scope) for kind, scope in itertools.product(KINDS, SCOPES)]
+REVIEWER = "key-of-a-reviewer"
 MAKERS = {"same name": "maker-s-key", "ada": "ada-s-own-key"}
 
 
@@ -78,6 +79,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         {"key": MAKERS["ada"], "namespace": "ours", "user": "ada", "scopes": both},
     ]
     keys = [*makers, *(caller.settings() for caller in CALLERS)]
+    keys.append({"key": REVIEWER, "namespace": "ours", "scopes": ["feedback", "read"]})
     with serve(tmp_path_factory.mktemp("access") / "service", keys=keys) as service:
         yield service
 
@@ -289,8 +291,13 @@ def test_nobody_replaces_what_another_key_said(service: Service, made: list[Made
     first = {**amended, "feedback_id": "the-makers-word", "value": True}
     assert service.post("/v1/feedback", first, **bearer(MAKERS["same name"])).status_code == 200
     amended["supersedes"] = "the-makers-word"
-    refused = service.post("/v1/feedback", amended, **bearer(Caller("another", "feedback").key))
-    assert (refused.status_code, refused.json()["error"]["param"]) == (404, "supersedes")
+    for key in (REVIEWER, Caller("another", "feedback").key):
+        refused = service.post("/v1/feedback", amended, **bearer(key))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (404, "supersedes")
+    assert service.get("/v1/feedback/the-makers-word", **bearer(REVIEWER)).json()["value"] is True
+    assert service.delete("/v1/feedback/the-makers-word", **bearer(REVIEWER)).status_code == 404, (
+        "to see is not to change"
+    )
     assert service.post("/v1/feedback", amended, **bearer(MAKERS["same name"])).status_code == 200
 
 
