@@ -3,7 +3,8 @@ last good one.
 
     checkpoint-00000012/
         model.safetensors   the policy's weights, as published
-        state.pt            optimizer, baseline, random state
+        state.pt            optimizer, baseline, influence, random state
+        memory.pt           the last three again, as they are published: they outlive the checkpoint
         meta.msgpack        version, parent, lineage, offsets, backlog, what is to be published, digests of the others;
                             behind its own digest
 """
@@ -31,6 +32,7 @@ FORMAT = 1
 _PREFIX = "checkpoint-"
 _DIGEST_BYTES = 32
 _WEIGHTS, _STATE, _META, _MANIFEST = "model.safetensors", "state.pt", "meta.msgpack", "manifest.msgpack.zst"
+_MEMORY = "memory.pt"
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,16 +69,23 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def manifest(self) -> bytes:
         return (self.directory / _MANIFEST).read_bytes()
 
+    @property
+    def memory(self) -> bytes | None:
+        """None in one of a build that wrote none."""
+        path = self.directory / _MEMORY
+        return path.read_bytes() if path.exists() else None
+
 
 class Contents(NamedTuple):
     """What a checkpoint keeps of a state; of tensors that are sharded, the leader's alone is whole."""
 
     weights: dict[str, Tensor]
     state: dict[str, Any]
+    memory: dict[str, Any]
 
 
 def contents(state: LearnerState) -> Contents:
-    return Contents(state.policy.tensors(), state.state_dict())
+    return Contents(state.policy.tensors(), state.state_dict(), state.memory())
 
 
 def restore(state: LearnerState, checkpoint: Checkpoint) -> None:
@@ -105,8 +114,9 @@ class Checkpoints:
         partial.mkdir()
         save_file(contents.weights, partial / _WEIGHTS, metadata={"format": "pt"})
         torch.save(contents.state, partial / _STATE)
+        torch.save(contents.memory, partial / _MEMORY)
         (partial / _MANIFEST).write_bytes(manifest)
-        digests = {name: _digest(partial / name) for name in (_WEIGHTS, _STATE, _MANIFEST)}
+        digests = {name: _digest(partial / name) for name in (_WEIGHTS, _STATE, _MEMORY, _MANIFEST)}
         meta = msgspec.structs.replace(meta, digests=digests)
         data = msgspec.msgpack.encode(meta)
         (partial / _META).write_bytes(blake3(data).digest() + data)

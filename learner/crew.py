@@ -5,16 +5,20 @@ A step is a function of a module, called with the state first.
 """
 
 import logging
+import pickle
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
+
+import torch
 
 from core.errors import OnwardError
 from core.probes import ProbeRecord, ProbeSet
 from core.settings import LearnerSettings
 from learner import probe
 from learner.ranks import Ranks
-from learner.state import LearnerState, make_optimizer, make_state
+from learner.state import LearnerState, make_state
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,10 +65,18 @@ def follow(ranks: Ranks) -> None:
 # ---------------------------------------------------------------------------------------------- steps
 
 
-def adopt(state: LearnerState, shards: Sequence[Path], settings: LearnerSettings) -> None:
-    """Other weights, and a fresh optimizer. Raises WeightsError."""
+def adopt(state: LearnerState, shards: Sequence[Path], settings: LearnerSettings, memory: bytes | None = None) -> None:
+    """Take a version's weights and what was published of its memory, if anything, with a fresh optimizer. Raises
+    WeightsError."""
     state.policy.load(shards)
-    state.optimizer = make_optimizer(state.policy, settings)
+    state.forget(settings)
+    if memory is None:
+        return
+    try:
+        state.load_memory(torch.load(BytesIO(memory), weights_only=True))
+    except (RuntimeError, pickle.UnpicklingError, KeyError, ValueError) as error:
+        logger.warning("what its version had learned beside the weights is of other settings, and left out: %s", error)
+        state.forget(settings)
 
 
 def anchor_at(state: LearnerState, shards: Sequence[Path]) -> None:

@@ -17,7 +17,9 @@ _AGES_S = {"1m": 60.0, "1h": 3600.0, "1d": 86400.0}
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One update. `turns` in the batch's order; `drops` are turns that left the backlog without any update, by reason;
-    `rewards` as they were applied."""
+    `rewards` as they were applied. `released`: the versions that had been, by which staleness is counted; `held_to`:
+    the version that the KL term holds to, None the given model; `afresh`: the optimizer began with this update, upon
+    the published weights of the parent."""
 
     version: Version
     parent: Version
@@ -28,6 +30,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ages_s: tuple[float, ...]  # from each turn to the outcome that decided its reward
     applied: dict[InferenceId, Applied]  # of the corrections among the turns
     drops: dict[str, tuple[InferenceId, ...]] = {}
+    released: tuple[Version, ...] = ()
+    held_to: Version | None = None
+    afresh: bool = False
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -40,6 +45,11 @@ def decode(data: bytes) -> Manifest:
 
 def path_of(version: Version) -> str:
     return f"manifests/{version:08d}.msgpack.zst"
+
+
+def memory_path_of(version: Version) -> str:
+    """What the version's learner knew beside the weights."""
+    return f"memories/{version:08d}.pt"
 
 
 def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[ScoredTurn]:

@@ -13,7 +13,7 @@ from learner.checkpoint import Checkpoint
 def publish(
     checkpoint: Checkpoint, probe: ProbeRecord, store: Store, log: EventLog, weights: Weights, blobs: Blobs
 ) -> PolicyVersion:
-    """Weights, manifest and probe first, then the row, then the event: who reads of a version finds all of it.
+    """Weights, manifest, memory and probe first, then the row, then the event: who reads of a version finds all of it.
 
     `probe` is of the checkpoint's weights, and still lacks their digest.
     """
@@ -21,6 +21,8 @@ def publish(
     ref = weights.publish(draft.version, [checkpoint.weights], draft.parent)
     path = manifest.path_of(draft.version)
     blobs.put(path, checkpoint.manifest)
+    if checkpoint.memory is not None:
+        blobs.put(manifest.memory_path_of(draft.version), checkpoint.memory)
     put_probe(blobs, draft.version, msgspec.structs.replace(probe, weights_digest=ref.digest))
     policy = msgspec.structs.replace(draft, digest=ref.digest, weights=ref.path, manifest=path)
     with store.begin() as connection:

@@ -76,6 +76,7 @@ class Learner:
         self.left_out = Counter[str]()
         """Turns that left the backlog without any update since this learner began, by reason."""
         self._is_alarmed = True  # maybe, by a learner before this one
+        self._afresh = False  # the optimizer
         self._lacking = False  # the store has not all turns of the next batch yet
         self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
         self._resume()
@@ -218,8 +219,11 @@ class Learner:
             ages_s=tuple(_age_s(scored) for scored in batch),
             applied=applied,
             drops={why: tuple(ids) for why, ids in self._drops.items()},
+            released=tuple(self._lineage.released),
+            held_to=self._lineage.anchor,
+            afresh=self._afresh,
         )
-        self._drops = {}
+        self._drops, self._afresh = {}, False
         self._lineage.extend(version)
         meta = self._meta(self._draft(made, batch, result))
         return self._checkpoints.write(self._crew.do(contents), meta, manifest.encode(made))
@@ -311,6 +315,7 @@ class Learner:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self._crew.do(restore, checkpoint)
+        self._afresh = False
         self._backlog.resume(dict(checkpoint.meta.applied))
         self._lineage.versions = list(checkpoint.meta.lineage)
         self._hold_to(checkpoint.meta.anchor)
@@ -352,9 +357,13 @@ class Learner:
         logger.info("resumed from version %d", version)
 
     def _resume_from_weights(self, version: Version) -> None:
-        """The optimizer was let go, or the version is another learner's: start it afresh. What the lineage has learned
-        from is read from its manifests."""
-        self._crew.do(adopt, self._open(version), self._settings)
+        """The checkpoint was let go, or the version is another learner's: the optimizer starts afresh; baseline, trust
+        and influence go back to what was published with the version. What the lineage has learned from is read from its
+        manifests."""
+        path = manifest.memory_path_of(version)
+        memory = self._blobs.get(path) if self._blobs.exists(path) else None
+        self._crew.do(adopt, self._open(version), self._settings, memory)
+        self._afresh = True
         lineage = ancestry(self._store, version)
         self._backlog.resume(applied_on(lineage, self._blobs))
         self._lineage.resumed_from(version, lineage[:-1])

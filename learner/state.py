@@ -34,9 +34,15 @@ class LearnerState:
         """Everything but the policy's weights, in full, however many processes share it."""
         return {
             "optimizer": self._optimizer_state(lambda tensor, _: whole(tensor), self.optimizer.state_dict()),
+            **({"lora": {"rank": self.lora_rank, **self.policy.adapters()}} if self.lora_rank else {}),
+            **self.memory(),
+        }
+
+    def memory(self) -> dict[str, Any]:
+        """What is learned beside the weights, and is small: baseline, influence, random state."""
+        return {
             "advantages": self.advantages.state_dict(),
             "influence": self.influence.state_dict(),
-            **({"lora": {"rank": self.lora_rank, **self.policy.adapters()}} if self.lora_rank else {}),
             "rng": torch.get_rng_state(),
         }
 
@@ -51,10 +57,20 @@ class LearnerState:
         if self.lora_rank:
             self.policy.load_adapters(kept)
         self.optimizer.load_state_dict(self._optimizer_state(like, state["optimizer"]))
+        self.load_memory(state)
+
+    def load_memory(self, state: dict[str, Any]) -> None:
         self.advantages.load_state_dict(state["advantages"])
         if "influence" in state:  # of builds before there was one
             self.influence.load_state_dict(state["influence"])
         torch.set_rng_state(state["rng"])
+
+    def forget(self, settings: LearnerSettings) -> None:
+        """A fresh optimizer, and nothing learned beside the weights."""
+        torch.manual_seed(settings.seed)
+        self.optimizer = make_optimizer(self.policy, settings)
+        self.advantages = make_advantages(settings, self.policy.hidden_size)
+        self.influence = Influence(settings)
 
     def _optimizer_state(self, change: Callable[[Tensor, Tensor], Tensor], state: dict[str, Any]) -> dict[str, Any]:
         parameters = self.policy.parameters()

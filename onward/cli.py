@@ -23,6 +23,7 @@ from onward.options import (
     To,
     overrides_of,
     overrides_of_learner,
+    refuse_beside,
 )
 from onward.private import keep_private
 
@@ -289,7 +290,9 @@ def export(
 def replay(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    out: Path,
+    out: Path | None = None,
+    as_lived: Annotated[bool, Parameter(negative="")] = False,
+    version: Annotated[int | None, Parameter(help="With --as-lived: up to this one; else what serves.")] = None,
     spec: Path | None = None,
     learner: Annotated[Path | None, Parameter(help="A TOML file with another [learner] section.")] = None,
     seed: int | None = None,
@@ -300,10 +303,20 @@ def replay(
 ) -> None:
     """Score and train again from a directory's log and archive, from the anchor, into OUT: a candidate, report.json and
     report.png of what was learned; prints the digests. `--learner FILE` tries another learner; `--set
-    learner.advantage=ema`, too, and wins over it."""
+    learner.advantage=ema`, too, and wins over it. `--as-lived` instead does again, from their manifests, the updates
+    that made what serves, and prints for each version whether its digest is the live one; ends with 1 where one is
+    not."""
+    overrides = overrides_of_learner(learner) | overrides_of(set_)
+    if as_lived:
+        from onward.as_lived import prove
+
+        others = {"--out": out, "--spec": spec, "--seed": seed, "--from": from_, "--to": to, "--learner": learner}
+        refuse_beside("--as-lived", others | {"--holdout": holdout or None})
+        sys.exit(0 if prove(directory, version, overrides) else 1)
+    if out is None or version is not None:
+        raise ConfigError("--version: only with --as-lived" if out else "--out: where is the candidate to go?")
     from onward.replay import replay_log
 
-    overrides = overrides_of_learner(learner) | overrides_of(set_)
     print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides, holdout), indent=2))
 
 

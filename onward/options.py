@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,3 +77,10 @@ def overrides_of_learner(file: Path | None) -> dict[str, str]:
         f"ONWARD_LEARNER__{name.upper()}": value if isinstance(value, str) else json.dumps(value)
         for name, value in learner.items()
     }
+
+
+def refuse_beside(option: str, others: Mapping[str, object]) -> None:
+    """Raises ConfigError naming the first of the others that was given, too."""
+    for name, value in others.items():
+        if value is not None:
+            raise ConfigError(f"{name}: not with {option}")

@@ -69,7 +69,6 @@ TURNS: Uses = {
     "get_session_turns": lambda c: turns.get_session_turns(c, NAMESPACE, SESSION),
     "has_others": lambda c: turns.has_others(c, NAMESPACE, SESSION, UserHash("u")),
     "has_session": lambda c: turns.has_session(c, NAMESPACE, SESSION),
-    "has_others": lambda c: turns.has_others(c, NAMESPACE, SESSION, UserHash("u")),
     "find_transcript": lambda c: (
         turns.find_transcript(c, NAMESPACE, DIGESTS),
         turns.find_transcript(c, NAMESPACE, DIGESTS, SESSION),

@@ -29,7 +29,7 @@ from learner.update import update
 
 MakeWorld = Callable[[str], World]
 DIGEST_BYTES = 32  # before the meta data stands its digest
-FILES = ("model.safetensors", "state.pt", "manifest.msgpack.zst", "meta.msgpack")
+FILES = ("model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst", "meta.msgpack")
 
 
 class Died(Exception):
@@ -78,7 +78,7 @@ def meta_of(version: int) -> Meta:
     return Meta(policy=policy, lineage=(), live=None, refused=(), offsets={}, pending=(), applied={})
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "manifest.msgpack.zst"])
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst"])
 def test_a_corrupt_file_is_named_and_the_checkpoint_before_is_used(
     checkpoints: Checkpoints, tmp_path: Path, name: str
 ) -> None:

@@ -4,8 +4,11 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from io import BytesIO
+from typing import Any
 
 import pytest
+import torch
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
 
 from core.alarms import StoredAlarm
@@ -15,8 +18,9 @@ from core.ids import Version
 from core.ports import WeightsRef
 from core.store import alarms, policies
 from core.unstored import without_words
-from learner.manifest import prove_exactly_once
+from learner.manifest import memory_path_of, prove_exactly_once
 from learner.stage import Learner
+from learner.state import LearnerState
 
 MakeWorld = Callable[[str], World]
 
@@ -293,6 +297,39 @@ def test_it_resumes_from_weights_whose_checkpoint_was_let_go(make_world: MakeWor
     newest = manifests(world)[-1]
     assert (newest.version, newest.parent) == (6, 2)
     learner.close()
+
+
+def test_what_is_learned_beside_the_weights_goes_back_with_them(make_world: MakeWorld) -> None:
+    """Also where the checkpoint was let go: baseline, trust and influence are those of the version, not of the branch
+    that was left."""
+    world = make_world("a")
+    learner = world.learner(keep_checkpoints=2, max_user_share=0.5, distrust=True)
+    for seed in range(4):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+    for version in (2, 5, 4, 3):
+        world.release(version, "live" if version == 2 else "rolled_back")
+    world.release(2)
+    settle(learner)
+    at_two = load_memory(world, 2)
+    assert not same(at_two, load_memory(world, 5))
+    assert same(learner._crew.do(LearnerState.memory), at_two)
+    world.tell(*logged_past(8, seed=7))
+    settle(learner)
+    newest = manifests(world)[-1]
+    assert (newest.version, newest.parent, newest.afresh) == (6, 2, True)
+    learner.close()
+
+
+def load_memory(world: World, version: int) -> dict[str, Any]:
+    content = world.blobs.get(memory_path_of(Version(version)))
+    return dict(torch.load(BytesIO(content), weights_only=True))
+
+
+def same(first: Any, second: Any) -> bool:
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
+    return torch.equal(first, second) if isinstance(first, torch.Tensor) else bool(first == second)
 
 
 def test_a_damaged_checkpoint_of_what_serves_costs_the_optimizer_alone(make_world: MakeWorld) -> None:
