@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -62,12 +63,8 @@ class Learner:
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
         self._directory = directory
-        self._lock = DirectoryLock(directory)
         self._record_attempts = record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
-        self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
-        self._crew = Crew(model, settings, ranks)
-        self._bounds = Bounds(tokenizer_digest, self._crew.context_length, self._crew.vocabulary)
         self._checkpoints = Checkpoints(directory)
         self._backlog = Backlog()
         self._lineage = Lineage()
@@ -78,8 +75,15 @@ class Learner:
         self._is_alarmed = True  # maybe, by a learner before this one
         self._afresh = False  # the optimizer
         self._lacking = False  # the store has not all turns of the next batch yet
-        self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
-        self._resume()
+        with ExitStack() as held:  # one that cannot be made, since something is away, holds nothing: another will be
+            held.callback(DirectoryLock(directory).release)
+            self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
+            held.callback(self._reader.close)
+            self._crew = Crew(model, settings, ranks)
+            self._bounds = Bounds(tokenizer_digest, self._crew.context_length, self._crew.vocabulary)
+            self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
+            self._resume()
+            self._held = held.pop_all()
 
     def step(self, timeout_s: float) -> int:
         """The loop: admit what was rewarded, follow what was released, train when a batch is due, publish."""
@@ -107,8 +111,7 @@ class Learner:
         return len(records) + len(batch)
 
     def close(self) -> None:
-        self._reader.close()
-        self._lock.release()
+        self._held.close()
 
     @property
     def newest(self) -> Version | None:

@@ -12,7 +12,7 @@ import torch
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
 
 from core.alarms import StoredAlarm
-from core.errors import ConfigError
+from core.errors import ConfigError, LogUnavailable
 from core.events import Segment, ToolCall
 from core.ids import Version
 from core.ports import WeightsRef
@@ -356,3 +356,20 @@ def test_a_directory_has_one_learner(make_world: MakeWorld) -> None:
         world.learner()
     learner.close()
     world.learner().close()
+
+
+def test_a_learner_that_cannot_be_made_holds_nothing(make_world: MakeWorld) -> None:
+    """Whoever makes it tries again, and may still have at hand how it failed."""
+    world = make_world("a")
+    log = world.log
+
+    class Away(type(log)):  # type: ignore[misc]
+        def reader(self, topics: Any) -> Any:
+            raise LogUnavailable("not connected yet")
+
+    log.__class__ = Away
+    with pytest.raises(LogUnavailable) as failure:
+        world.learner()
+    log.__class__ = Away.__base__
+    world.learner().close()
+    assert failure.value.__traceback__ is not None  # which holds on to what was half made
