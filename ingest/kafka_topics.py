@@ -9,7 +9,7 @@ each version the latest, in the order of those steps, for good. The learner, who
 more: which version is live, and which were refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ _KEPT: Final = SPREAD | {Topic.POLICIES}
 _TIMEOUT_S: Final = 10.0
 _BATCH_OVERHEAD_BYTES: Final = 1 << 16  # headers, keys and what compression may add
 _FOR_EVER: Final = "-1"
+_FLUSHED, _NOT_FLUSHED = "1", str((1 << 63) - 1)  # records after which the disk is waited for
 
 
 def migrate(settings: KafkaSettings, partitions: int) -> None:
@@ -75,10 +76,19 @@ def check(settings: KafkaSettings) -> str:
                 *_differences(admin, name, _wanted(settings, topic, partitions)["configs"]),
             ]
         ]
+        if not settings.flushes and settings.min_insync_replicas == 1:
+            faults.append(_may_lose(names))
         if faults:
             raise ConfigError("; ".join(faults))
         cluster = admin.describe_cluster()
         return f"{len(cluster['brokers'])} brokers, {len(found)} topics, turns in {partitions} partitions"
+
+
+def _may_lose(names: Iterable[str]) -> str:
+    return (
+        f"topics {', '.join(names)}: one replica acknowledges (kafka.min_insync_replicas), and kafka.flush is false: "
+        "what was acknowledged is lost with its host. Let them flush, or have 3 replicas of which 2 must have a record"
+    )
 
 
 def _wanted(settings: KafkaSettings, topic: Topic, partitions: int) -> dict[str, Any]:
@@ -87,6 +97,7 @@ def _wanted(settings: KafkaSettings, topic: Topic, partitions: int) -> dict[str,
         "max.message.bytes": str(settings.max_record_bytes + _BATCH_OVERHEAD_BYTES),
         "message.timestamp.type": "LogAppendTime",
         "min.insync.replicas": str(settings.min_insync_replicas),
+        "flush.messages": _FLUSHED if settings.flushes else _NOT_FLUSHED,
         "unclean.leader.election.enable": "false",  # what was acknowledged is more than being there
     }
     if topic is Topic.RELEASES:

@@ -36,6 +36,9 @@ class KafkaSettings(Section):
     """Of the topics that `onward migrate` makes; three on a cluster of three and more."""
     min_insync_replicas: int = Field(default=1, ge=1)
     """Replicas that must have a record before it is acknowledged."""
+    flush: bool | None = None
+    """Whether brokers write each record to their disk before it is acknowledged. None: where one replica suffices for
+    that, whose host may be lost with what it had in memory."""
     retention_s: float = Field(default=30 * 86400.0, gt=0)
     """Age at which brokers may drop alarms, dead letters and steps of releases that later ones replaced. Turns and
     rewards are deleted by `archive.retention_days`."""
@@ -51,6 +54,10 @@ class KafkaSettings(Section):
     """A group's member that has said nothing for so long is gone."""
     max_poll_interval_s: float = Field(default=120.0, gt=0)
     """A member that does not come back for records for so long is gone."""
+
+    @property
+    def flushes(self) -> bool:
+        return self.min_insync_replicas == 1 if self.flush is None else self.flush
 
     @field_validator("bootstrap_servers")
     @classmethod

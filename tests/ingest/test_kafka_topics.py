@@ -39,6 +39,13 @@ def described(settings: KafkaSettings, topic: Topic) -> dict[str, Any]:
     return {"partitions": len(partitions)} | {key: config["value"] for key, config in configs.items()}
 
 
+def wait_until_described(settings: KafkaSettings, topic: Topic, key: str, value: str) -> None:
+    """A broker says what it was a moment ago until it has heard of the change."""
+    deadline_s = time.monotonic() + 20
+    while (found := described(settings, topic)[key]) != value:
+        assert time.monotonic() < deadline_s, f"{key} is {found}"
+
+
 def test_topics_are_what_is_promised(settings: KafkaSettings) -> None:
     turns, releases = described(settings, Topic.TURNS), described(settings, Topic.RELEASES)
     assert (turns["partitions"], releases["partitions"]) == (PARTITIONS, 1)
@@ -59,9 +66,25 @@ def test_migrating_again_changes_nothing_but_what_settings_changed(settings: Kaf
     with pytest.raises(ConfigError, match=r"retention\.ms=2592000000, not 3600000: run `onward migrate`"):
         check(shorter)
     migrate(shorter, PARTITIONS)
-    assert described(settings, Topic.ALARMS)["retention.ms"] == "3600000"
+    wait_until_described(settings, Topic.ALARMS, "retention.ms", "3600000")
     assert described(settings, Topic.TURNS)["retention.ms"] == "-1"
     check(shorter)
+
+
+def test_one_replica_flushes_and_more_need_not(settings: KafkaSettings) -> None:
+    """What an acknowledgement means: the host of the only replica may be lost."""
+    assert {described(settings, topic)["flush.messages"] for topic in Topic} == {"1"}
+    assert not settings.model_copy(update={"replication_factor": 3, "min_insync_replicas": 2}).flushes
+    careless = settings.model_copy(update={"flush": False})
+    with pytest.raises(ConfigError, match=r"flush\.messages=1, not 9223372036854775807: run `onward migrate`"):
+        check(careless)
+    migrate(careless, PARTITIONS)
+    for topic in Topic:
+        wait_until_described(settings, topic, "flush.messages", "9223372036854775807")
+    with pytest.raises(ConfigError, match=r"onward\.turns.*kafka\.min_insync_replicas.*lost with its host"):
+        check(careless)
+    with pytest.raises(ConfigError, match=r"flush\.messages=9223372036854775807, not 1: run `onward migrate`"):
+        check(settings)
 
 
 @pytest.mark.parametrize("partitions", [PARTITIONS - 1, 2 * PARTITIONS])
