@@ -32,8 +32,9 @@ def running() -> Stack:
 
 
 @contextmanager
-def topics(partitions: int) -> Iterator[KafkaSettings]:
-    settings = KafkaSettings(bootstrap_servers=(running().kafka.address,), prefix=f"bench-{uuid.uuid4().hex[:12]}-")
+def topics(partitions: int, *, flush: bool | None = None) -> Iterator[KafkaSettings]:
+    servers, prefix = (running().kafka.address,), f"bench-{uuid.uuid4().hex[:12]}-"
+    settings = KafkaSettings(bootstrap_servers=servers, prefix=prefix, flush=flush)
     migrate(settings, partitions)
     try:
         yield settings
