@@ -13,7 +13,8 @@ COPY deploy/light.lock /opt/locks/
 RUN install-lock /opt/locks/light.lock
 COPY deploy/image /usr/local/bin/
 COPY . /app
-RUN python -m compileall -q /app
+RUN python -m compileall -q /app && mkdir -m 700 /run/secrets/all /run/secrets/api /run/secrets/stages \
+    /run/secrets/postgres /run/secrets/simulator && chown -R onward:onward /run/secrets
 WORKDIR /data
 USER onward
 EXPOSE 8700 9100

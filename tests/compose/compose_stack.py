@@ -84,6 +84,7 @@ class Stack:
     def __init__(self) -> None:
         self.kept = os.environ.get("COMPOSE_TEST_PROJECT")
         self.project = self.kept or f"onward-test-{uuid.uuid4().hex[:8]}"
+        self._keys: dict[str, str] = {}
 
     def compose(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
         files = [part for name in FILES for part in ("-f", name)]
@@ -156,7 +157,11 @@ class Stack:
         return self.address("gateway", 8700)
 
     def key(self, name: str = "client_key") -> str:
-        return self.compose("exec", "-T", "ingest", "cat", f"/run/secrets/{name}").strip()
+        """Of `make-secrets`."""
+        if name not in self._keys:
+            once = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "cat", "secrets")
+            self._keys[name] = self.compose(*once, f"/run/secrets/all/{name}").strip()
+        return self._keys[name]
 
     # ------------------------------------------------------------------------------------------ what is stored
 

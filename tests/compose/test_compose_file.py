@@ -58,6 +58,19 @@ def test_no_secret_is_written_down(services: Services) -> None:
         assert not re.search(r"://[^/@\s]+:[^/@\s]+@", said), name
 
 
+def test_each_has_its_own_secrets_alone(services: Services) -> None:
+    mounted = {
+        name: {mount["source"] for mount in service.get("volumes", ()) if mount["target"].startswith("/run/secrets")}
+        for name, service in services.items()
+    }
+    everything = mounted.pop("secrets")
+    assert {"secrets", "secrets-stages"} < everything
+    given = {"api": "api", "doctor": "api", "postgres": "postgres", "simulator": "simulator"}
+    for name, found in mounted.items():
+        ours = name in STAGES or name in ("migrate", "judge", *given)
+        assert found == ({f"secrets-{given.get(name, 'stages')}"} if ours else set()), name
+
+
 def test_all_that_runs_is_watched_bounded_and_given_time(services: Services) -> None:
     for name, service in services.items():
         on_gpu = "devices" in service["deploy"]["resources"].get("reservations", {})

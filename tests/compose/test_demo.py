@@ -28,7 +28,7 @@ def test_users_teach_the_stack(untaught_stack: Stack, tmp_path: Path) -> None:
     untaught_stack.compose("stop", "learn")
     began_s = time.monotonic()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    environment = {**os.environ, "SIMULATOR_KEY": untaught_stack.key("admin_key")}
+    environment = {**os.environ, "SIMULATOR_KEY": untaught_stack.key("simulator_key")}
     with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as users:
         assert users.stdout is not None
         try:
