@@ -75,14 +75,14 @@ class Bodies:
 
     async def read(self, headers: Headers, receive: Receive) -> Body:
         """The whole body. Raises TooLarge past the limit, without reading on; Overloaded, ClientGone."""
-        body = Body(self)
-        with ExitStack() as until_read:
-            until_read.callback(body.release)
+        with ExitStack() as undo:
+            body = Body(self)
+            undo.callback(body.release)
             declared = self._declared(headers)
             if declared is not None and declared > self._large:
                 body.hold(declared)
             await self._read(receive, body)
-            until_read.pop_all()
+            undo.pop_all()
         return body
 
     def _declared(self, headers: Headers) -> int | None:
