@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from core.errors import ConfigError, WeightsError
 from core.model_files import LOCAL, check_model_files
@@ -29,7 +29,14 @@ _AGREEMENT = 1e-4
 
 
 def _given(directory: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, use_safetensors=True, **LOCAL)
+    config = AutoConfig.from_pretrained(directory, **LOCAL)
+    for part in {id(each): each for each in (config, config.get_text_config())}.values():
+        for name, value in part.to_dict().items():
+            if "drop" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return AutoModelForCausalLM.from_pretrained(
+        directory, config=config, dtype=torch.float32, use_safetensors=True, **LOCAL
+    )
 
 
 class PolicyModel:
@@ -38,7 +45,8 @@ class PolicyModel:
 
     def __init__(self, directory: Path, device: str, *, fused: bool = True) -> None:
         """`fused`: torch's own norms, which want all in one precision. Raises ConfigError where the model's logits are
-        not what its output head makes of its hidden states."""
+        not what its output head makes of its hidden states, or not the same each time: importance ratios compare two
+        policies, of which neither draws units to leave out."""
         self._directory = directory
         check_model_files(directory)
         self.model: Any = _given(directory).to(device)
@@ -46,8 +54,22 @@ class PolicyModel:
         self._require_its_own_logits()
         if fused:
             fuse_norms(self.model)
-        self.model.train()
+        self.model.train()  # gradient checkpointing asks for it
+        self._require_no_chance()
         self._root = _Root(self.model)
+
+    @torch.no_grad()
+    def _require_no_chance(self) -> None:
+        """Also where dropout has a name that nobody knows."""
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+        some = min(_TRIED, self.model.config.get_text_config().vocab_size)
+        ids_BT = torch.arange(some, device=self.model.device)[None]
+        first, second = (self.model(input_ids=ids_BT, use_cache=False).logits for _ in range(2))
+        if not torch.equal(first, second):
+            kind = type(self.model).__name__
+            raise ConfigError(f"{self._directory}: {kind} computes otherwise each time that it trains (dropout?)")
 
     @torch.no_grad()
     def _require_its_own_logits(self) -> None:

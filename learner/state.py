@@ -13,6 +13,7 @@ from core.settings import LearnerSettings
 from learner import lora
 from learner.advantages import Advantages, make_advantages
 from learner.influence import Influence
+from learner.packable import require_packable
 from learner.policy_model import PolicyModel
 from learner.ranks import ALONE, Ranks, like, whole
 
@@ -89,6 +90,8 @@ def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> 
     torch.utils.deterministic.fill_uninitialized_memory = False  # a guard against reading it, which costs a tenth
     fused = settings.precision == "float32"
     policy, anchor = (PolicyModel(model, settings.device, fused=fused) for _ in range(2))
+    if settings.packed:
+        require_packable(anchor.model)
     anchor.model.requires_grad_(False)
     if settings.lora_rank:
         lora.adapt(policy.model, settings)

@@ -1,0 +1,47 @@
+"""Whether a model keeps apart what stands side by side in one row (`learner.packed`).
+
+Told by trying: a sequence has to come out behind another one as it does alone. Models whose layers carry a state along
+the row (Mamba, Qwen3-Next), or that count distances in the row instead of positions (ALiBi: Bloom), mix them silently.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.errors import ConfigError
+
+_TRIED = 12  # tokens of each of the two
+_AGREEMENT = 1e-4
+_STATEFUL = ("mamba", "linear_attention", "recurrent", "rwkv", "conv")
+
+
+@torch.no_grad()
+def require_packable(model: Any) -> None:
+    """Raises ConfigError naming the setting, the kind of model and why."""
+    config = model.config.get_text_config()
+    ids_T = torch.arange(2 * _TRIED, device=model.device) % config.vocab_size
+    positions_T = torch.arange(_TRIED, device=model.device).repeat(2)
+    try:
+        packed_TD = _hidden(model, ids_T, position_ids=positions_T[None])
+    except (TypeError, ValueError):  # it takes no positions: nothing tells it where a sequence begins
+        packed_TD = None
+    alone_TD = _hidden(model, ids_T[_TRIED:])
+    if packed_TD is not None:
+        difference = float((packed_TD[_TRIED:] - alone_TD).abs().max())
+        if difference <= _AGREEMENT * float(alone_TD.abs().max()):
+            return
+    raise ConfigError(f"learner.packed: {type(model).__name__} cannot: {_why(config)}. Leave it false")
+
+
+def _hidden(model: Any, ids_T: Tensor, **positions: Tensor) -> Tensor:
+    return model.base_model(input_ids=ids_T[None], use_cache=False, **positions).last_hidden_state[0].float()  # type: ignore[no-any-return]
+
+
+def _why(config: Any) -> str:
+    layers = {config.model_type, *(getattr(config, "layer_types", None) or ())}
+    if any(word in layer for layer in layers for word in _STATEFUL):
+        return "its layers carry a state from token to token, and from one sequence of a row into the next"
+    if getattr(config, "alibi", config.model_type in ("bloom", "mpt")):
+        return "it weighs tokens by their distance in the row (ALiBi), and takes no positions that begin anew"
+    return "what stands before a sequence in its row changes it"
