@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hostile_bodies import large_bodies
-from hostile_events import events
+from hostile_log import events
 from hostile_requests import attacks, not_stored
 from hostile_sockets import BODY, HEADERS, STREAMED, besiege, unread
 from hostile_table import GROWTH_BYTES, HostileTable

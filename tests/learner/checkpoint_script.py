@@ -14,7 +14,13 @@ from core.events import PolicyVersion
 from core.ids import Version
 from learner.checkpoint import Checkpoints, Contents, Meta
 
-SIZES = (1 << 10, 1 << 13, 1 << 15, 1 << 17)  # about; of the files as they are written, each larger than those before
+SIZES = (
+    1 << 10,
+    1 << 13,
+    1 << 14,
+    1 << 15,
+    1 << 17,
+)  # about; of the files as they are written, each larger than those before
 
 
 def write(directory: Path, version: int) -> None:
@@ -27,10 +33,12 @@ def write(directory: Path, version: int) -> None:
         weights="",
         created_at=datetime(2026, 3, 1, tzinfo=UTC),
     )
-    lineage = tuple(Version(1 << 40) for _ in range(SIZES[3] // 9))
+    lineage = tuple(Version(1 << 40) for _ in range(SIZES[4] // 9))
     meta = Meta(policy=policy, lineage=lineage, live=None, refused=(), offsets={}, pending=(), applied={})
-    contents = Contents({"w": torch.zeros(SIZES[0] // 4)}, {"s": torch.zeros(SIZES[1] // 4)})
-    Checkpoints(directory).write(contents, meta, bytes(SIZES[2]))
+    contents = Contents(
+        {"w": torch.zeros(SIZES[0] // 4)}, {"s": torch.zeros(SIZES[1] // 4)}, {"m": torch.zeros(SIZES[2] // 4)}
+    )
+    Checkpoints(directory).write(contents, meta, bytes(SIZES[3]))
 
 
 def main(directory: Path, version: int, bounds: list[int]) -> None:

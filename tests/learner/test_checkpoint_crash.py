@@ -12,7 +12,7 @@ import pytest
 
 from learner.checkpoint import Checkpoints
 
-FILES = ("model.safetensors", "state.pt", "manifest.msgpack.zst", "meta.msgpack")
+FILES = ("model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst", "meta.msgpack")
 
 
 @pytest.fixture(scope="module")
