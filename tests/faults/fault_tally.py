@@ -160,6 +160,9 @@ def _count(world: World, users: Users, judged: set[InferenceId], lineage: Lineag
         prove_exactly_once(manifests)
     for failure in others(users.failures, world):
         logger.error("failed: %s", failure)
+    untrained = lineage.without(_to_train(fate) & judged)
+    if untrained:
+        logger.error("untrained: %s", _where(world, untrained))
     return Tally(
         turns=len(users.turns),
         outcomes=len(users.outcomes),
@@ -168,12 +171,28 @@ def _count(world: World, users: Users, judged: set[InferenceId], lineage: Lineag
         lost_turns=len(set(users.turns) - fate.turns.keys()),
         lost_outcomes=len(users.outcomes.keys() - fate.outcomes.keys()),
         unrewarded=len(_unrewarded(fate, set(users.outcomes.values()))),
-        untrained=len(lineage.without(_to_train(fate) & judged)),
+        untrained=len(untrained),
         rewarded_twice=sum(count - 1 for count in meanings.values()),
         trained_twice=twice,
         failed=len(others(users.failures, world)),
         failed_at_killed=len(users.failures) - len(others(users.failures, world)),
     )
+
+
+def _where(world: World, ids: set[InferenceId]) -> dict[str, object]:
+    """Versions of branches that were left which trained some of them, each with what became of it; and the rewards of
+    the others."""
+    found: dict[str, object] = {}
+    with world.foundation.store.read() as connection:
+        for policy, state in policies.list_policies(connection, 10_000):
+            if policy.manifest is None:
+                continue
+            made = decode(world.foundation.blobs.get(policy.manifest))
+            if here := ids & {record.inference_id for record in made.turns}:
+                found[f"version {policy.version} of {policy.parent}"] = (len(here), state)
+                ids = ids - here
+        found["nowhere"] = [(reward.inference_id, reward.decided_at) for reward in get_rewards(connection, ids)]
+    return found
 
 
 def others(failures: Sequence[Failure], world: World) -> list[Failure]:
