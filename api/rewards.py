@@ -155,7 +155,7 @@ def _last_event_id(request: Request) -> int | None:
     if text is not None:
         sequence = digits(text, LARGEST_INTEGER)
         if sequence is None:
-            raise InvalidRequest("Last-Event-ID: the id of an event of this stream", param="Last-Event-ID")
+            raise InvalidRequest("Last-Event-ID: not the id of an event of this stream", param="Last-Event-ID")
         return sequence
     return whole_number(request, "after", 0, LARGEST_INTEGER) if "after" in request.query_params else None
 

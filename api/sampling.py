@@ -77,7 +77,7 @@ def _temperature(asked: float | None) -> float:
     if asked is None:
         return DEFAULT_TEMPERATURE
     if not is_temperature(asked):
-        raise InvalidRequest(f"temperature: {asked:g} is none; it is {TEMPERATURES}", param="temperature")
+        raise InvalidRequest(f"temperature: {asked:g} is not allowed; use {TEMPERATURES}", param="temperature")
     return asked
 
 

@@ -20,7 +20,7 @@ def is_temperature(value: float) -> bool:
 
 def _checked(value: float) -> float:
     if not is_temperature(value):
-        raise ValueError(f"temperature: {value} is none; it is {TEMPERATURES}")
+        raise ValueError(f"temperature: {value} is not allowed; use {TEMPERATURES}")
     return value
 
 
