@@ -1,20 +1,22 @@
-"""What lying users cost: true quality after learning from a crowd a tenth of which lies, with the defence and without.
+"""What lying users cost, and what the defences against them cost a crowd without any: true quality after learning.
 
     python -m bench.poison [--only CROWD …] [--seeds 8] [--first-seed 0] [--updates 100]
 
 In one process: the shipped model answers `write` tasks, 32 to an update, everybody judges what they got, and the
 learner's own update follows. Liars agree with each other: they take what is bad and turn down what is good. `quiet`
-ones speak as much as others; `loud` ones ten times as much, so that most of what is said are lies. The defence is
-`learner.max_user_share` and `learner.distrust`. Cost is the final true quality of the run without liars above theirs,
-paired by seed. Runs are kept one by one, so that the table can be made in pieces.
+ones speak as much as others; `loud` ones ten times as much, so that most of what is said are lies; `repeating` ones say
+ten times in an update the same of the same answer. `bounded` is `learner.max_user_share`, `defended` that and
+`learner.distrust`, `shared` is `learner.share_repeats`. Cost is the final true quality of the honest crowd without a
+defence above theirs, paired by seed. Runs are kept one by one, so that the table can be made in pieces.
 """
 
 import argparse
 import json
 import random
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import torch
@@ -35,17 +37,22 @@ TURNS = 32
 FINAL = 15  # updates whose answers are the final quality
 SHARE = 0.05  # of an update that one user may be: twice an even share
 LOUD = 10.0
+TIMES = 10
 GOAL = 0.05
+HARMLESS = 0.01  # of true quality: what a defence that is on by default may cost an honest crowd
 T_95 = {7: 2.365, 8: 2.306, 9: 2.262, 11: 2.201, 15: 2.131}  # Student's t, two-sided, by degrees of freedom
 HONEST = "honest"
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """`loudness`: of a liar, against 1 of the others; 0: nobody lies."""
+    """`loudness`: of a liar, against 1 of the others; 0: nobody lies. `defence`: settings of the learner. `times`: how
+    often a liar says the same of the same answer. `goal`: what it may cost at most; None: measured without one."""
 
     loudness: float
-    is_defended: bool
+    defence: Mapping[str, Any] = field(default_factory=dict)
+    times: int = 1
+    goal: float | None = None
 
     def weights(self) -> list[float]:
         return [self.loudness] * LIARS + [1.0] * (USERS - LIARS) if self.loudness else [1.0] * USERS
@@ -54,19 +61,28 @@ class Crowd:
         return bool(self.loudness) and user < LIARS
 
 
+OPEN = {"share_repeats": False}
+BOUNDED = OPEN | {"max_user_share": SHARE}
+DEFENDED = BOUNDED | {"distrust": True}
+SHARED = {"share_repeats": True}
 CROWDS = {
-    HONEST: Crowd(0.0, False),
-    "quiet, open": Crowd(1.0, False),
-    "quiet, defended": Crowd(1.0, True),
-    "loud, open": Crowd(LOUD, False),
-    "loud, defended": Crowd(LOUD, True),
+    HONEST: Crowd(0.0, OPEN),
+    "honest, shared": Crowd(0.0, SHARED, goal=HARMLESS),
+    "honest, bounded": Crowd(0.0, BOUNDED),
+    "honest, defended": Crowd(0.0, DEFENDED),
+    "quiet, open": Crowd(1.0, OPEN),
+    "quiet, defended": Crowd(1.0, DEFENDED, goal=GOAL),
+    "loud, open": Crowd(LOUD, OPEN),
+    "loud, bounded": Crowd(LOUD, BOUNDED),
+    "loud, defended": Crowd(LOUD, DEFENDED, goal=GOAL),
+    "repeating, open": Crowd(1.0, OPEN, times=TIMES),
+    "repeating, shared": Crowd(1.0, SHARED, times=TIMES),
 }
 
 
 def taught(crowd: Crowd, seed: int, updates: int) -> list[float]:
     """The share of answers that were good, update by update."""
-    defence = {"max_user_share": SHARE, "distrust": True} if crowd.is_defended else {}
-    settings = LearnerSettings(seed=seed, batch_turns=TURNS, **defence)
+    settings = LearnerSettings(seed=seed, batch_turns=TURNS, **crowd.defence)
     state, office, rng = make_state(MODEL, settings), Office(seed), random.Random(seed)
     curve = []
     for _ in range(updates):
@@ -82,7 +98,8 @@ def judged(answered: Sequence[Answered], crowd: Crowd, content: random.Random, r
     for number, (each, user) in enumerate(zip(answered, users, strict=True)):
         said = lie(each) if crowd.is_liar(user) else worth(each.quality)
         scored = each.turn(number, said, content)
-        batch.append(ScoredTurn(msgspec.structs.replace(scored.turn, user_id=UserHash(f"user-{user}")), scored.reward))
+        turn = msgspec.structs.replace(scored.turn, user_id=UserHash(f"user-{user}"))
+        batch += [ScoredTurn(turn, scored.reward)] * (crowd.times if crowd.is_liar(user) else 1)
     return batch
 
 
@@ -118,10 +135,11 @@ def rows(runs: dict[str, list[float]], updates: int) -> Iterator[Row]:
             continue
         mean, half = interval([honest[seed] - ends[seed] for seed in both])
         metric = f"{crowd}: cost, ± {half:.3f} (95 %)"
-        if CROWDS[crowd].is_defended:
-            yield Row.at_most(metric, mean, "share", HONEST, mean, GOAL)
-        else:
+        goal = CROWDS[crowd].goal
+        if goal is None:
             yield Row(metric, mean, "share", HONEST, mean)
+        else:
+            yield Row.at_most(metric, mean, "share", HONEST, mean, goal)
 
 
 def _has(runs: dict[str, list[float]], crowd: str, seed: int, updates: int) -> bool:

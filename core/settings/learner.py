@@ -141,7 +141,7 @@ class LearnerSettings(Section):
     distrust: bool = False
     """Whether a user counts less whose words keep going against what the value head expects of such answers: liars, but
     also who has a taste that nobody shares. Needs `advantage` value, `discount` 1 and `gae_lambda` 1."""
-    share_repeats: bool = False
+    share_repeats: bool = True
     """Whether turns of one user in an update with the same prompt and answer count as one together."""
     keep_out: Path | None = None
     """A suite of eval cases: turns whose answers resemble the solution of one do not train, and are counted. None: that

@@ -27,7 +27,7 @@ def batch_of(users: list[int | None], worths: list[float] | None = None) -> list
 
 
 def influences(batch: list[ScoredTurn], **settings: object) -> list[float]:
-    return Influence(LearnerSettings.model_validate(settings)).weigh(batch)
+    return Influence(LearnerSettings.model_validate({"share_repeats": False} | settings)).weigh(batch)
 
 
 def mass_of(batch: list[ScoredTurn], found: list[float]) -> dict[str, float]:
@@ -66,7 +66,10 @@ def test_without_a_bound_all_count_in_full(users: list[int | None]) -> None:
 
 
 def test_the_same_answer_again_counts_once() -> None:
-    assert influences(batch_of([0, 0, 0, 0, 1]), share_repeats=True) == [0.5, 1.0, 1.0, 0.5, 1.0]
+    """As it is without a setting."""
+    batch = batch_of([0, 0, 0, 0, 1])
+    assert Influence(LearnerSettings()).weigh(batch) == [0.5, 1.0, 1.0, 0.5, 1.0]
+    assert influences(batch, share_repeats=False) == [1.0] * 5
 
 
 def test_a_share_is_one_of_the_last_updates_too() -> None:
