@@ -17,7 +17,7 @@ from core.reward_spec import load_reward_spec
 from core.settings import KafkaSettings, PostgresSettings, ScoringSettings
 from core.store import open_postgres
 from ingest.kafka.log import KafkaEventLog
-from onward.wiring.layout import SHIPPED_REWARDS
+from onward.directory.layout import SHIPPED_REWARDS
 from scoring.stage import Scorer
 
 STEP_S = 0.2  # as the service's threads

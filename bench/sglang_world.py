@@ -20,7 +20,7 @@ from bench.stream_load import Target
 from core.errors import OnwardError
 from core.ids import ANCHOR
 from core.settings import SglangSettings
-from onward.wiring.layout import SHIPPED_MODEL
+from onward.directory.layout import SHIPPED_MODEL
 from serving.engines.sglang.process import EngineProcess
 from serving.rendering import load_renderer
 

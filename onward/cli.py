@@ -25,7 +25,7 @@ from onward.commands.options import (
     overrides_of_learner,
     refuse_beside,
 )
-from onward.wiring.private import keep_private
+from onward.directory.private import keep_private
 
 app = App(name="onward", help="Serve an open-weight model to a product and keep it learning from what users do.")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from core.errors import OnwardError
-from onward.http.addresses import find_certificate, find_urls
+from onward.directory.addresses import find_certificate, find_urls
 from onward.http.tls import client_context
 
 _TIMEOUT_S = 90

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from core.errors import ConfigError, OnwardError
-from onward.wiring.layout import SHIPPED_REWARDS, Layout
+from onward.directory.layout import SHIPPED_REWARDS, Layout
 
 _SECONDS = 150.0
 _SHIFT_AT_S = 100.0

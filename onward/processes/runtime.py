@@ -8,12 +8,12 @@ from pathlib import Path
 
 from core.errors import Unavailable
 from core.settings import ApiSettings
-from onward.http.addresses import announce, own_address
+from onward.directory.addresses import announce, own_address
+from onward.directory.locks import exclusive
 from onward.http.metrics_server import waiting_server
 from onward.http.server import HttpServer
 from onward.http.tls import server_context
 from onward.processes.condition import AGAIN_S, Condition
-from onward.processes.locks import exclusive
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess, StageThread
 from onward.processes.tree import metrics_port, run_tree

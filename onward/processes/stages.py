@@ -14,10 +14,11 @@ from typing import TypeVar
 
 from core.errors import Unavailable
 from core.records.handling import failure_of
-from onward.http.addresses import write_pid
+from onward.directory.addresses import write_pid
+from onward.directory.layout import Layout
+from onward.directory.locks import exclusive
 from onward.http.metrics_server import OK, metrics_server
 from onward.processes.condition import AGAIN_S, Condition
-from onward.processes.locks import exclusive
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import cause_of
 from onward.wiring import (
@@ -36,7 +37,6 @@ from onward.wiring import (
     publish_anchor,
     read_directory,
 )
-from onward.wiring.layout import Layout
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

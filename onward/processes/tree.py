@@ -10,13 +10,13 @@ from types import FrameType
 from core.clock import SystemClock
 from core.errors import Unavailable
 from core.settings import Settings
-from onward.http.addresses import address_of, free_port, write_address
+from onward.directory.addresses import address_of, free_port, write_address
+from onward.directory.layout import Layout
 from onward.http.metrics_server import waiting_server
 from onward.processes.condition import AGAIN_S, Condition
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
 from onward.wiring import Child, host_children, migrate, open_store
-from onward.wiring.layout import Layout
 
 _LOOK_EVERY_S = 0.1
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from core.blobs import FsspecBlobs
 from core.errors import ConfigError
 from core.events import Topic
 from core.settings import Settings
+from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation, Stage, holder
-from onward.wiring.layout import Layout
 
 if TYPE_CHECKING:
     from ingest.archive.keeper import Keeper

@@ -17,8 +17,8 @@ from core.operations.fleet import CLUSTER
 from core.ports import EventLog, Policy, Store, WeightsRef
 from core.settings import Settings
 from core.store import policies, turns
+from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation, Stage
-from onward.wiring.layout import Layout
 
 if TYPE_CHECKING:
     from serving.engines.host import EngineHost

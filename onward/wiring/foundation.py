@@ -16,7 +16,7 @@ from core.reward_spec.outcome_ages import with_ages
 from core.settings import Settings, load_settings
 from core.settings.secret import secrets_of
 from core.store import SqlStore
-from onward.wiring.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
+from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
 from serving.weights.published import BlobWeights
 
 

@@ -15,9 +15,9 @@ from core.ids import OutcomeId
 from core.ports import TopicPartition
 from core.store.database.connections import to_micros
 from core.store.offsets import put_offset
+from onward.directory.layout import SHIPPED_MODEL
 from onward.replays.history import keep_once
 from onward.wiring import open_foundation
-from onward.wiring.layout import SHIPPED_MODEL
 
 COUNT = 24  # turns
 MIDDLE = (START + timedelta(seconds=COUNT / 2)).isoformat()

@@ -19,7 +19,7 @@ from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
 from core.store.archived import get_archived
 from core.store.offsets import put_offset
-from onward.http.addresses import free_port
+from onward.directory.addresses import free_port
 from onward.replays.history import await_log, open_history
 from onward.wiring import Foundation, open_foundation
 

@@ -22,7 +22,7 @@ from api.http.body_shape import count_values
 from api.http.large_bodies import Bodies, Body
 from core.settings import ApiSettings
 from core.telemetry import BODY_BYTES
-from onward.wiring.layout import SHIPPED_MODEL
+from onward.directory.layout import SHIPPED_MODEL
 from serving.rendering import load_renderer
 
 MIB = 1 << 20

@@ -17,8 +17,8 @@ from core.store import alarms as stored
 from core.store import policies, rewards
 from onward.commands import alarms, client
 from onward.commands import rewards as told
-from onward.http.addresses import write_address
-from onward.wiring.layout import Layout
+from onward.directory.addresses import write_address
+from onward.directory.layout import Layout
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 Seen = Callable[[], str]

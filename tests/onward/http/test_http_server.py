@@ -17,10 +17,10 @@ import pytest
 from core.errors import ConfigError
 from core.settings import ApiSettings, load_settings
 from onward.commands.client import call
-from onward.http.addresses import free_port, write_address
+from onward.directory.addresses import free_port, write_address
+from onward.directory.layout import Layout
 from onward.http.metrics_server import waiting_server
 from onward.http.tls import client_context, server_context
-from onward.wiring.layout import Layout
 
 PROGRAM = """
 import asyncio, json, sys

@@ -21,7 +21,7 @@ from core.settings.secret import NAMES, URLS, secrets_of
 from onward.cli import app
 from onward.commands.doctor import examine
 from onward.commands.options import overrides_of
-from onward.wiring.private import _Formatter, private_folder
+from onward.directory.private import _Formatter, private_folder
 
 NOT_SECRET = {"api.tls_key", "kafka.ssl_keyfile", "redis.key_prefix", "redis.prefix"}  # paths; what names begin with
 
@@ -113,7 +113,7 @@ def test_of_errors_that_are_not_ours_the_log_tells_what_and_where() -> None:
 
 def test_nor_do_a_thread_and_a_process_that_an_error_ends() -> None:
     program = (
-        "import threading; from onward.wiring.private import keep_private; keep_private()\n"
+        "import threading; from onward.directory.private import keep_private; keep_private()\n"
         "def fail(): raise ValueError('the words of ' + 'a user')\n"
         "thread = threading.Thread(target=fail, name='scorer'); thread.start(); thread.join(); fail()"
     )

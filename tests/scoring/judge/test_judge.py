@@ -29,7 +29,7 @@ from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import IngestSettings, load_settings
 from core.store.judgements import judged_turns
 from ingest.writer import Writer
-from onward.wiring.layout import SHIPPED_REWARDS
+from onward.directory.layout import SHIPPED_REWARDS
 from scoring.judge import endpoint as asking
 from scoring.judge.choice import Budget, place_of
 from scoring.judge.endpoint import try_endpoint

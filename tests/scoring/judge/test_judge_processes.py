@@ -21,9 +21,9 @@ from core.events import Outcome, Topic
 from core.ports import EventLog, TopicPartition
 from core.settings import Settings
 from core.store.offsets import get_offsets, put_offset
+from onward.directory.layout import SHIPPED_REWARDS, Layout
 from onward.processes.tree import _children
 from onward.wiring import build_keeper, open_foundation
-from onward.wiring.layout import SHIPPED_REWARDS, Layout
 
 ROOT = Path(__file__).resolve().parents[3]
 

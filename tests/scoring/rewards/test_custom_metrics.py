@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from core.errors import ConfigError
 from core.ids import UserHash
 from core.reward_spec import DefenceSpec, RewardSpec, load_reward_spec
-from onward.wiring.layout import SHIPPED_REWARDS
+from onward.directory.layout import SHIPPED_REWARDS
 
 
 def spec_of(outcomes: dict[str, dict[str, Any]], **parts: object) -> RewardSpec:

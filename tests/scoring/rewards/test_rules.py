@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from core.errors import ConfigError
 from core.events import Reward
 from core.reward_spec import RewardSpec, load_reward_spec
-from onward.wiring.layout import SHIPPED_REWARDS
+from onward.directory.layout import SHIPPED_REWARDS
 
 
 def spec_of(outcomes: dict[str, dict[str, Any]], **parts: object) -> RewardSpec:

@@ -22,7 +22,7 @@ from core.errors import ConfigError, LogUnavailable, StoreUnavailable
 from core.events import Counts, Topic
 from core.ids import Namespace
 from core.store import alarms
-from onward.wiring.layout import Layout
+from onward.directory.layout import Layout
 from scoring.watching import Watcher
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from onward.wiring.private import private_folder
+from onward.directory.private import private_folder
 
 SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
 SHIPPED_REWARDS = Path(__file__).resolve().parents[1] / "rewards.toml"

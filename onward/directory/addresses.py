@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigError
-from onward.wiring.layout import Layout
+from onward.directory.layout import Layout
 
 
 def write_address(path: Path, url: str, urls: list[str] | None = None, certificate: Path | None = None) -> None:
