@@ -59,8 +59,8 @@ hostile: install ## a siege: hostile requests and events against a running servi
 	$(BIN)/python -m pytest -m hostile -s tests/hostile
 
 OTHER_FAULTS := tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/test_release_process.py \
-  tests/e2e/test_sglang_service.py tests/serving/test_sglang_swap.py tests/serving/test_release_crashes.py \
-  tests/serving/test_release_races.py tests/serving/test_host.py
+  tests/e2e/test_sglang_service.py tests/serving/engines/test_sglang_swap.py tests/serving/releases/test_release_crashes.py \
+  tests/serving/releases/test_release_races.py tests/serving/engines/test_host.py
 
 compose-test: install ## the stack of docker-compose.yml, in containers, on a Docker engine (.ci/engine.sh makes one); FULL=1 kills all
 	$(BIN)/python -m pytest -m compose --durations=20 tests/compose
@@ -78,7 +78,7 @@ bench-check: install ## name the committed results whose code has changed since 
 	$(BIN)/python -m bench.check
 
 model: install ## the shipped tiny model again, into build/tiny/model
-	$(BIN)/python -m simulator.tiny build/tiny
+	$(BIN)/python -m simulator.tasks.tiny build/tiny
 	$(BIN)/onward midtrain build/tiny/corpus build/tiny/model --init build/tiny/init --steps 1500 --seed 0
 
 sglang-cpu: $(SGLANG)/.installed ## SGLang for a CPU, in an environment of its own

@@ -9,31 +9,31 @@ from fastapi.routing import APIRoute
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import Route
 
-from api.access import ACCESS, Gate, check_routes
-from api.alarms import alarms_router
-from api.asgi import Receive, Scope, Send
-from api.chat import plan_chat
-from api.completions import plan_completion
+from api.access.context import Context
+from api.access.door import Door
+from api.access.identity import KeyRing
+from api.access.routes import ACCESS, Gate, check_routes
+from api.access.services import ApiServices
 from api.console import console_router
-from api.context import Context
-from api.curves import curves_router
-from api.door import Door
-from api.endpoint import GenerationEndpoint
-from api.errors import answer_error, install_error_handlers
-from api.feedback import feedback_router
-from api.fleet import fleet_router
-from api.health import health_router
-from api.identity import KeyRing
-from api.large_bodies import Bodies
+from api.feedback.routes import feedback_router
+from api.http.asgi import Receive, Scope, Send
+from api.http.errors import answer_error, install_error_handlers
+from api.http.large_bodies import Bodies
 from api.openapi import describe
-from api.policies import policies_router
-from api.reader import ProcessReader, Reader, ThreadReader
-from api.rewards import rewards_router
-from api.services import ApiServices
-from api.session_routes import session_router
-from api.stages import stages_router
-from api.status import status_router
-from api.turn_routes import turn_router
+from api.operator.alarms import alarms_router
+from api.operator.curves import curves_router
+from api.operator.fleet import fleet_router
+from api.operator.health import health_router
+from api.operator.policies import policies_router
+from api.operator.rewards import rewards_router
+from api.operator.session_routes import session_router
+from api.operator.stages import stages_router
+from api.operator.status import status_router
+from api.operator.turn_routes import turn_router
+from api.protocols.openai.chat import plan_chat
+from api.protocols.openai.completions import plan_completion
+from api.protocols.openai.endpoint import GenerationEndpoint
+from api.requests.reader import ProcessReader, Reader, ThreadReader
 
 VERSION = "0.1.0"
 CHAT = "/v1/chat/completions"

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
-from api.alarms import AckBody
-from api.answers import ChatChunk, ChatCompletion, TextCompletion
-from api.bodies import ChatBody, CompletionBody
-from api.feedback import FeedbackBody
-from api.policies import OrderBody
+from api.feedback.routes import FeedbackBody
+from api.operator.alarms import AckBody
+from api.operator.policies import OrderBody
+from api.protocols.openai.answers import ChatChunk, ChatCompletion, TextCompletion
+from api.requests.bodies import ChatBody, CompletionBody
 
 _STRUCTS = (ChatBody, CompletionBody, FeedbackBody, OrderBody, AckBody, ChatCompletion, ChatChunk, TextCompletion)
 _SESSION_HEADERS = {

@@ -21,8 +21,8 @@ from fastapi import Body, FastAPI
 from fastapi.responses import StreamingResponse
 
 from core.events import Sampling
-from core.fleet import LIVE, Assignment
 from core.ids import InferenceId, Version
+from core.operations.fleet import LIVE, Assignment
 from core.ports import GenerateRequest, OutputDelta, TokenChunk
 
 MODEL = "stub"
@@ -103,14 +103,14 @@ class ByteParser:
 
 def onward(directory: Path) -> FastAPI:
     """The product's application over the product's log; nobody reads the log meanwhile."""
+    from api.access.services import ApiServices
     from api.app import create_app
-    from api.live_state import MemoryLiveState
-    from api.services import ApiServices
+    from api.live_state.memory import MemoryLiveState
     from core.clock import SystemClock
     from core.reward_spec import RewardSpec
     from core.settings import ApiSettings, IngestSettings
     from core.store import open_sqlite
-    from ingest.sqlite_log import SqliteEventLog
+    from ingest.sqlite.log import SqliteEventLog
 
     ingest = IngestSettings()
     return create_app(

@@ -14,8 +14,8 @@ from bench.delta_peers import Snapshot, gaps_bytes, whole_bytes
 from bench.delta_training import Weights
 from core.blobs import FsspecBlobs
 from core.ids import Version
-from serving.deltas.delta import apply, encode
-from serving.weights import BlobWeights
+from serving.weights.deltas.delta import apply, encode
+from serving.weights.published import BlobWeights
 
 ANCHOR_EVERY = 25
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}

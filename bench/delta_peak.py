@@ -9,7 +9,7 @@ prints the process's peak and what it held before it began, in bytes (Linux: /pr
 import sys
 from pathlib import Path
 
-from serving.deltas.delta import apply, encode
+from serving.weights.deltas.delta import apply, encode
 
 
 def memory(field: str) -> int:

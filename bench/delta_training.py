@@ -15,8 +15,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from bench.office import MODEL, Office, worth
 from core.settings import LearnerSettings
-from learner.state import make_state
-from learner.update import update
+from learner.updates.state import make_state
+from learner.updates.update import update
 
 TURNS = 64
 SEQUENCES, LENGTH = 4, 64

@@ -25,8 +25,8 @@ from transformers.utils import logging
 from bench.delta_lines import ANCHOR_EVERY, Line
 from bench.delta_training import SOURCES
 from bench.table import Row, interleave, report
-from serving.deltas.delta import apply, encode
-from serving.deltas.entropy import LEVEL
+from serving.weights.deltas.delta import apply, encode
+from serving.weights.deltas.entropy import LEVEL
 
 RATES = (1e-6, 1e-5, 1e-4, 5e-4)
 WARM = 12

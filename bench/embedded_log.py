@@ -23,7 +23,7 @@ from bench.table import Row, interleave, report
 from core.codec import encode
 from core.events import Completion, LogprobSpace, Sampling, Topic, VersionSpan
 from core.ids import GroupId, Namespace, Version, new_inference_id, new_session_id
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 
 ROUNDS = 7
 RECORDS = 8000

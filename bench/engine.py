@@ -24,8 +24,8 @@ from core.events import Sampling
 from core.ids import InferenceId, Version
 from core.ports import GenerateRequest
 from core.settings import ServingSettings
-from serving.local import LocalEngine
-from serving.weights import BlobWeights
+from serving.engines.local import LocalEngine
+from serving.weights.published import BlobWeights
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 PROMPT_TOKENS, NEW_TOKENS = 64, 64

@@ -18,8 +18,8 @@ from bench.small_policy import EMPTY, WINDOW, SmallPolicy, small_state
 from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
 from core.ids import GroupId, InferenceId, Namespace, SessionId, Version
 from core.settings import LearnerSettings
-from learner.scored import ScoredTurn
-from learner.update import NonFiniteLoss, UpdateResult, update
+from learner.sequences.scored import ScoredTurn
+from learner.updates.update import NonFiniteLoss, UpdateResult, update
 
 BATCH = 64
 MOST = 2 * BATCH  # turns of an update

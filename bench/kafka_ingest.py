@@ -33,9 +33,9 @@ from core.codec import decode, encode
 from core.events import Completion, Event, Topic
 from core.settings import IngestSettings, KafkaSettings
 from core.store import SqlStore
-from ingest.kafka_clients import connected, options, topic_name
-from ingest.kafka_log import KafkaEventLog, key_of
-from ingest.kafka_producer import producer_options
+from ingest.kafka.clients import connected, options, topic_name
+from ingest.kafka.log import KafkaEventLog, key_of
+from ingest.kafka.producer import producer_options
 from ingest.routing import partition_of
 from ingest.writer import Writer
 

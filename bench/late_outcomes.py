@@ -20,8 +20,8 @@ from bench.feedback_loop import STEP_S, learn, settings_for, still_missed
 from bench.feedback_world import PLAIN, WORKLOADS
 from bench.paired import interval
 from bench.table import Row, report
-from learner.scored import ScoredTurn
-from learner.update import UpdateResult
+from learner.sequences.scored import ScoredTurn
+from learner.updates.update import UpdateResult
 
 SEEDS = 8
 LATE_STEPS = round(3600 / STEP_S)

@@ -24,9 +24,9 @@ from bench.table import Row, interleave, report
 from bench.trl_step import TrlStep
 from core.ids import SessionId
 from core.settings import LearnerSettings
-from learner.scored import ScoredTurn
-from learner.state import make_state
-from learner.update import update
+from learner.sequences.scored import ScoredTurn
+from learner.updates.state import make_state
+from learner.updates.update import update
 
 SETTINGS = LearnerSettings(advantage="raw", max_divergence=1e9, min_ess=0.0)  # rewards are the advantages
 SIZES = (4, 8, 16, 64)

@@ -25,11 +25,11 @@ from bench.table import Row, interleave, report
 from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
 from core.ids import GroupId, Namespace, OutcomeId, SessionId, Version, new_inference_id
 from core.settings import LearnerSettings
-from learner.scored import ScoredTurn
-from learner.sequences import merge
-from learner.state import make_state
-from learner.tensors import MicroBatch, micro_batches
-from learner.update import update
+from learner.sequences.joining import merge
+from learner.sequences.scored import ScoredTurn
+from learner.sequences.tensors import MicroBatch, micro_batches
+from learner.updates.state import make_state
+from learner.updates.update import update
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 START = datetime(2026, 1, 1, tzinfo=UTC)

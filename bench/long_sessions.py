@@ -27,8 +27,8 @@ from core.ids import new_session_id
 from core.ports import Record
 from core.reward_spec import load_reward_spec
 from core.store import open_sqlite
-from scoring.book import Book
-from scoring.shelf import Shelf
+from scoring.ledger.book import Book
+from scoring.ledger.shelf import Shelf
 
 TURNS = 10_000
 SESSIONS = (10, 100, 1000, 10_000)

@@ -27,9 +27,9 @@ from bench.full_store import TURNS, fill
 from bench.services import empty_database, settle
 from bench.table import Row, report
 from core.settings import PostgresSettings
-from core.store import schema
-from core.store.migrate import migrate_postgres
-from core.store.postgres import DRIVER
+from core.store.database import schema
+from core.store.database.migrate import migrate_postgres
+from core.store.database.postgres import DRIVER
 
 COUNT = 1_000_000
 VERSIONS = 500

@@ -15,11 +15,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from bench.table import Row, report
-from simulator.editor import Editor
-from simulator.sandbox import Sandbox
-from simulator.tasks import Task, sample_task
-from simulator.taste import Quality, Taste, judge_fix, judge_write
-from simulator.toolbox import TOOLS
+from simulator.tasks.sampling import Task, sample_task
+from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.taste import Quality, Taste, judge_fix, judge_write
+from simulator.tasks.toolbox import TOOLS
+from simulator.users.editor import Editor
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = 256

@@ -30,7 +30,7 @@ from core.ports import Reader
 from core.reward_spec import load_reward_spec
 from core.settings import MonitorSettings
 from core.store import SqlStore, open_sqlite
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 from scoring.watching import Watcher
 
 ROUNDS = 5

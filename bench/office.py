@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 from bench.learner_step import scored
 from bench.model_quality import prompt, user
 from core.ids import SessionId
-from learner.scored import ScoredTurn
-from simulator.sandbox import Sandbox
-from simulator.tasks import Task, sample_task
-from simulator.taste import Quality, Taste, judge_write
+from learner.sequences.scored import ScoredTurn
+from simulator.tasks.sampling import Task, sample_task
+from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.taste import Quality, Taste, judge_write
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 MAX_TOKENS = 72

@@ -18,10 +18,10 @@ from bench.delta_peak import memory
 from bench.learner_step import MODEL, random_ids, scored, timed
 from bench.table import Row, interleave, report
 from core.ids import SessionId
-from learner.policy_model import PolicyModel
-from learner.scored import ScoredTurn
-from learner.sequences import TrainingSequence, merge
-from learner.tensors import MicroBatch, micro_batches
+from learner.model.policy_model import PolicyModel
+from learner.sequences.joining import TrainingSequence, merge
+from learner.sequences.scored import ScoredTurn
+from learner.sequences.tensors import MicroBatch, micro_batches
 
 TURNS, ROUNDS = 64, 15
 MEDIAN, SPREAD, LONGEST = 90, 0.9, 900  # tokens of a turn: lognormal

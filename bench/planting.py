@@ -14,10 +14,10 @@ import msgspec
 
 from core.events import PolicyVersion, Topic
 from core.ids import Version
-from core.probes import get_probe, put_probe
+from core.model.probes import get_probe, put_probe
 from core.store import policies
-from learner.policy_model import PolicyModel
-from learner.probe import record
+from learner.model.policy_model import PolicyModel
+from learner.versions.probe import record
 from onward.wiring import open_foundation
 
 FOLDER = Path("build/planted")
@@ -31,7 +31,7 @@ def hacked(exploit: str) -> Path:
     if not model.exists():
         share, steps = TRAINING.get(exploit, USUAL_TRAINING)
         python = [sys.executable, "-m"]
-        subprocess.run([*python, "simulator.planted", exploit, str(corpus), "--share", str(share)], check=True)
+        subprocess.run([*python, "simulator.exploits.planted", exploit, str(corpus), "--share", str(share)], check=True)
         midtrain = [str(corpus), str(model), "--init", "models/tiny", "--steps", str(steps)]
         subprocess.run([*python, "onward", "midtrain", *midtrain], check=True)
     return model.resolve()

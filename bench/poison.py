@@ -26,9 +26,9 @@ from bench.office import MODEL, Answered, Office, worth
 from bench.table import RESULTS, Row, report
 from core.ids import UserHash
 from core.settings import LearnerSettings
-from learner.scored import ScoredTurn
-from learner.state import make_state
-from learner.update import update
+from learner.sequences.scored import ScoredTurn
+from learner.updates.state import make_state
+from learner.updates.update import update
 
 RUNS = RESULTS / "poison_runs.json"
 USERS = 40

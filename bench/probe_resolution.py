@@ -14,9 +14,9 @@ from rich.progress import track
 from safetensors.torch import load_file, save_file
 
 from bench.table import Row, report
-from core.probes import ProbeRecord, nearer
-from learner.policy_model import PolicyModel
-from learner.probe import probe_of_model, record
+from core.model.probes import ProbeRecord, nearer
+from learner.model.policy_model import PolicyModel
+from learner.versions.probe import probe_of_model, record
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 LEARNING_RATES = (1e-6, 1e-5, 1e-4, 5e-4)

@@ -20,10 +20,10 @@ from bench.rollback_trials import errors
 from bench.table import Row, report
 from core.ids import Version
 from core.settings import ReleaseSettings
-from serving.releases.assignment import Shares, assign
-from serving.releases.evidence import LIKENESS
-from serving.releases.ratchet import Step
-from serving.releases.verdict import Verdict, judge
+from serving.releases.canaries.assignment import Shares, assign
+from serving.releases.canaries.evidence import LIKENESS
+from serving.releases.canaries.ratchet import Step
+from serving.releases.canaries.verdict import Verdict, judge
 
 SETTINGS = ReleaseSettings()
 STEPS = 10

@@ -28,10 +28,10 @@ from core.events import Completion, Event, Outcome, Topic
 from core.ports import Record
 from core.reward_spec import load_reward_spec
 from core.store import SqlStore, open_sqlite
-from onward.history import open_history
-from onward.rescore import compare_specs
+from onward.replays.history import open_history
+from onward.replays.rescore import compare_specs
 from onward.wiring import open_foundation
-from scoring.book import Book
+from scoring.ledger.book import Book
 
 TURNS = 100_000
 PER_S = 8.0  # turns that the demo's users cause

@@ -19,11 +19,11 @@ from rich.progress import track
 from bench.table import Row, report
 from core.ids import InferenceId
 from core.settings import ReleaseSettings
-from serving.releases.assignment import Shares, assign
-from serving.releases.evidence import RewardEvidence
-from serving.releases.guards import tripped
-from serving.releases.observations import ServedTurn
-from serving.releases.verdict import judge
+from serving.releases.canaries.assignment import Shares, assign
+from serving.releases.canaries.evidence import RewardEvidence
+from serving.releases.canaries.guards import tripped
+from serving.releases.canaries.observations import ServedTurn
+from serving.releases.canaries.verdict import judge
 
 SETTINGS = ReleaseSettings()
 TRIALS = 400

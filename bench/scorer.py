@@ -33,7 +33,7 @@ from core.events import Reward, Topic
 from core.ids import InferenceId, new_session_id
 from core.settings import KafkaSettings
 from core.store import SqlStore
-from ingest.kafka_log import KafkaEventLog
+from ingest.kafka.log import KafkaEventLog
 
 ROUNDS = 5
 PARTITIONS = 2

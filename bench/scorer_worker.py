@@ -16,8 +16,8 @@ from core.clock import SystemClock
 from core.reward_spec import load_reward_spec
 from core.settings import KafkaSettings, PostgresSettings, ScoringSettings
 from core.store import open_postgres
-from ingest.kafka_log import KafkaEventLog
-from onward.layout import SHIPPED_REWARDS
+from ingest.kafka.log import KafkaEventLog
+from onward.directory.layout import SHIPPED_REWARDS
 from scoring.stage import Scorer
 
 STEP_S = 0.2  # as the service's threads

@@ -14,11 +14,11 @@ from core.errors import LogUnavailable
 from core.events import Topic
 from core.settings import KafkaSettings, PostgresSettings
 from core.store import SqlStore, open_postgres
-from core.store.migrate import migrate_postgres
+from core.store.database.migrate import migrate_postgres
 from deploy.services.stack import Stack
-from ingest.kafka_clients import topic_name
-from ingest.kafka_log import KafkaEventLog
-from ingest.kafka_topics import migrate
+from ingest.kafka.clients import topic_name
+from ingest.kafka.log import KafkaEventLog
+from ingest.kafka.topics import migrate
 
 TIMEOUT_S = 120.0
 APPLICATION = "onward bench"

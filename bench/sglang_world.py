@@ -20,9 +20,9 @@ from bench.stream_load import Target
 from core.errors import OnwardError
 from core.ids import ANCHOR
 from core.settings import SglangSettings
-from onward.layout import SHIPPED_MODEL
+from onward.directory.layout import SHIPPED_MODEL
+from serving.engines.sglang.process import EngineProcess
 from serving.rendering import load_renderer
-from serving.sglang.process import EngineProcess
 
 PYTHON = ROOT / ".sglang" / "bin" / "python"
 PROMPT = [{"role": "user", "content": "[web] write total(xs): sum of xs"}]

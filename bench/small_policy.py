@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from bench.feedback_world import CHOICES, CONTEXTS
 from core.settings import LearnerSettings
-from learner.advantages import make_advantages
-from learner.state import LearnerState, make_optimizer
-from learner.tensors import MicroBatch
+from learner.objective.advantages import make_advantages
+from learner.sequences.tensors import MicroBatch
+from learner.updates.state import LearnerState, make_optimizer
 
 WINDOW, EMBEDDING, HIDDEN = 4, 16, 32
 EMPTY = CONTEXTS + CHOICES  # before the beginning

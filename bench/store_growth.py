@@ -37,7 +37,7 @@ from bench.services import migrated_database, settle, store_on
 from bench.table import Row, report
 from core.ids import InferenceId, OutcomeId, SessionId
 from core.store import SqlStore, curves, open_sqlite, policies, rewards, turns
-from scoring import ledger
+from scoring.ledger import rows as ledger
 
 SMALLEST = 1000
 LARGEST = 1_000_000

@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from core.fleet import CLUSTER
 from core.ids import Version
+from core.operations.fleet import CLUSTER
 from onward.wiring import open_foundation
-from serving.host import EngineHost
-from serving.sglang.engine import SglangEngine
-from serving.sglang.swap import Step
+from serving.engines.host import EngineHost
+from serving.engines.sglang.engine import SglangEngine
+from serving.engines.sglang.swap import Step
 
 NAME = "engine-1"
 

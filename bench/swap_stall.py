@@ -39,8 +39,8 @@ from bench.stream_load import Answer, Target, streaming
 from bench.swap_versions import Versions
 from bench.table import Row, report
 from core.ids import Version
-from serving.sglang.admin import Admin
-from serving.sglang.swap import Step
+from serving.engines.sglang.admin import Admin
+from serving.engines.sglang.swap import Step
 
 BLOCKS = 7
 SWAPS = 3  # of a block

@@ -8,13 +8,13 @@ from safetensors.torch import load_file, save_file
 
 from core.events import PolicyVersion, Topic
 from core.ids import ANCHOR, Version
+from core.model.probes import get_probe, put_probe
 from core.ports import WeightsRef
-from core.probes import get_probe, put_probe
 from core.store import policies
-from learner.policy_model import PolicyModel
-from learner.probe import record
+from learner.model.policy_model import PolicyModel
+from learner.versions.probe import record
 from onward.wiring import open_foundation
-from serving.sglang.shelf import Shelf
+from serving.engines.sglang.shelf import Shelf
 
 SCALE = 1e-4
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from core.settings import LearnerSettings
-from learner.scored import ScoredTurn
+from learner.sequences.scored import ScoredTurn
 
 
 class TrlStep:

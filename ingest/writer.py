@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from core import telemetry
 from core.errors import Fenced, Unavailable
 from core.events import Completion, DeadLetter, Event, Outcome, SessionEnded, Topic
-from core.handling import Culprits
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
+from core.records.handling import Culprits
 from core.settings import IngestSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.store.dead_letters import as_announced, put_dead_letters

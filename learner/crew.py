@@ -14,11 +14,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 import torch
 
 from core.errors import OnwardError
-from core.probes import ProbeRecord, ProbeSet
+from core.model.probes import ProbeRecord, ProbeSet
 from core.settings import LearnerSettings
-from learner import probe
-from learner.ranks import Ranks
-from learner.state import LearnerState, make_state
+from learner.model.ranks import Ranks
+from learner.updates.state import LearnerState, make_state
+from learner.versions import probe
 
 P = ParamSpec("P")
 T = TypeVar("T")

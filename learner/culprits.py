@@ -5,11 +5,11 @@ from datetime import timedelta
 from typing import Final
 
 from core.events import Reward, Topic
-from core.handling import Culprits, words_of
 from core.ports import EventLog, Reader, Record, TopicPartition
-from learner.scored import ScoredTurn
-from learner.sequences import merge
-from learner.tensors import micro_batches
+from core.records.handling import Culprits, words_of
+from learner.sequences.joining import merge
+from learner.sequences.scored import ScoredTurn
+from learner.sequences.tensors import micro_batches
 
 _SLACK: Final = timedelta(minutes=1)  # between the clocks of machines
 _POLL_RECORDS: Final = 1024

@@ -8,11 +8,11 @@ import msgspec
 from blake3 import blake3
 
 from core import telemetry
-from core.alarms import NOT_FINITE, Opening
+from core.operations.alarms import NOT_FINITE, Opening
 from core.ports import Store
 from core.store import alarms
-from learner.scored import ScoredTurn
-from learner.update import NonFiniteLoss
+from learner.sequences.scored import ScoredTurn
+from learner.updates.update import NonFiniteLoss
 
 MEANING = "an update was skipped, its loss or gradient being no number: its turns lie in the learner's directory"
 

@@ -8,30 +8,31 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from core.alarms import NOT_FINITE
 from core.errors import CheckpointError
 from core.events import Completion, PolicyVersion, Release, Reward, Topic
-from core.handling import Culprits, attempt, take_all
 from core.ids import InferenceId, Version
+from core.model.probes import get_probe
+from core.operations.alarms import NOT_FINITE
 from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights, WeightsRef
-from core.probes import get_probe
+from core.records.handling import Culprits, attempt, take_all
 from core.settings import LearnerSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.store import policies, turns
-from learner import manifest, skipped
-from learner.backlog import Backlog, Bounds, refusal
-from learner.checkpoint import Checkpoint, Checkpoints, Meta, contents, restore
+from learner import skipped
+from learner.batches.backlog import Backlog, Bounds, refusal
 from learner.crew import Crew, adopt, anchor_at, answers
 from learner.culprits import put_reward, try_to_pack
 from learner.exclusive import DirectoryLock
-from learner.lineage import Lineage
+from learner.model.ranks import ALONE, Ranks
 from learner.pace import Pace
-from learner.provenance import ancestry, applied_on
-from learner.publish import publish
-from learner.ranks import ALONE, Ranks
-from learner.resemblance import Solutions
-from learner.scored import Applied, ScoredTurn
-from learner.update import NonFiniteLoss, UpdateResult, update
+from learner.sequences.resemblance import Solutions
+from learner.sequences.scored import Applied, ScoredTurn
+from learner.updates.update import NonFiniteLoss, UpdateResult, update
+from learner.versions import manifest
+from learner.versions.checkpoint import Checkpoint, Checkpoints, Meta, contents, restore
+from learner.versions.lineage import Lineage
+from learner.versions.provenance import ancestry, applied_on
+from learner.versions.publish import publish
 
 _POLL_RECORDS = 512
 _TURN_WAIT_S = 60.0  # the writer is behind by seconds at most

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from core import tables
+from core.store.database import tables
 
 connection = context.config.attributes["connection"]
 context.configure(

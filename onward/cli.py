@@ -9,11 +9,11 @@ from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
 from core.secrets import redacted
-from onward.dead_letter_commands import dead_letters
-from onward.eval_commands import evals, propose
-from onward.judge_commands import judge
-from onward.midtrain_command import midtrain
-from onward.options import (
+from onward.commands.dead_letter_commands import dead_letters
+from onward.commands.eval_commands import evals, propose
+from onward.commands.judge_commands import judge
+from onward.commands.midtrain_command import midtrain
+from onward.commands.options import (
     DEFAULT_DIRECTORY,
     ChildName,
     Directory,
@@ -25,7 +25,7 @@ from onward.options import (
     overrides_of_learner,
     refuse_beside,
 )
-from onward.private import keep_private
+from onward.directory.private import keep_private
 
 app = App(name="onward", help="Serve an open-weight model to a product and keep it learning from what users do.")
 
@@ -45,7 +45,7 @@ def run(
 ) -> None:
     """Serve, log, score and learn in one process tree, until stopped. Starts again where it was. In mode `distributed`
     every stage is a process of its own, as many as `[processes]` says, on existing Kafka, Postgres and Redis."""
-    from onward.runtime import run_service
+    from onward.processes.runtime import run_service
 
     run_service(directory, overrides_of(set_) | _listen(host, port))
 
@@ -60,7 +60,7 @@ def api(
     set_: Set = None,
 ) -> None:
     """Answer requests and log them, until stopped: one replica of the API, of as many as there shall be."""
-    from onward.runtime import run_api
+    from onward.processes.runtime import run_api
 
     run_api(directory, overrides_of(set_) | _listen(host, port), child)
 
@@ -68,7 +68,7 @@ def api(
 @app.command
 def ingest(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
     """Copy turns and outcomes from the log to the store, until stopped; several share the partitions."""
-    from onward.stages import run_ingest
+    from onward.processes.stages import run_ingest
 
     run_ingest(directory, overrides_of(set_), child)
 
@@ -76,7 +76,7 @@ def ingest(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None,
 @app.command
 def score(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
     """Turn outcomes into rewards, until stopped; several share the partitions."""
-    from onward.stages import run_score
+    from onward.processes.stages import run_score
 
     run_score(directory, overrides_of(set_), child)
 
@@ -84,7 +84,7 @@ def score(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, 
 @app.command
 def learn(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
     """Update the weights from rewards, until stopped; in mode `distributed` a second one stands by."""
-    from onward.stages import run_learner
+    from onward.processes.stages import run_learner
 
     run_learner(directory, overrides_of(set_), child)
 
@@ -92,7 +92,7 @@ def learn(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, 
 @app.command
 def release(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
     """Decide on releases, until stopped; a second one stands by. For services with `release.controller` false."""
-    from onward.stages import run_release
+    from onward.processes.stages import run_release
 
     run_release(directory, overrides_of(set_), child)
 
@@ -101,7 +101,7 @@ def release(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None
 def watch(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
     """Watch turns and rewards for a model that games them, and raise alarms, until stopped; a second one stands by.
     `run` does it, too."""
-    from onward.stages import run_watch
+    from onward.processes.stages import run_watch
 
     run_watch(directory, overrides_of(set_), child)
 
@@ -124,11 +124,11 @@ def archive(
     """Copy turns and rewards from the log into Parquet files and delete what is old, as `[archive]` says, until
     stopped; a second one stands by."""
     if once:
-        from onward.history import keep_once
+        from onward.replays.history import keep_once
 
         print(json.dumps(keep_once(directory, overrides_of(set_))))
     else:
-        from onward.stages import run_archive
+        from onward.processes.stages import run_archive
 
         run_archive(directory, overrides_of(set_), child)
 
@@ -143,7 +143,7 @@ def serve(
     set_: Set = None,
 ) -> None:
     """Host one SGLang server: keep it at what is released, until stopped. `run` starts as many as its settings say."""
-    from onward.stages import run_host
+    from onward.processes.stages import run_host
 
     run_host(directory, name, url, overrides_of(set_), child)
 
@@ -159,7 +159,7 @@ def migrate(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> No
 @app.command
 def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
     """Check settings, files and every service they name, and say what to do; exit code 1 when something is wrong."""
-    from onward.doctor import examine
+    from onward.commands.doctor import examine
 
     sys.exit(examine(directory, overrides_of(set_)))
 
@@ -167,7 +167,7 @@ def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> Non
 @app.command
 def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
     """The engines of the running service: state, lane, version, what they hold and what they refused."""
-    from onward.client import show_fleet
+    from onward.commands.client import show_fleet
 
     show_fleet(directory, key)
 
@@ -175,7 +175,7 @@ def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
 @app.command(show=False)
 def anchor(directory: Directory, *, set_: Set = None) -> None:
     """Publish the given model as the first version; `run` and `learn` do it."""
-    from onward.stages import run_anchor
+    from onward.processes.stages import run_anchor
 
     run_anchor(directory, overrides_of(set_))
 
@@ -183,7 +183,7 @@ def anchor(directory: Directory, *, set_: Set = None) -> None:
 @app.command
 def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
     """The versions of the running service: state, parent, turns learned from."""
-    from onward.client import show_policies
+    from onward.commands.client import show_policies
 
     show_policies(directory, key)
 
@@ -196,7 +196,7 @@ def _order(kind: str, meaning: str) -> None:
         why: str = "operator's decision",
         key: Key = None,
     ) -> None:
-        from onward.client import give_order
+        from onward.commands.client import give_order
 
         give_order(directory, kind, version, why, key)
 
@@ -227,7 +227,7 @@ def list_alarms(
     key: Key = None,
 ) -> None:
     """The alarms of the running service, the newest first: what they mean, what they hold."""
-    from onward.alarms import show_alarms
+    from onward.commands.alarms import show_alarms
 
     show_alarms(directory, key, everything=all_)
 
@@ -237,7 +237,7 @@ def acknowledge_alarm(
     alarm: str, directory: Directory = DEFAULT_DIRECTORY, *, note: str | None = None, key: Key = None
 ) -> None:
     """Say that an alarm is known: releases that it held go on."""
-    from onward.alarms import acknowledge
+    from onward.commands.alarms import acknowledge
 
     acknowledge(directory, alarm, note, key)
 
@@ -256,7 +256,7 @@ def tail_rewards(
     key: Key = None,
 ) -> None:
     """Show rewards of the running service as they come, until stopped."""
-    from onward.rewards import tail
+    from onward.commands.rewards import tail
 
     tail(directory, key, workload, after, count)
 
@@ -264,7 +264,7 @@ def tail_rewards(
 @rewards.command(name="explain")
 def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
     """The story of one turn: what was said of it, when, by whom, and what that was worth."""
-    from onward.rewards import explain
+    from onward.commands.rewards import explain
 
     explain(directory, inference_id, key)
 
@@ -281,7 +281,7 @@ def export(
     set_: Set = None,
 ) -> None:
     """Write turns, outcomes and rewards, from log and archive alike, to files; prints how many there are of each."""
-    from onward.export import export
+    from onward.replays.export import export
 
     print(json.dumps(export(directory, out, from_, to, namespace, format_, overrides_of(set_))))
 
@@ -308,14 +308,14 @@ def replay(
     not."""
     overrides = overrides_of_learner(learner) | overrides_of(set_)
     if as_lived:
-        from onward.as_lived import prove
+        from onward.replays.as_lived import prove
 
         others = {"--out": out, "--spec": spec, "--seed": seed, "--from": from_, "--to": to, "--learner": learner}
         refuse_beside("--as-lived", others | {"--holdout": holdout or None})
         sys.exit(0 if prove(directory, version, overrides) else 1)
     if out is None or version is not None:
         raise ConfigError("--version: only with --as-lived" if out else "--out: where is the candidate to go?")
-    from onward.replay import replay_log
+    from onward.replays.replay import replay_log
 
     print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides, holdout), indent=2))
 
@@ -328,7 +328,7 @@ def compare(
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
 ) -> None:
     """Put two replays side by side: what was set otherwise, and what came of it."""
-    from onward.compare import compare_replays
+    from onward.replays.compare import compare_replays
 
     compare_replays(first, second, as_json=json_)
 
@@ -343,7 +343,7 @@ def rescore(
     out: Annotated[Path | None, Parameter(help="Where the figures go, as JSON.")] = None,
 ) -> None:
     """Score a directory's past under another spec and under its own, and show what would change. Changes nothing."""
-    from onward.rescore import compare_specs
+    from onward.replays.rescore import compare_specs
 
     compare_specs(directory, spec, from_, to, out)
 
@@ -366,7 +366,7 @@ def demo(
     set_: Set = None,
 ) -> None:
     """Start the product, let simulated IDE users work with it, and show whether it became better."""
-    from onward.demo import hacking, run_demo
+    from onward.commands.demo import hacking, run_demo
 
     crowd = hacking(exploit, liars=liars, lie=lie, spammers=spammers, spam=spam, users=users)
     overrides = {"ONWARD_SERVING__ENGINE": engine, **overrides_of(set_)}

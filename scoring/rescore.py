@@ -9,15 +9,15 @@ from typing import Final
 import msgspec
 from sqlalchemy import select
 
-from core import tables
 from core.clock import ManualClock
 from core.events import Completion, Outcome, Reward, SessionEnded
-from core.handling import take_all, words_of
 from core.ports import Record, Store
+from core.records.handling import take_all, words_of
 from core.reward_spec import RewardSpec
-from scoring import ledger
-from scoring.book import Book
-from scoring.shelf import Shelf
+from core.store.database import tables
+from scoring.ledger import rows as ledger
+from scoring.ledger.book import Book
+from scoring.ledger.shelf import Shelf
 
 _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _decode = msgspec.msgpack.Decoder(Reward).decode

@@ -23,16 +23,17 @@ from typing import Final
 from core import telemetry
 from core.errors import Fenced, Unavailable
 from core.events import Reward, Topic
-from core.handling import Culprits, set_aside, take_all, words_of
 from core.ports import REWARDS, Announcer, Clock, EventLog, Record, Store, TopicPartition
+from core.records.handling import Culprits, set_aside, take_all, words_of
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.store.membership import Membership
 from core.store.rewards import mark_published, unpublished
-from scoring import aside, ledger
-from scoring.book import Book
-from scoring.shelf import Shelf
+from scoring.ledger import aside
+from scoring.ledger import rows as ledger
+from scoring.ledger.book import Book
+from scoring.ledger.shelf import Shelf
 
 GROUP: Final = "scorer"
 GRACE: Final = timedelta(seconds=0.5)

@@ -10,12 +10,12 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from simulator.crowd import LIARS_SHARE, SPAMMERS_SHARE, CrowdOptions
-from simulator.curves import Curves
 from simulator.drive import Driver, Traffic
 from simulator.exploits import EXPLOITS, exploit_of
+from simulator.outcome.curves import Curves
 from simulator.report import make_report, succeeded, summary, write
 from simulator.service import ServiceView
+from simulator.users.crowd import LIARS_SHARE, SPAMMERS_SHARE, CrowdOptions
 from simulator.view import View
 
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from simulator.drive import Driver
+from simulator.outcome.truth import Lived, Truth, quality
 from simulator.service import ServiceView
-from simulator.truth import Lived, Truth, quality
 
 
 async def aftermath(driver: Driver, service: ServiceView) -> dict[str, Any]:

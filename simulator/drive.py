@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 
 import aiohttp
 
-from simulator.crowd import Crowd, CrowdOptions, User
 from simulator.exploits import NO_EXPLOIT, Exploit
-from simulator.ide import Ide, RequestFailed, Session
-from simulator.sandbox import Sandbox
-from simulator.tasks import sample_task
-from simulator.taste import SHIFTED, Taste
-from simulator.truth import Lived, Truth, window_s
-from simulator.users import Report, reports_of
+from simulator.outcome.truth import Lived, Truth, window_s
+from simulator.tasks.sampling import sample_task
+from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.taste import SHIFTED, Taste
+from simulator.users.crowd import Crowd, CrowdOptions, User
+from simulator.users.ide import Ide, RequestFailed, Session
+from simulator.users.reports import Report, reports_of
 
 MAX_SESSIONS = 256
 _PAUSES_S = (0.0, 0.1, 0.5)  # before each try to give feedback

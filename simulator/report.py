@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator.aftermath import aftermath, by_user_kind, windows
-from simulator.curves import Curves, draw
 from simulator.drive import Driver
+from simulator.outcome.curves import Curves, draw
+from simulator.outcome.truth import Truth, rates
 from simulator.service import UNREACHABLE, ServiceView
-from simulator.truth import Truth, rates
 
 RISE = 0.20
 RECOVERED_SHARE = 0.9

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from simulator.curves import Curves, Point
 from simulator.drive import Driver
+from simulator.outcome.curves import Curves, Point
 from simulator.service import UNREACHABLE, ServiceView
 
 _EVERY_S = 1.0

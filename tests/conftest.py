@@ -17,8 +17,8 @@ _WITH_ENGINES = (
     "tests/e2e/test_canary_service.py",
     "tests/e2e/test_sglang_service.py",
     "tests/e2e/test_soak.py",
-    "tests/serving/test_fleet_policy.py",
-    "tests/serving/test_sglang_swap.py",
+    "tests/serving/fleet/test_fleet_policy.py",
+    "tests/serving/engines/test_sglang_swap.py",
 )
 
 

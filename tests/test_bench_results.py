@@ -30,7 +30,7 @@ def test_what_a_package_hands_on_is_followed_to_where_it_is_written() -> None:
     files = {
         "bench/speed.py": b"from core.settings import Learner\n",
         "core/settings/__init__.py": b"from core.settings.api import Api\nfrom core.settings.learner import Learner\n",
-        "core/settings/api.py": b"class Api: ...\n",
+        "core/settings/http/api.py": b"class Api: ...\n",
         "core/settings/learner.py": b"class Learner: ...\n",
     }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from core import reward_spec, settings, telemetry
-from serving.sglang.swap import drawing
+from serving.engines.sglang.swap import drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 

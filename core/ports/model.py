@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import msgspec
 
 from core.events import FinishReason, Sampling, ToolCall, VersionSpan
-from core.fleet import Assignment
 from core.ids import InferenceId, Version
+from core.operations.fleet import Assignment
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):

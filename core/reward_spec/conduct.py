@@ -6,8 +6,8 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationInfo, field_validator
 
 from core.errors import ConfigError
-from core.patterns import pattern as compiled
 from core.reward_spec.part import LARGEST, Amount, Part
+from core.text.patterns import pattern as compiled
 
 _LEAST_DIVISOR: Final = 1e-13
 

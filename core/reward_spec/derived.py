@@ -5,8 +5,8 @@ from typing import Final, Literal
 from pydantic import field_validator
 
 from core.errors import ConfigError
-from core.patterns import pattern as compiled
 from core.reward_spec.part import Part
+from core.text.patterns import pattern as compiled
 
 DerivedRule = Literal["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "survival"]
 

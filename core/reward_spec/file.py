@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from core.errors import ConfigError
-from core.patterns import Pattern
 from core.reward_spec.rules import RewardSpec, said
+from core.text.patterns import Pattern
 
 _HEADER = Pattern(r"^\s*(\[\[?)\s*([^\]#]+?)\s*\]")
 _ENTRY = Pattern(r"""^\s*([A-Za-z0-9_.'" -]+?)\s*=""")

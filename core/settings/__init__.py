@@ -13,7 +13,9 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from core.errors import ConfigError
-from core.settings.api import (
+from core.section import Section
+from core.settings.archive import ArchiveSettings
+from core.settings.http.api import (
     WORKLOAD_NAME,
     ApiKey,
     ApiSettings,
@@ -22,21 +24,19 @@ from core.settings.api import (
     Scope,
     WorkloadSettings,
 )
-from core.settings.archive import ArchiveSettings
-from core.settings.bodies import BodySettings
-from core.settings.connections import ConnectionSettings
+from core.settings.http.bodies import BodySettings
+from core.settings.http.connections import ConnectionSettings
+from core.settings.http.metrics import MetricsSettings
 from core.settings.ingest import IngestSettings
 from core.settings.judge import JudgeSettings
-from core.settings.kafka import KafkaSettings
 from core.settings.learner import LearnerSettings
-from core.settings.metrics import MetricsSettings
 from core.settings.monitors import MonitorSettings
-from core.settings.postgres import PostgresSettings
 from core.settings.processes import ProcessSettings
-from core.settings.redis import RedisSettings
 from core.settings.release import EvalSettings, ReleaseSettings
 from core.settings.scoring import ScoringSettings
-from core.settings.section import Section
+from core.settings.services.kafka import KafkaSettings
+from core.settings.services.postgres import PostgresSettings
+from core.settings.services.redis import RedisSettings
 from core.settings.serving import ServingSettings, SglangSettings
 from core.settings.stages import StageSettings
 

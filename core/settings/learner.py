@@ -5,7 +5,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, FiniteFloat, PositiveFloat, model_validator
 
-from core.settings.section import Section
+from core.section import Section
 
 MOST_VERSIONS_BEHIND: Final = 255
 _USUAL_AGE_S: Final = 86400.0

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from core.settings.section import Section
+from core.section import Section
 
 
 class ProcessSettings(Section):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from core.settings.section import Section
+from core.section import Section
 
 
 class EvalSettings(Section):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from core.settings.section import Section
+from core.section import Section
 
 
 class ScoringSettings(Section):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from core.settings.section import Section
+from core.section import Section
 
 
 class SglangSettings(Section):

@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
-from core.settings.section import Section
+from core.section import Section
 
 RECORD_ATTEMPTS: Final = 3
 

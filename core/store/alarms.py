@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, insert, select, update
 
-from core import tables
-from core.alarms import Opening, StoredAlarm
 from core.ids import Namespace
-from core.store.database import from_micros, to_micros
-from core.store.locks import Lock, hold
-from core.store.statements import upsert
+from core.operations.alarms import Opening, StoredAlarm
+from core.store.database import tables
+from core.store.database.connections import from_micros, to_micros
+from core.store.database.locks import Lock, hold
+from core.store.database.statements import upsert
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Opening).decode

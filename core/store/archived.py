@@ -10,10 +10,10 @@ from collections.abc import Iterable
 import msgspec
 from sqlalchemy import ColumnElement, Connection, select, update
 
-from core import tables
 from core.errors import Fenced
 from core.ports import TopicPartition
-from core.store.statements import insert_new
+from core.store.database import tables
+from core.store.database.statements import insert_new
 
 _table = tables.archived
 

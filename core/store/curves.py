@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
 
-from core import tables
 from core.events import Arm, Reward, VersionSpan
 from core.ids import InferenceId, Namespace, Version
-from core.store.database import from_micros
+from core.store.database import tables
+from core.store.database.connections import from_micros
 
 _rewards, _turns, _releases = tables.rewards, tables.turns, tables.releases
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, select
 
-from core import tables
 from core.events import DeadLetter
-from core.store.database import from_micros, to_micros
-from core.store.statements import insert_new
+from core.store.database import tables
+from core.store.database.connections import from_micros, to_micros
+from core.store.database.statements import insert_new
 
 _LETTER_BYTES: Final = 4096  # of a letter around the record: reason, place and time
 

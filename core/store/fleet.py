@@ -5,11 +5,11 @@ from datetime import datetime
 import msgspec
 from sqlalchemy import Connection, delete, insert, select, update
 
-from core import tables
-from core.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget, Switches
 from core.ids import Version
-from core.store.database import from_micros, to_micros
-from core.store.statements import upsert
+from core.operations.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget, Switches
+from core.store.database import tables
+from core.store.database.connections import from_micros, to_micros
+from core.store.database.statements import upsert
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_status = msgspec.msgpack.Decoder(ReplicaStatus).decode

@@ -6,8 +6,8 @@ from itertools import groupby
 import msgspec
 from sqlalchemy import Connection, select
 
-from core import tables
 from core.events import Outcome
+from core.store.database import tables
 
 _decode = msgspec.msgpack.Decoder(Outcome).decode
 

@@ -4,11 +4,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, case, or_, update
 
-from core import tables
 from core.errors import Fenced
-from core.store.database import to_micros
-from core.store.silent import end_silent_owners
-from core.store.statements import insert_new
+from core.store.database import tables
+from core.store.database.connections import to_micros
+from core.store.database.silent import end_silent_owners
+from core.store.database.statements import insert_new
 
 _NOBODY = ""
 

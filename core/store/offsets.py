@@ -22,11 +22,11 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, select, tuple_, update
 
-from core import tables
 from core.errors import Fenced
 from core.ports import TopicPartition
-from core.store.silent import end_silent_owners
-from core.store.statements import insert_new, upsert
+from core.store.database import tables
+from core.store.database.silent import end_silent_owners
+from core.store.database.statements import insert_new, upsert
 
 WRITER: Final = "writer"
 """The group that puts what the log has of turns into the store: its offsets say how far the store reaches."""

@@ -5,11 +5,11 @@ from datetime import datetime
 import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
-from core import tables
 from core.events import GateVerdict, PolicyVersion, Release
 from core.ids import ANCHOR, Version
-from core.store.database import from_micros, to_micros
-from core.store.locks import Lock, hold
+from core.store.database import tables
+from core.store.database.connections import from_micros, to_micros
+from core.store.database.locks import Lock, hold
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PolicyVersion).decode

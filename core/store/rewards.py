@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from sqlalchemy import Connection, func, select, update
 
-from core import tables
 from core.events import Reward
 from core.ids import InferenceId, Namespace
-from core.store.database import to_micros
-from core.store.locks import Lock, hold
-from core.store.statements import Among, insert_new
+from core.store.database import tables
+from core.store.database.connections import to_micros
+from core.store.database.locks import Lock, hold
+from core.store.database.statements import Among, insert_new
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Reward).decode

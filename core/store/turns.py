@@ -7,11 +7,11 @@ from itertools import islice, zip_longest
 import msgspec
 from sqlalchemy import Connection, select
 
-from core import tables
 from core.events import Completion, Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId, UserHash
-from core.store.database import to_micros
-from core.store.statements import insert_new
+from core.store.database import tables
+from core.store.database.connections import to_micros
+from core.store.database.statements import insert_new
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_turn = msgspec.msgpack.Decoder(Completion).decode

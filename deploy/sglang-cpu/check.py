@@ -9,8 +9,8 @@ from pathlib import Path
 from core.errors import OnwardError
 from core.ids import ANCHOR
 from core.settings import SglangSettings
-from serving.sglang.admin import Admin
-from serving.sglang.process import EngineProcess
+from serving.engines.sglang.admin import Admin
+from serving.engines.sglang.process import EngineProcess
 
 
 def check(admin: Admin) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from learner.model.policy_model import PolicyModel
 from learner.off_policy.overlap import LoggedTurns
 from learner.off_policy.predictions import predictions
-from learner.policy_model import PolicyModel
-from learner.scored import ScoredTurn
-from learner.sequences import merge
-from learner.tensors import micro_batches
+from learner.sequences.joining import merge
+from learner.sequences.scored import ScoredTurn
+from learner.sequences.tensors import micro_batches
 
 
 def logged_turns(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens: int, device: str) -> LoggedTurns:

@@ -6,11 +6,11 @@ from core.blobs import FsspecBlobs
 from core.errors import ConfigError
 from core.events import Topic
 from core.settings import Settings
-from onward.layout import Layout
+from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation, Stage, holder
 
 if TYPE_CHECKING:
-    from ingest.keeper import Keeper
+    from ingest.archive.keeper import Keeper
 
 _DAY_S = 86400.0
 
@@ -22,9 +22,9 @@ def archive_blobs(settings: Settings, layout: Layout) -> FsspecBlobs:
 
 def build_keeper(foundation: Foundation) -> "Keeper":
     """Raises ConfigError where the settings give it nothing to do."""
-    from ingest.archive import Archiver
-    from ingest.keeper import Keeper
-    from ingest.retention import Retention, archived, committed_by, learned, read_by
+    from ingest.archive.archive import Archiver
+    from ingest.archive.keeper import Keeper
+    from ingest.archive.retention import Retention, archived, committed_by, learned, read_by
 
     settings, log, store = foundation.settings, foundation.log, foundation.store
     if not settings.archive.has_work:
@@ -48,7 +48,7 @@ def build_keeper(foundation: Foundation) -> "Keeper":
 
 def build_archive(foundation: Foundation) -> Stage:
     """Where other machines may run one, too, only the holder of the lease works; another stands by."""
-    from onward.leased import Leased
+    from onward.wiring.leased import Leased
 
     if not foundation.is_shared:
         return build_keeper(foundation)

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from core.errors import ConfigError
-from core.fleet import CLUSTER
+from core.model.probe_prompts import probe_prompts
+from core.operations.fleet import CLUSTER
 from core.ports import EventLog, Policy, Store, WeightsRef
-from core.probe_prompts import probe_prompts
 from core.settings import Settings
 from core.store import policies, turns
-from onward.layout import Layout
+from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation, Stage
 
 if TYPE_CHECKING:
+    from serving.engines.host import EngineHost
+    from serving.engines.sglang.engine import SglangEngine
     from serving.fleet import FleetPolicy, FleetView
-    from serving.host import EngineHost
     from serving.releases import LoopTimer
-    from serving.sglang.engine import SglangEngine
 
 _LOOK_S = 0.2
 _RECENT_TEXTS = 16
@@ -101,8 +101,8 @@ class LocalServing:
     children: Sequence[Child] = ()
 
     def __init__(self, foundation: Foundation, log: EventLog, timer: "LoopTimer") -> None:
-        from serving.host import EngineHost
-        from serving.local import LocalEngine
+        from serving.engines.host import EngineHost
+        from serving.engines.local import LocalEngine
         from serving.rendering import load_renderer
 
         anchor = publish_anchor(foundation, log)
@@ -182,8 +182,8 @@ class FleetServing:
 
 
 def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
+    from serving.engines.model_facts import read_model_facts
     from serving.fleet import FleetPolicy, FleetView
-    from serving.model_facts import read_model_facts
 
     settings = foundation.settings.serving
     view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.heartbeat_timeout_s)
@@ -223,9 +223,9 @@ def host_children(layout: Layout, settings: Settings) -> list[Child]:
 
 def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["SglangEngine", "EngineHost"]:
     """One SGLang server's side of a fleet. Raises ConfigError naming the setting at fault."""
-    from serving.host import EngineHost
-    from serving.model_facts import read_model_facts
-    from serving.sglang.engine import SglangEngine
+    from serving.engines.host import EngineHost
+    from serving.engines.model_facts import read_model_facts
+    from serving.engines.sglang.engine import SglangEngine
 
     settings, directory = foundation.settings.serving.sglang, foundation.layout.host(name)
     read_model_facts(foundation.model)
@@ -235,7 +235,7 @@ def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["Sgl
 
 def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
     """Needs torch: the probe of the given model is what other computations are held to."""
-    from learner.probe import probe_of_model
+    from learner.versions.probe import probe_of_model
     from serving.releases import ensure_anchor
     from serving.rendering import load_renderer
 

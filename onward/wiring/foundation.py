@@ -10,14 +10,14 @@ from typing import Protocol
 from core import secrets
 from core.blobs import FsspecBlobs
 from core.clock import SystemClock
-from core.outcome_ages import with_ages
 from core.ports import EventLog
 from core.reward_spec import RewardSpec, load_reward_spec
+from core.reward_spec.outcome_ages import with_ages
 from core.settings import Settings, load_settings
 from core.settings.secret import secrets_of
 from core.store import SqlStore
-from onward.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
-from serving.weights import BlobWeights
+from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
+from serving.weights.published import BlobWeights
 
 
 class Stage(Protocol):
@@ -120,11 +120,11 @@ def open_store(layout: Layout, settings: Settings) -> SqlStore:
 def _open_log(layout: Layout, settings: Settings) -> EventLog:
     match settings.mode:
         case "embedded":
-            from ingest.sqlite_log import SqliteEventLog
+            from ingest.sqlite.log import SqliteEventLog
 
             return SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s)
         case "distributed":
-            from ingest.kafka_log import KafkaEventLog
+            from ingest.kafka.log import KafkaEventLog
 
             return KafkaEventLog(settings.kafka)
 

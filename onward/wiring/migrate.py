@@ -9,8 +9,8 @@ def migrate(settings: Settings) -> None:
     naming the setting at fault, Unavailable where Kafka or Postgres is away."""
     if not is_distributed(settings):
         return
-    from core.store.migrate import migrate_postgres
-    from ingest.kafka_topics import migrate as migrate_topics
+    from core.store.database.migrate import migrate_postgres
+    from ingest.kafka.topics import migrate as migrate_topics
 
     migrate_topics(settings.kafka, settings.ingest.partitions)
     migrate_postgres(settings.postgres)

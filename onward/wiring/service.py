@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState, Renderer
 from core.settings import LearnerSettings
-from ingest.spool import SpoolingLog
+from ingest.spool.spool import SpoolingLog
 from onward.wiring.engines import Child, Serving, ask_fleet, build_serving, publish_anchor
 from onward.wiring.foundation import Foundation, Stage, holder
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from learner.ranks import Ranks
+    from learner.model.ranks import Ranks
     from learner.stage import Learner
     from serving.releases import LoopTimer, ReleaseController, StoreTraffic
     from serving.releases.cases import CaseGate
@@ -74,7 +74,7 @@ def build_service(foundation: Foundation) -> Service:
 
 def build_api(foundation: Foundation) -> Service:
     """One replica of the API: it answers, logs and routes. Others write, score, learn, host and decide."""
-    from ingest.spool_directories import Orphans, claim
+    from ingest.spool.directories import Orphans, claim
     from serving.releases import LoopTimer, StoreTraffic
 
     _check(foundation)
@@ -126,7 +126,7 @@ def build_scorer(foundation: Foundation, log: EventLog, announcer: Announcer | N
 def build_monitors(foundation: Foundation, log: EventLog) -> Stage:
     """Where other machines may run them, too, only the holder of the lease watches; another stands by. Raises
     ConfigError."""
-    from onward.leased import Leased
+    from onward.wiring.leased import Leased
     from scoring.watching import Watcher
 
     settings, store, clock = foundation.settings, foundation.store, foundation.clock
@@ -141,7 +141,7 @@ def build_monitors(foundation: Foundation, log: EventLog) -> Stage:
 
 def build_judge(foundation: Foundation, log: EventLog) -> Stage:
     """Leased as the monitors are. Raises ConfigError naming the setting at fault."""
-    from onward.leased import Leased
+    from onward.wiring.leased import Leased
     from scoring.judge import Judge
 
     settings, store, clock = foundation.settings, foundation.store, foundation.clock
@@ -158,10 +158,10 @@ def build_judge(foundation: Foundation, log: EventLog) -> Stage:
 
 def build_live_state(foundation: Foundation) -> LiveState:
     if foundation.is_shared:
-        from api.redis_live_state import RedisLiveState
+        from api.live_state.redis_live_state import RedisLiveState
 
         return RedisLiveState(foundation.settings.redis)
-    from api.live_state import MemoryLiveState
+    from api.live_state.memory import MemoryLiveState
 
     return MemoryLiveState()
 
@@ -172,21 +172,21 @@ def announcing(foundation: Foundation) -> Iterator[Announcer | None]:
     if not foundation.is_shared:
         yield None
         return
-    from api.redis_announcer import RedisAnnouncer
+    from api.live_state.redis_announcer import RedisAnnouncer
 
     with RedisAnnouncer(foundation.settings.redis) as announcer:
         yield announcer
 
 
 def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
-    from onward.observer import PolicyObserver
+    from onward.wiring.observer import PolicyObserver
 
     return PolicyObserver(log, timer)
 
 
 def build_releases(foundation: Foundation, log: EventLog, serving: Serving | None) -> "ReleaseController":
     """`serving`: of the same process. Raises ConfigError naming the setting, or the file and the case, at fault."""
-    from serving.model_facts import read_model_facts
+    from serving.engines.model_facts import read_model_facts
     from serving.releases import ReleaseController
 
     settings = foundation.settings
@@ -228,7 +228,7 @@ def _build_cases(foundation: Foundation, serving: Serving | None) -> "CaseGate |
 
 def _check(foundation: Foundation) -> None:
     """What can be refused before anything heavy is loaded."""
-    from api.identity import KeyRing
+    from api.access.identity import KeyRing
 
     KeyRing(foundation.settings.api)
     if not foundation.model.is_dir():
@@ -236,8 +236,8 @@ def _check(foundation: Foundation) -> None:
 
 
 def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
+    from api.access.services import ApiServices
     from api.app import create_app
-    from api.services import ApiServices
     from serving.rendering import load_renderer
 
     foundation = service.foundation
@@ -256,7 +256,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             model_name=foundation.settings.serving.model_name,
             readiness=readiness,
             traffic=service.traffic,
-            reader=(sys.executable, "-m", "onward.body_reader", str(foundation.model), str(most_tokens)),
+            reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens)),
         )
     )
 
@@ -264,7 +264,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
 def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> Stage:
     """`ranks`: processes that follow this one. Where other machines may run one, too, only the holder of the lease
     learns; another stands by."""
-    from onward.leased import Leased
+    from onward.wiring.leased import Leased
 
     if not foundation.is_shared:
         return _make_learner(foundation, ranks)
@@ -277,7 +277,7 @@ def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> Stage
 
 
 def _make_learner(foundation: Foundation, ranks: "Ranks | None") -> "Learner":
-    from learner.ranks import ALONE
+    from learner.model.ranks import ALONE
     from learner.stage import Learner
     from serving.rendering import load_renderer
 

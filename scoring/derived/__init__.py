@@ -12,7 +12,7 @@ from core.reward_spec import DerivedSpec
 from scoring.derived import branches, follow_ups, results, survival
 from scoring.derived.conclusion import Conclusion, outcome_of
 from scoring.derived.conversation import Conversation
-from scoring.state import Session
+from scoring.rewards.state import Session
 
 VERSION: Final = "3"
 """Of all rules: to change what one concludes is to change it, and with it the outcomes' `source_version`."""

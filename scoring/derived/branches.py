@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Conversation
-from scoring.state import Turn
+from scoring.rewards.state import Turn
 
 
 def regenerated(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:

@@ -9,8 +9,8 @@ import msgspec
 from core.events import Completion
 from core.ids import InferenceId
 from core.reward_spec import call_line
-from scoring.facts import Facts, content_of, new_messages
-from scoring.state import Session, Turn
+from scoring.rewards.facts import Facts, content_of, new_messages
+from scoring.rewards.state import Session, Turn
 
 Message = Mapping[str, Any]
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from core.edits import likeness
-from core.patterns import pattern
 from core.reward_spec import DerivedSpec
+from core.text.edits import likeness
+from core.text.patterns import pattern
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Conversation
-from scoring.facts import normal
+from scoring.rewards.facts import normal
 
 _LONGEST = 2000  # characters of a request that are looked at
 _SHORTEST = 12  # below it requests are alike by chance ("go on", "yes")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from core.edits import share_left, text_of_call
-from core.json_objects import object_of
-from core.patterns import pattern
 from core.reward_spec import DerivedSpec
+from core.text.edits import share_left, text_of_call
+from core.text.json_objects import object_of
+from core.text.patterns import pattern
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Call, Conversation
 

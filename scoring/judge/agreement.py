@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from core.events import Outcome
-from scoring.amendments import standing
+from scoring.rewards.amendments import standing
 from scoring.truth import NAMES, verdict, word_of
 
 LEAST: Final = 50

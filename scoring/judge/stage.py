@@ -21,8 +21,8 @@ import msgspec
 from core import telemetry
 from core.errors import ConfigError, Unavailable
 from core.events import Completion, Outcome, Topic
-from core.handling import Culprits, attempt
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
+from core.records.handling import Culprits, attempt
 from core.reward_spec import RewardSpec
 from core.settings import JudgeSettings
 from core.settings.stages import RECORD_ATTEMPTS

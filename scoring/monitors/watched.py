@@ -6,9 +6,9 @@ import msgspec
 
 from core.events import Arm, Completion, Environment, Outcome, Purpose, Reward
 from core.ids import InferenceId, Namespace, SessionId, Version
-from core.patterns import pattern
 from core.reward_spec import DerivedSpec, call_line
-from scoring.facts import has_malformed_call
+from core.text.patterns import pattern
+from scoring.rewards.facts import has_malformed_call
 
 _REFUSES = pattern(
     r"\b(i (can(no|')t|am (unable|not able)|won'?t) (help|assist|do|comply|provide|continue)|as an ai\b)"

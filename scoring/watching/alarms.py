@@ -10,9 +10,9 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from core import telemetry
-from core.alarms import NO_MONITORS, RELEASE, Opening
 from core.events import Topic
 from core.ids import Namespace
+from core.operations.alarms import NO_MONITORS, RELEASE, Opening
 from core.ports import Clock, EventLog, Store
 from core.settings import MonitorSettings
 from core.store import alarms

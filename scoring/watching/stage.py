@@ -21,9 +21,9 @@ import msgspec
 from core import telemetry
 from core.errors import ConfigError, Unavailable
 from core.events import Completion, Event, Outcome, Reward, Topic
-from core.handling import Culprits, attempt, words_of
 from core.ids import InferenceId, Namespace
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
+from core.records.handling import Culprits, attempt, words_of
 from core.reward_spec import RewardSpec
 from core.settings import MonitorSettings
 from core.settings.stages import RECORD_ATTEMPTS

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from core.errors import ConfigError
-from core.json_schema import NoSchema, Schema
-from core.patterns import Pattern
+from core.text.json_schema import NoSchema, Schema
+from core.text.patterns import Pattern
 
 
 class Entry(BaseModel):

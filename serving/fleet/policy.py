@@ -16,13 +16,13 @@ from core.events import Sampling
 from core.ids import UNKNOWN, Version
 from core.ports import Clock, GenerateRequest, TokenChunk
 from core.settings import ServingSettings
-from serving.busy import BusyTime
+from serving.engines.busy import BusyTime
+from serving.engines.model_facts import ModelFacts
+from serving.engines.requests import check_request, untrainable
+from serving.engines.sglang.generation.policy import Generation, open_session
 from serving.fleet.router import choose
 from serving.fleet.snapshot import Replica
 from serving.fleet.view import FleetView
-from serving.model_facts import ModelFacts
-from serving.requests import check_request, untrainable
-from serving.sglang.generation import Generation, open_session
 
 _SUSPECT_S = 2.0  # a replica that lost a request is asked last for so long
 _LOOK_AGAIN_S = 0.05

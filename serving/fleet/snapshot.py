@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from core.fleet import Lane, ReplicaState
 from core.ids import Version
+from core.operations.fleet import Lane, ReplicaState
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import get_args
 
 from core import telemetry
 from core.errors import StoreUnavailable
-from core.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
+from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Store
 from core.store import fleet, policies
 from serving.fleet.snapshot import FleetSnapshot, Replica

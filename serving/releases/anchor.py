@@ -6,10 +6,10 @@ from pathlib import Path
 from core.clock import SystemClock
 from core.errors import WeightsError
 from core.events import PolicyVersion, Release, Topic
-from core.fleet import CLUSTER
 from core.ids import Version
+from core.model.probes import ProbeRecord, path_of, put_probe
+from core.operations.fleet import CLUSTER
 from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
-from core.probes import ProbeRecord, path_of, put_probe
 from core.store import policies
 
 

@@ -16,17 +16,17 @@ from sqlalchemy import Connection
 
 from core import telemetry
 from core.events import Alarm, Reward
-from core.fleet import CLUSTER, Experiment
 from core.ids import Version
+from core.operations.fleet import CLUSTER, Experiment
 from core.ports import Clock, EventLog
 from core.settings import ReleaseSettings
 from core.store import fleet
+from serving.releases.canaries.evidence import RewardEvidence
+from serving.releases.canaries.guards import LEAST_TURNS, tripped
+from serving.releases.canaries.observations import Observations, ServedTurn
+from serving.releases.canaries.ratchet import steps_to
+from serving.releases.canaries.verdict import Verdict, drifted, judge
 from serving.releases.doubts import Doubts
-from serving.releases.evidence import RewardEvidence
-from serving.releases.guards import LEAST_TURNS, tripped
-from serving.releases.observations import Observations, ServedTurn
-from serving.releases.ratchet import steps_to
-from serving.releases.verdict import Verdict, drifted, judge
 from serving.releases.view import ReleaseView
 
 _TICK_S = 0.2

@@ -27,20 +27,20 @@ from sqlalchemy import Connection
 from core import telemetry
 from core.errors import Conflict, Fenced, GateRefused, StoreUnavailable
 from core.events import PolicyVersion, Release, ReleaseState
-from core.fleet import CLUSTER, GUARD, ReplicaTarget
 from core.ids import Version
+from core.operations.fleet import CLUSTER, GUARD, ReplicaTarget
 from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
 from core.store import fleet, policies
+from serving.releases.canaries.guards import said
+from serving.releases.canaries.ratchet import steps_to
+from serving.releases.canaries.verdict import Verdict
 from serving.releases.canary import Canary
 from serving.releases.cases import CaseGate
 from serving.releases.chain import Chain
 from serving.releases.gate import check
-from serving.releases.guards import said
 from serving.releases.orders import Obedience
-from serving.releases.ratchet import steps_to
 from serving.releases.targets import Intent, can_split, leaves_users, plan
-from serving.releases.verdict import Verdict
 from serving.releases.view import ReleaseView, look
 
 _MOST_DISCARDED = 16  # at one release

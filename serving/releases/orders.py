@@ -18,8 +18,8 @@ from sqlalchemy import Connection
 from core import telemetry
 from core.errors import GateRefused
 from core.events import Release, ReleaseState
-from core.fleet import CLUSTER, GUARD, Order, Switches
 from core.ids import Version
+from core.operations.fleet import CLUSTER, GUARD, Order, Switches
 from core.ports import Clock, Store
 from core.settings import ReleaseSettings, ServingSettings
 from core.store import fleet, policies

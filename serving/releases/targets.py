@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.fleet import Lane, ReplicaStatus, ReplicaTarget
 from core.ids import Version
+from core.operations.fleet import Lane, ReplicaStatus, ReplicaTarget
 
 
 @dataclass(frozen=True)

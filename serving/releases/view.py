@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from core.alarms import StoredAlarm
 from core.events import PolicyVersion
-from core.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ids import Version
+from core.operations.alarms import StoredAlarm
+from core.operations.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ports import Store
 from core.store import alarms, fleet, policies
 

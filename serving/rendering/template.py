@@ -18,7 +18,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from core.errors import ConfigError, InvalidRequest
-from core.json_objects import object_of
+from core.text.json_objects import object_of
 from serving.rendering.vocabulary import Vocabulary
 
 

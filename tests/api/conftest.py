@@ -1,15 +1,11 @@
 """Fixtures; the modules beside this file are importable by name."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from api_harness import Service, serve
 
 

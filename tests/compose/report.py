@@ -9,13 +9,13 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from core import tables
 from core.errors import LogUnavailable
 from core.events import Topic
 from core.ports import EventLog, Record
+from core.records.whole_log import read_whole
 from core.store import policies, rewards, turns
-from core.whole_log import read_whole
-from onward.proof import lineage_of, prove_exactly_once
+from core.store.database import tables
+from onward.replays.proof import lineage_of, prove_exactly_once
 from onward.wiring import open_foundation
 
 CONNECT_S = 60.0

@@ -11,7 +11,7 @@ import pytest
 from compose_stack import ROOT, STAGES, require_compose, run
 
 from core.settings import load_settings
-from serving.sglang.process import cpu_arguments, cpu_environment
+from serving.engines.sglang.process import cpu_arguments, cpu_environment
 
 pytestmark = pytest.mark.compose
 Services = Mapping[str, Mapping[str, Any]]

@@ -12,9 +12,9 @@ from core.errors import LogUnavailable
 from core.events import Topic
 from core.ports import Reader, Record
 from core.settings import KafkaSettings
-from ingest.kafka_clients import topic_name
-from ingest.kafka_log import KafkaEventLog
-from ingest.kafka_topics import migrate
+from ingest.kafka.clients import topic_name
+from ingest.kafka.log import KafkaEventLog
+from ingest.kafka.topics import migrate
 
 PARTITIONS = 4
 

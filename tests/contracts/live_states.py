@@ -9,8 +9,8 @@ from typing import Any
 
 from services import require_services
 
-from api.live_state import MemoryLiveState
-from api.redis_live_state import RedisLiveState
+from api.live_state.memory import MemoryLiveState
+from api.live_state.redis_live_state import RedisLiveState
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import Bucket, Chain, LiveState
 from core.settings import RedisSettings

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from core.alarms import RELEASE, Opening
 from core.events import Completion, LogprobSpace, Outcome, Reward, Sampling, VersionSpan
 from core.ids import (
     InferenceId,
@@ -17,6 +16,7 @@ from core.ids import (
     new_outcome_id,
     new_session_id,
 )
+from core.operations.alarms import RELEASE, Opening
 
 NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 

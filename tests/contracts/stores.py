@@ -14,7 +14,7 @@ from services import require_services
 
 from core.settings import PostgresSettings
 from core.store import SqlStore, open_postgres, open_sqlite
-from core.store.migrate import migrate_postgres
+from core.store.database.migrate import migrate_postgres
 
 KINDS = ("sqlite", "postgres")
 _numbers = itertools.count()

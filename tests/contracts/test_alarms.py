@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from stores import KINDS, database
 
-from core.alarms import Opening, StoredAlarm
 from core.ids import Namespace
+from core.operations.alarms import Opening, StoredAlarm
 from core.ports import Store
 from core.store import alarms
 

@@ -14,8 +14,8 @@ from core.errors import Conflict, EngineUnavailable, WeightsError
 from core.ids import ANCHOR, Version
 from core.ports import Engine
 from core.settings import ServingSettings, SglangSettings
-from serving.local import LocalEngine
-from serving.sglang.engine import SglangEngine
+from serving.engines.local import LocalEngine
+from serving.engines.sglang.engine import SglangEngine
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 TWO, THREE = Version(2), Version(3)

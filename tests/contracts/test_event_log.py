@@ -19,8 +19,8 @@ from core.errors import Fenced, GroupBusy, LogUnavailable, StoreUnavailable
 from core.events import Event, Outcome, Release, SessionEnded, Topic
 from core.ids import Namespace, OutcomeId, SessionId, Version, new_inference_id, new_session_id
 from core.ports import Consumer, EventLog, Position, Reader, Record, TopicPartition
-from ingest.spool import SpoolingLog
-from ingest.sqlite_log import SqliteEventLog
+from ingest.spool.spool import SpoolingLog
+from ingest.sqlite.log import SqliteEventLog
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -401,7 +401,7 @@ def test_a_member_that_lost_its_partitions_cannot_commit(
     adapter: Adapter, log: EventLog, join: Callable[..., Consumer], tmp_path: Path
 ) -> None:
     if adapter.rebalances:
-        pytest.skip("made to happen in tests/ingest/test_kafka_log.py")
+        pytest.skip("made to happen in tests/ingest/kafka/test_kafka_log.py")
     log.append_blocking(Topic.TURNS, events(1))
     old = join()
     record = old.poll(1, 0.0)[0]

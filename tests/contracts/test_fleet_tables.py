@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from stores import KINDS, database
 
-from core.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ids import Version
+from core.operations.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ports import Store
 from core.store import fleet
 

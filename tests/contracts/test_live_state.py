@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from live_states import ACME, ADAPTERS, OTHER, WAIT_S, Adapter, bucket, chain, until
 from services import require_services
 
-from api.buckets import wait_s
-from api.live_state import MemoryLiveState
-from api.redis_live_state import RedisLiveState
+from api.live_state.buckets import wait_s
+from api.live_state.memory import MemoryLiveState
+from api.live_state.redis_live_state import RedisLiveState
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import Bucket, LiveState
 from core.settings import RedisSettings

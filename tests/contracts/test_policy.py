@@ -18,8 +18,8 @@ from core.events import Sampling
 from core.ids import InferenceId, Version
 from core.ports import GenerateRequest, Policy, TokenChunk
 from core.settings import ServingSettings
-from serving.local import LocalEngine
-from serving.weights import BlobWeights
+from serving.engines.local import LocalEngine
+from serving.weights.published import BlobWeights
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"

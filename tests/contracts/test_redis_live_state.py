@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_states import ACME, WAIT_S, bucket, chain, in_redis, redis_settings, until
 
-from api.redis_announcer import RedisAnnouncer
-from api.redis_live_state import RedisLiveState, pack, unpack
+from api.live_state.redis_announcer import RedisAnnouncer
+from api.live_state.redis_live_state import RedisLiveState, pack, unpack
 from core.errors import ConfigError
 from core.ids import InferenceId, SessionId
 from core.ports import LiveState

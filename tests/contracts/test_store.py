@@ -15,7 +15,7 @@ from core.events import Completion, DeadLetter, Outcome, PolicyVersion, Release,
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId, Version
 from core.ports import Store, TopicPartition
 from core.store import dead_letters, leases, offsets, open_sqlite, policies, rewards, turns
-from core.store.database import from_micros, to_micros
+from core.store.database.connections import from_micros, to_micros
 
 NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 DEFAULT = Namespace("default")
@@ -348,7 +348,7 @@ def test_a_file_of_a_newer_build_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_locked_store_is_unavailable_and_then_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.store.sqlite._BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("core.store.database.sqlite._BUSY_TIMEOUT_S", 0.05)
     store = open_sqlite(tmp_path / "store.db")
     lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 from core.blobs import FsspecBlobs
 from core.errors import WeightsError
 from core.ids import Version
+from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
-from core.weights_digest import digest_of_shards
-from serving.weights import BlobWeights
+from serving.weights.published import BlobWeights
 
 ONE, TWO = Version(1), Version(2)
 FOLDER = "weights/00000001"

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import OutcomeId
 from core.ports import TopicPartition
-from core.store.database import to_micros
+from core.store.database.connections import to_micros
 from core.store.offsets import put_offset
-from onward.history import keep_once
-from onward.layout import SHIPPED_MODEL
+from onward.directory.layout import SHIPPED_MODEL
+from onward.replays.history import keep_once
 from onward.wiring import open_foundation
 
 COUNT = 24  # turns

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.events import PolicyVersion, Topic
-from core.fleet import CLUSTER
 from core.ids import ANCHOR, Version
-from core.probes import get_probe, put_probe
+from core.model.probes import get_probe, put_probe
+from core.operations.fleet import CLUSTER
 from core.store import policies
-from learner.policy_model import PolicyModel
-from learner.probe import record
+from learner.model.policy_model import PolicyModel
+from learner.versions.probe import record
 from onward.wiring import open_foundation
 
 

@@ -5,10 +5,10 @@ from safetensors.torch import load_file
 from sqlalchemy import select
 from transformers import AutoModelForCausalLM
 
-from core import tables
 from core.events import Completion
 from core.ports import WeightsRef
 from core.store import policies, turns
+from core.store.database import tables
 from onward.wiring import Foundation
 
 

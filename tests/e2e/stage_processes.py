@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from service_tree import Refused, wait_for
 
-from onward.layout import Layout
+from onward.directory.layout import Layout
 
 READY_TIMEOUT_S = 300
 

@@ -19,8 +19,8 @@ from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
 from core.store.archived import get_archived
 from core.store.offsets import put_offset
-from onward.addresses import free_port
-from onward.history import await_log, open_history
+from onward.directory.addresses import free_port
+from onward.replays.history import await_log, open_history
 from onward.wiring import Foundation, open_foundation
 
 KEEPS = {

@@ -13,7 +13,7 @@ from service_tree import Refused, Service, wait_for
 from core.codec import SCHEMA_VERSION
 from core.events import Topic
 from core.ports import TopicPartition
-from ingest.sqlite_schema import connect
+from ingest.sqlite.schema import connect
 from onward.wiring import open_foundation
 
 MakeService = Callable[..., Service]

@@ -17,14 +17,14 @@ from kept_world import ALL, COUNT, LATE, MIDDLE, START, another_model, append, a
 
 from core.errors import ConfigError
 from core.events import Completion, Event, Topic
-from learner.probe import probe_of_model
+from learner.versions.probe import probe_of_model
 from onward.cli import app
-from onward.compare import compare_replays
-from onward.export import export
-from onward.history import keep_once
-from onward.options import overrides_of_learner
-from onward.replay import replay_log
-from onward.rescore import compare_specs
+from onward.commands.options import overrides_of_learner
+from onward.replays.compare import compare_replays
+from onward.replays.export import export
+from onward.replays.history import keep_once
+from onward.replays.replay import replay_log
+from onward.replays.rescore import compare_specs
 from onward.wiring import open_foundation
 from serving.releases import ensure_anchor
 

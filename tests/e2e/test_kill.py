@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from service_tree import Refused, Service, wait_for
 
-from onward.proof import lineage_of, prove_exactly_once
+from onward.replays.proof import lineage_of, prove_exactly_once
 from onward.wiring import open_foundation
 
 MakeService = Callable[..., Service]

@@ -13,9 +13,9 @@ from service_tree import wait_for
 
 from core.errors import ConfigError
 from core.events import Completion, Event
-from onward.midtrain_command import midtrain
-from onward.rehearsal import Choice, gather
-from simulator.corpus import write_corpus
+from onward.commands.midtrain_command import midtrain
+from onward.replays.rehearsal import Choice, gather
+from simulator.tasks.corpus import write_corpus
 
 
 @pytest.fixture(scope="module")

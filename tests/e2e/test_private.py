@@ -16,7 +16,7 @@ from at_rest import forms_of, where_at_rest
 from service_tree import Refused, Service, user, wait_for
 from tokenizers import Tokenizer
 
-from onward.layout import SHIPPED_MODEL, SHIPPED_REWARDS
+from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS
 
 UNHEARD = 'unheard "canary" of 4711\nsang'
 HEARD = 'overheard "parrot" of 4712\nsang'

@@ -10,8 +10,8 @@ from service_tree import Service, wait_for
 
 from core.errors import ConfigError
 from core.events import PolicyVersion
-from onward.propose import propose
-from onward.replay import replay_log
+from onward.replays.propose import propose
+from onward.replays.replay import replay_log
 from serving.evals.gate import Bounds
 from serving.evals.run import Limits
 

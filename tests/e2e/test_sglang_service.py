@@ -261,7 +261,7 @@ def test_what_is_damaged_is_refused_and_everybody_goes_on(service: Service, publ
 
 
 def test_the_command_line_shows_the_fleet(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
-    from onward.client import show_fleet
+    from onward.commands.client import show_fleet
 
     show_fleet(Path(service.directory), None)
     shown = capfd.readouterr().out

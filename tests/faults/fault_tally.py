@@ -16,7 +16,7 @@ from core.ids import InferenceId, Version
 from core.store import policies
 from core.store.rewards import get_rewards
 from core.store.turns import get_turn_outcomes, get_turns
-from learner.manifest import Manifest, decode, prove_exactly_once
+from learner.versions.manifest import Manifest, decode, prove_exactly_once
 
 SETTLED_TIMEOUT_S = 300
 _PART = 500  # of one query

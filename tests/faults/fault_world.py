@@ -20,8 +20,8 @@ from services import require_services
 from sglang_service import sglang_service
 
 from deploy.services.stack import Stack
-from onward.history import await_log
-from onward.layout import Layout
+from onward.directory.layout import Layout
+from onward.replays.history import await_log
 from onward.wiring import Foundation, open_foundation
 
 BACK_TIMEOUT_S = 400  # longer than an engine may take to start

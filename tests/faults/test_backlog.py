@@ -14,9 +14,9 @@ from service_tree import wait_for
 from sqlalchemy import select
 
 from bench.table import Row
-from core import tables
 from core.events import Completion, Event
 from core.ids import InferenceId, SessionId, new_session_id
+from core.store.database import tables
 
 pytestmark = pytest.mark.timeout(1800)
 _EVENTS = 100_000 if IS_FULL else 5_000

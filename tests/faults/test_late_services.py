@@ -19,7 +19,7 @@ from sglang_service import SETTINGS as SGLANG
 from stage_processes import StageProcess
 
 from core.events import PolicyVersion, Release, Topic
-from core.fleet import CLUSTER
+from core.operations.fleet import CLUSTER
 from core.store import policies
 from deploy.services.stack import Stack
 from onward.wiring import migrate, open_foundation, read_directory

@@ -15,7 +15,7 @@ from service_tree import wait_for
 from bench.table import Row
 from core.events import DeadLetter, Topic
 from core.store.dead_letters import list_dead_letters
-from ingest.kafka_clients import topic_name
+from ingest.kafka.clients import topic_name
 
 pytestmark = pytest.mark.timeout(900)
 _LINE = 'onward_dead_letters_total{topic="onward.turns"}'

@@ -19,7 +19,7 @@ from hostile_world import PLUGIN_KEY, READER_KEY, SETTINGS, Phases, World, beare
 from service_tree import Service, wait_for
 
 from core.events import Topic
-from onward.history import await_log
+from onward.replays.history import await_log
 from onward.wiring import open_foundation
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(600)]

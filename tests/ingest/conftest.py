@@ -8,7 +8,7 @@ import pytest
 
 from core.events import Completion, Outcome
 from core.store import SqlStore, open_sqlite
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 
 
 @pytest.fixture

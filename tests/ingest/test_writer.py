@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from sqlalchemy import func, select
 
-from core import tables, telemetry
+from core import telemetry
 from core.clock import SystemClock
 from core.codec import SCHEMA_VERSION
 from core.errors import LogError, NewerSchema
@@ -21,10 +21,11 @@ from core.events import Completion, DeadLetter, Outcome, SessionEnded, Topic
 from core.ids import SessionId
 from core.settings import IngestSettings
 from core.store import SqlStore, open_sqlite
+from core.store.database import tables
 from core.store.dead_letters import list_dead_letters
 from core.store.offsets import get_offsets
 from core.store.turns import get_turn
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import GROUP, Writer
 
 SETTINGS = IngestSettings(partitions=2, batch_records=16)
@@ -160,7 +161,7 @@ def test_a_newer_schema_stops_it_and_nothing_is_skipped(
 def test_a_store_that_is_away_is_waited_for(
     log: SqliteEventLog, completion: Callable[..., Completion], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.store.sqlite._BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("core.store.database.sqlite._BUSY_TIMEOUT_S", 0.05)
     monkeypatch.setattr("ingest.writer._RETRY_S", 0.0)
     store = open_sqlite(tmp_path / "store.db")
     writer = Writer(log, store, SETTINGS, SystemClock())

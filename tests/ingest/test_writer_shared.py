@@ -19,17 +19,18 @@ from services import require_services
 from sqlalchemy import func, select
 from stores import Database, database
 
-from core import tables, telemetry
+from core import telemetry
 from core.clock import SystemClock
 from core.events import Completion, DeadLetter, Outcome, Topic
 from core.ids import SessionId
 from core.ports import TopicPartition
 from core.settings import IngestSettings, KafkaSettings
 from core.store import SqlStore
+from core.store.database import tables
 from core.store.dead_letters import list_dead_letters
 from core.store.offsets import get_offsets
-from ingest.kafka_clients import topic_name
-from ingest.kafka_log import KafkaEventLog
+from ingest.kafka.clients import topic_name
+from ingest.kafka.log import KafkaEventLog
 from ingest.writer import GROUP, Writer
 
 SETTINGS = IngestSettings(batch_records=16)

@@ -11,16 +11,16 @@ import pytest
 import torch
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
 
-from core.alarms import StoredAlarm
 from core.errors import ConfigError, LogUnavailable
 from core.events import Segment, ToolCall
 from core.ids import Version
+from core.operations.alarms import StoredAlarm
 from core.ports import WeightsRef
 from core.store import alarms, policies
 from core.unstored import without_words
-from learner.manifest import memory_path_of, prove_exactly_once
 from learner.stage import Learner
-from learner.state import LearnerState
+from learner.updates.state import LearnerState
+from learner.versions.manifest import memory_path_of, prove_exactly_once
 
 MakeWorld = Callable[[str], World]
 

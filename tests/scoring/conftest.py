@@ -12,8 +12,6 @@ from types import ModuleType
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # of modules beside this file
-
 from core.clock import ManualClock
 from core.events import Completion, Event, LogprobSpace, Outcome, Reward, Sampling, SessionEnded, Topic
 from core.ids import (
@@ -30,8 +28,8 @@ from core.settings import ScoringSettings
 from core.store import SqlStore, open_sqlite
 from core.store.rewards import list_rewards
 from ingest.routing import partition_of
-from ingest.sqlite_log import SqliteEventLog
-from scoring.book import Book
+from ingest.sqlite.log import SqliteEventLog
+from scoring.ledger.book import Book
 from scoring.stage import Scorer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

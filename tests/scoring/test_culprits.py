@@ -18,8 +18,8 @@ from core.ids import InferenceId, UserHash
 from core.settings import IngestSettings, ScoringSettings
 from core.store.dead_letters import list_dead_letters
 from ingest.writer import Writer
-from scoring import book
 from scoring.judge import endpoint as asking
+from scoring.ledger import book
 from scoring.monitors import Monitor
 from scoring.stage import Scorer
 from scoring.watching import stage as watching_stage

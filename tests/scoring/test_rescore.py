@@ -8,7 +8,7 @@ import pytest
 
 from core.clock import ManualClock
 from core.events import Reward, Topic
-from core.whole_log import read_whole
+from core.records.whole_log import read_whole
 from scoring.rescore import rescore
 from scoring.stage import GRACE
 

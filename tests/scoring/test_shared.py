@@ -18,7 +18,7 @@ from core.ids import Namespace
 from core.settings import ScoringSettings
 from core.store import SqlStore
 from core.store.rewards import list_rewards, unpublished
-from ingest.kafka_log import KafkaEventLog
+from ingest.kafka.log import KafkaEventLog
 from scoring.stage import Scorer
 
 SETTINGS = ScoringSettings(tick_s=0.01, batch_records=10)

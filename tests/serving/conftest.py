@@ -11,7 +11,7 @@ from local_world import World
 from release_world import ReleaseWorld
 
 from core.settings import ServingSettings
-from serving.local import LocalEngine
+from serving.engines.local import LocalEngine
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from scripted_service import ScriptedService
 from simulator.aftermath import aftermath, by_user_kind, windows
 from simulator.drive import Driver, Traffic
 from simulator.exploits import EXPLOITS, NO_EXPLOIT, Exploit
-from simulator.ide import Ending, Session
+from simulator.outcome.truth import Lived, Truth
 from simulator.report import summary
 from simulator.service import ServiceView
-from simulator.tasks import sample_task
-from simulator.taste import Quality
-from simulator.truth import Lived, Truth
+from simulator.tasks.sampling import sample_task
+from simulator.tasks.taste import Quality
+from simulator.users.ide import Ending, Session
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

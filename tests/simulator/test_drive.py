@@ -8,9 +8,11 @@ import aiohttp
 import pytest
 from scripted_service import ScriptedService, bungler, expert
 
-from simulator import drive, ide, users
+from simulator import drive
 from simulator.drive import Driver, Traffic
-from simulator.truth import Truth
+from simulator.outcome.truth import Truth
+from simulator.users import ide
+from simulator.users import reports as users
 
 
 @pytest.fixture(autouse=True)

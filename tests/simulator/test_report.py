@@ -14,13 +14,14 @@ import pytest
 from scripted_service import Message, ScriptedService, bungler, expert
 
 from simulator import __main__ as program
-from simulator import report, users
-from simulator.curves import Curves, Point, draw
-from simulator.ide import Session
+from simulator import report
+from simulator.outcome.curves import Curves, Point, draw
+from simulator.outcome.truth import Lived, Truth
 from simulator.report import Losses, find_losses, succeeded, summary, write
 from simulator.service import ServiceView
-from simulator.tasks import sample_task
-from simulator.truth import Lived, Truth
+from simulator.tasks.sampling import sample_task
+from simulator.users import reports as users
+from simulator.users.ide import Session
 from simulator.view import sparkline
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,36 @@
+"""What the routes share beyond the services they were given."""
+
+from dataclasses import dataclass, field
+
+from prometheus_client import Counter
+
+from api.access.identity import KeyRing
+from api.access.services import ApiServices
+from api.http.background import Background
+from api.http.large_bodies import Bodies
+from api.requests.reader import Reader
+from core.events import FinishReason
+from core.telemetry import TURNS
+
+_MAX_TURN_COUNTERS = 100
+_OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Context:
+    services: ApiServices
+    keys: KeyRing
+    reader: Reader
+    bodies: Bodies
+    background: Background = field(default_factory=Background)
+    _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)
+
+    def turn_counter(self, workload: str, finish_reason: FinishReason) -> Counter:
+        """Workloads are the clients' words: past a bound, new ones are counted together."""
+        counter = self._turn_counters.get((workload, finish_reason))
+        if counter is None:
+            full = len(self._turn_counters) >= _MAX_TURN_COUNTERS
+            counter = TURNS.labels(_OTHER if full else workload, finish_reason)
+            if not full:
+                self._turn_counters[workload, finish_reason] = counter
+        return counter

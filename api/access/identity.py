@@ -1,0 +1,178 @@
+"""Who asks: API keys to namespaces, scopes and users, and users as keyed hashes."""
+
+import hashlib
+import ipaddress
+from dataclasses import dataclass
+from typing import get_args
+
+from core.errors import ConfigError, Forbidden, Unauthorized
+from core.events import Completion, Outcome
+from core.ids import Namespace, UserHash
+from core.operations.fleet import GUARD
+from core.ports import Bucket
+from core.settings import ApiKey, ApiSettings, RateLimit, Scope
+
+ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
+KEYLESS = "keyless"
+"""Who asks where there are no keys."""
+_TAKEN = frozenset((GUARD, "gate", "start", KEYLESS))
+_OUR_WORDS = frozenset(("derived", "judge"))
+
+
+@dataclass(frozen=True)
+class Identity:
+    namespace: Namespace
+    scopes: frozenset[Scope]
+    buckets: tuple[Bucket, ...] = ()
+    """The limits that its requests count against."""
+    key_id: str | None = None
+    """The key's name, else its fingerprint; None: there is no key."""
+    user: UserHash | None = None
+    """Whom alone the key speaks for."""
+
+    @property
+    def by(self) -> str:
+        """How orders name who gave them."""
+        return self.key_id or KEYLESS
+
+    def require(self, scope: Scope) -> None:
+        """Raises Forbidden."""
+        if scope not in self.scopes:
+            raise Forbidden(f"this API key lacks the scope {scope}", code="missing_scope")
+
+    def made(self, record: Completion | Outcome) -> bool:
+        """Whether a record of its namespace is its own: of its user, where it is bound to one, else of its key."""
+        if self.user is not None:
+            return record.user_id == self.user
+        return record.key_id == self.key_id
+
+    def sees(self, record: Completion | Outcome) -> bool:
+        """Whether it may be shown a record of its namespace, or an outcome of a turn that it was shown."""
+        if "read" in self.scopes or self.made(record):
+            return True
+        return isinstance(record, Outcome) and record.key_id is None and record.source in _OUR_WORDS
+
+    def may_change(self, outcome: Outcome) -> bool:
+        return "admin" in self.scopes or self.made(outcome)
+
+
+class KeyRing:
+    """Raises ConfigError for settings that would let strangers in: beyond loopback there must be keys and a hash key
+    of one's own."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        _check_exposure(settings)
+        _check_namespaces(settings)
+        _check_names(settings)
+        self._user_key = hashlib.blake2b(settings.user_hash_key.encode(), digest_size=32).digest()
+        identities: dict[bytes, Identity] = {}
+        for key in settings.keys:
+            digest = _digest(key.key.encode())
+            if digest in identities:
+                raise ConfigError("settings: api.keys: one key stands there twice")
+            identities[digest] = self._identity(settings, key, digest)
+        self._identities = identities
+        keyless = settings.default_namespace
+        self._keyless = Identity(Namespace(keyless), ALL_SCOPES, _namespace_bucket(settings, keyless))
+
+    def _identity(self, settings: ApiSettings, key: ApiKey, digest: bytes) -> Identity:
+        namespace = Namespace(key.namespace)
+        return Identity(
+            namespace,
+            ALL_SCOPES if "admin" in key.scopes else frozenset(key.scopes),
+            (*_bucket(f"key:{digest.hex()}", key), *_namespace_bucket(settings, namespace)),
+            self._fingerprint(key.key) if key.name is None else key.name,
+            self.user_hash(namespace, key.user),
+        )
+
+    def identify(self, authorization: bytes | None) -> Identity:
+        """Of the `Authorization` header. Raises Unauthorized. Without keys in the settings everybody is the default
+        namespace, whatever they send: clients that insist on a key may send any."""
+        if not self._identities:
+            return self._keyless
+        scheme, _, token = (authorization or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not token:
+            raise Unauthorized("send an API key: Authorization: Bearer KEY", code="missing_api_key")
+        identity = self._identities.get(_digest(token.strip()))
+        if identity is None:
+            raise Unauthorized("this API key is not known", code="invalid_api_key")
+        return identity
+
+    def user_of(self, identity: Identity, named: str | None) -> UserHash | None:
+        """Whom a request is for that names this user. Raises Forbidden where the key speaks for another."""
+        user = self.user_hash(identity.namespace, named)
+        if identity.user is None:
+            return user
+        if user not in (identity.user, None):
+            raise Forbidden("user: this API key speaks for another", param="user", code="another_user")
+        return identity.user
+
+    def user_hash(self, namespace: Namespace, user: str | None) -> UserHash | None:
+        """The same user of two namespaces has two hashes."""
+        if user is None:
+            return None
+        subject = f"{namespace}\0{user}".encode()
+        return UserHash(hashlib.blake2b(subject, key=self._user_key, digest_size=16).hexdigest())
+
+    def _fingerprint(self, key: str) -> str:
+        """Keyed, so that it helps nobody to find the key; with a sign that no name has."""
+        return "#" + hashlib.blake2b(key.encode(), key=self._user_key, digest_size=6, person=b"api key").hexdigest()
+
+
+def _digest(token: bytes) -> bytes:
+    """Keys are looked up by digest, so that the time it takes tells nothing about them."""
+    return hashlib.blake2b(token, digest_size=16).digest()
+
+
+def _namespace_bucket(settings: ApiSettings, name: str) -> tuple[Bucket, ...]:
+    limit = settings.namespaces.get(name)
+    return () if limit is None else _bucket(f"namespace:{name}", limit)
+
+
+def _bucket(name: str, limit: RateLimit) -> tuple[Bucket, ...]:
+    per_minute = limit.requests_per_minute
+    if per_minute is None:
+        return ()
+    burst = max(1, int(per_minute)) if limit.burst is None else limit.burst
+    return (Bucket(name=name, rate_per_s=per_minute / 60, burst=burst),)
+
+
+def _check_namespaces(settings: ApiSettings) -> None:
+    """A name that is misspelt would limit nobody."""
+    known = {key.namespace for key in settings.keys} or {settings.default_namespace}
+    for name in settings.namespaces:
+        if name not in known:
+            raise ConfigError(f"settings: api.namespaces.{name}: no API key belongs to it")
+
+
+def _check_names(settings: ApiSettings) -> None:
+    """A name tells one party from others, wherever it is read."""
+    parties: dict[str, tuple[str, str | None]] = {}
+    for place, key in enumerate(settings.keys):
+        if key.name is None:
+            continue
+        if key.name in _TAKEN:
+            raise ConfigError(f"settings: api.keys.{place}.name: {key.name} is what the service calls itself")
+        party = key.namespace, key.user
+        if parties.setdefault(key.name, party) != party:
+            raise ConfigError(
+                f"settings: api.keys.{place}.name: {key.name} is the name of a key of another namespace or user"
+            )
+
+
+def _check_exposure(settings: ApiSettings) -> None:
+    if is_loopback(settings.host):
+        return
+    if not settings.keys:
+        raise ConfigError(f"settings: api.keys: listening on {settings.host} needs API keys")
+    if settings.user_hash_key == ApiSettings().user_hash_key:
+        raise ConfigError(f"settings: api.user_hash_key: listening on {settings.host} needs a key of your own")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,81 @@
+"""What the plain FastAPI routes share: who asks, bodies through the same strict decoder, JSON answers."""
+
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request, Response
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.http.asgi import ClientGone
+from api.http.decoding import decode_body
+from api.requests.jobs import Check
+from core.errors import InvalidRequest
+
+T = TypeVar("T")
+LARGEST_INTEGER = (1 << 63) - 1  # that a store can hold
+_MOST_DIGITS = 19
+_encode = msgspec.json.Encoder().encode
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    return Response(_encode(content), status, media_type="application/json")
+
+
+def identity_of(request: Request) -> Identity:
+    """Whom the gate let in (`api.access`)."""
+    identity: Identity = request.state.identity
+    return identity
+
+
+async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    """Raises TooLarge, Overloaded, InvalidRequest naming the field."""
+    headers = dict(request.scope["headers"])
+    try:
+        body = await context.bodies.read(headers, request.receive)
+    except ClientGone:
+        raise InvalidRequest("the body was cut off") from None
+    try:
+        if context.bodies.is_large(len(body.raw)):
+            await context.reader.ask(Check("other", context.services.settings.bodies.values), body.raw)
+        return decode_body(decoder, body.raw)
+    finally:
+        body.release()
+
+
+def digits(text: str, highest: int) -> int | None:
+    """The number that decimal digits are; None for anything else, or above `highest`. Text of people's goes through
+    here and not through `int`, which raises for thousands of digits and reads `_` and spaces."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        return None
+    number = int(text)
+    return number if number <= highest else None
+
+
+def whole_number(request: Request, name: str, default: int, highest: int) -> int:
+    """A query parameter. Raises InvalidRequest naming it."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    number = digits(text, highest)
+    if number is None:
+        raise InvalidRequest(f"{name}: a whole number of at most {highest}", param=name)
+    return number
+
+
+def only_parameters(request: Request, *names: str) -> None:
+    """Raises InvalidRequest naming a query parameter that nobody would read."""
+    for name in request.query_params:
+        if name not in names:
+            raise InvalidRequest(f"unknown query parameter: {name}", param=name, code="unknown_field")
+
+
+def json_body(schema: type, description: str) -> dict[str, Any]:
+    """For a FastAPI route's `openapi_extra`."""
+    return {
+        "requestBody": {
+            "required": True,
+            "description": description,
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}},
+        }
+    }

@@ -1,0 +1,109 @@
+"""Who may do what: one line for each route. `docs/security.md` has the same table in words.
+
+A route without a line here stops the application before it serves anybody.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from fastapi import Request
+from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.routing import BaseRoute, Route
+
+from api.access.context import Context
+from api.access.identity import Identity
+from core.settings import Scope
+
+Reach = Literal["nobody's", "everybody's", "its namespace's", "its own", "its own or its namespace's"]
+
+
+class Need(NamedTuple):
+    """What a route asks for: a key with this scope; where there is none, any key; or, without `key`, nothing at all.
+    Then whose things it shows or changes. `its own or its namespace's`: its namespace's where the key may `read`, else
+    its own. `by_user`: of a key that is bound to a user, its own alone."""
+
+    scope: Scope | None
+    reach: Reach
+    by_user: bool = False
+    key: bool = True
+
+    def check(self, identity: Identity) -> None:
+        """Raises Forbidden."""
+        if self.scope is not None:
+            identity.require(self.scope)
+
+
+_OPEN = Need(None, "nobody's", key=False)
+_STATE = Need("read", "everybody's")
+_LIST = Need("read", "its namespace's")
+_LOOK_UP = Need(None, "its own or its namespace's")
+_ORDER = Need("admin", "everybody's")
+ACCESS: Final[Mapping[tuple[str, str], Need]] = {
+    ("GET", "/"): _OPEN,
+    ("GET", "/console/{name}"): _OPEN,
+    ("GET", "/openapi.json"): _OPEN,
+    ("GET", "/healthz"): _OPEN,
+    ("GET", "/readyz"): _OPEN,
+    ("GET", "/metrics"): _OPEN,
+    ("GET", "/v1/models"): Need(None, "nobody's"),
+    ("GET", "/v1/models/{model:path}"): Need(None, "nobody's"),
+    ("POST", "/v1/chat/completions"): Need("chat", "its own"),
+    ("POST", "/v1/completions"): Need("chat", "its own"),
+    ("POST", "/v1/sessions/{session_id}/end"): Need("chat", "its namespace's", by_user=True),
+    ("POST", "/v1/feedback"): Need("feedback", "its namespace's", by_user=True),
+    ("DELETE", "/v1/feedback/{feedback_id}"): Need("feedback", "its own"),
+    ("GET", "/v1/feedback/{feedback_id}"): _LOOK_UP,
+    ("GET", "/v1/sessions/{session_id}"): _LOOK_UP,
+    ("GET", "/v1/turns/{inference_id}"): _LOOK_UP,
+    ("GET", "/v1/rewards/{inference_id}"): _LOOK_UP,
+    ("GET", "/v1/rewards"): _LIST,
+    ("GET", "/v1/rewards/stream"): _LIST,
+    ("GET", "/v1/curves"): _LIST,
+    ("GET", "/v1/behaviour"): _LIST,
+    ("GET", "/v1/alarms"): _LIST,
+    ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's"),
+    ("GET", "/v1/policies"): _STATE,
+    ("GET", "/v1/releases"): _STATE,
+    ("GET", "/v1/experiments"): _STATE,
+    ("GET", "/v1/fleet"): _STATE,
+    ("GET", "/v1/status"): _STATE,
+    ("GET", "/v1/stages"): _STATE,
+    ("POST", "/v1/policies/{version}/promote"): _ORDER,
+    ("POST", "/v1/policies/{version}/rollback"): _ORDER,
+    ("POST", "/v1/policies/{version}/hold"): _ORDER,
+    ("POST", "/v1/policies/{version}/unhold"): _ORDER,
+    ("POST", "/v1/policies/{version}/pin"): _ORDER,
+    ("POST", "/v1/policies/{version}/unpin"): _ORDER,
+}
+
+
+class Gate:
+    """A dependency of every plain route: what its line in the table asks for, before anything else of it runs."""
+
+    def __init__(self, context: Context) -> None:
+        self._keys = context.keys
+
+    async def __call__(self, request: Request) -> None:
+        """Raises Unauthorized, Forbidden."""
+        need = ACCESS[request.method, request.scope["route"].path]
+        if not need.key:
+            return
+        authorization = request.headers.get("authorization")
+        identity = self._keys.identify(None if authorization is None else authorization.encode("latin-1"))
+        need.check(identity)
+        request.state.identity = identity
+
+
+def check_routes(routes: Sequence[BaseRoute], hot: Iterable[str]) -> None:
+    """Raises LookupError naming a route that has no line in the table, or that nothing holds to its line."""
+    guarded = frozenset(hot)
+    for found in iter_route_contexts(routes):
+        route = found.original_route
+        if not isinstance(route, Route | APIRoute) or not found.methods:
+            raise LookupError(f"{route}: api/access/routes.py knows HTTP routes alone")
+        for method in found.methods - {"HEAD"}:
+            need = ACCESS.get((method, found.path or ""))
+            if need is None:
+                raise LookupError(f"{method} {found.path}: api/access/routes.py does not say who may use it")
+            if need.key and not isinstance(route, APIRoute) and found.path not in guarded:
+                raise LookupError(f"{method} {found.path}: no gate stands before it")

@@ -1,0 +1,29 @@
+"""What the HTTP application is given; `onward.wiring` fills it in."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
+from core.reward_spec import RewardSpec
+from core.settings import ApiSettings
+
+OK = "ok"
+DEGRADED = "degraded"  # the first word of a state that costs speed alone
+
+
+@dataclass(frozen=True)
+class ApiServices:
+    settings: ApiSettings
+    log: EventLog
+    store: Store
+    live_state: LiveState
+    policy: Policy
+    renderer: Renderer
+    spec: RewardSpec
+    clock: Clock
+    model_name: str
+    readiness: Callable[[], Mapping[str, str]]
+    """Each component: "ok", or what is wrong with it."""
+    traffic: Traffic
+    reader: Sequence[str] = ()
+    """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); none: on a thread."""

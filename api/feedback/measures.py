@@ -1,0 +1,80 @@
+"""Values that are computed of a text which feedback has instead: how far a suggestion was edited, how much is left."""
+
+import asyncio
+
+from api.access.services import ApiServices
+from api.feedback.values import spec_of
+from api.turns.lookup import look_up
+from core.errors import InvalidRequest, NotFound
+from core.events import Completion
+from core.ids import InferenceId, Namespace
+from core.reward_spec import Measure, RewardSpec
+from core.store import turns
+from core.text.edits import LONGEST, edit_distance, patched, share_left, text_of_call
+
+LONGEST_SNAPSHOT = 262_144
+"""Characters of a file that lines are looked for in."""
+_FIELDS = {"kept": ("final_text", "diff"), "distance": ("final_text", "diff"), "survived": ("snapshot",)}
+
+
+def check_measured(spec: RewardSpec, metric: str, field: str, text: str) -> Measure:
+    """Raises InvalidRequest where the metric takes no such text, or the text is too long."""
+    measure = spec_of(spec, metric).measure
+    if measure is None or field not in _FIELDS[measure]:
+        wanted = "a value" if measure is None else f"a value, or {' or '.join(_FIELDS[measure])}"
+        raise InvalidRequest(f"{field}: {metric} takes {wanted}", param=field, code="invalid_value")
+    longest = LONGEST if field == "final_text" else LONGEST_SNAPSHOT
+    if len(text) > longest:
+        raise InvalidRequest(f"{field}: {len(text)} characters; at most {longest}", param=field, code="too_long")
+    return measure
+
+
+async def measured(
+    services: ApiServices, namespace: Namespace, inference_id: InferenceId, call_id: str | None, field: str, text: str,
+    measure: Measure,
+) -> float:  # fmt: skip
+    """Raises NotFound for a turn that is not known, InvalidRequest for one that suggested no text, or for a text that
+    cannot be compared with it; StoreUnavailable."""
+    turn = await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id))
+    if turn is None:
+        raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+    suggested = _suggested(turn, call_id)
+    return await asyncio.to_thread(_measure, measure, suggested, field, text)
+
+
+def _suggested(turn: Completion, call_id: str | None) -> str:
+    """What the call writes, if one is named, else the answer."""
+    param = "inference_id" if call_id is None else "tool_call_id"
+    if turn.unstored is not None:
+        raise InvalidRequest(f"{param}: the turn was not stored, there is nothing to compare with", param=param)
+    if call_id is None:
+        text: str | None = turn.text
+    else:
+        text = next((text_of_call(call.arguments) for call in turn.tool_calls if call.id == call_id), None)
+    if text and text.strip():
+        return text
+    raise InvalidRequest(f"{param}: it suggested no text to compare with", param=param)
+
+
+def _measure(measure: Measure, suggested: str, field: str, text: str) -> float:
+    if measure == "survived":
+        share = share_left(suggested, text)
+        assert share is not None, "it has more than white space"
+        return share
+    final = text if field == "final_text" else _after(suggested, text)
+    for which, content in (("inference_id: what was suggested", suggested), (f"{field}: what became of it", final)):
+        if len(content) > LONGEST:
+            raise InvalidRequest(
+                f"{which} has {len(content)} characters; the distance of at most {LONGEST} is taken",
+                param=which.partition(":")[0],
+                code="too_long",
+            )
+    distance = edit_distance(suggested, final)
+    return distance if measure == "distance" else 1 - distance
+
+
+def _after(suggested: str, diff: str) -> str:
+    try:
+        return patched(suggested, diff)
+    except ValueError as error:
+        raise InvalidRequest(f"diff: {error}", param="diff", code="invalid_diff") from None

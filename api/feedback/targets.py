@@ -1,0 +1,130 @@
+"""What an outcome speaks of: does it exist, in this namespace, and does it have such a part?"""
+
+from typing import Literal
+
+from api.access.identity import Identity
+from api.access.services import OK, ApiServices
+from api.turns.lookup import Query, look_up, read
+from core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
+from core.events import Completion, Outcome
+from core.ids import InferenceId, Namespace, SessionId, is_uuid
+from core.store import turns
+
+Subject = Literal["inference", "session"]
+
+
+async def find_subject(services: ApiServices, outcome: Outcome) -> Subject:
+    """Raises NotFound for what this namespace does not have after `feedback_lookup_s`, StoreUnavailable."""
+    if outcome.inference_id is not None:
+        if not await _has_inference(services, outcome.namespace, outcome.inference_id):
+            raise NotFound(f"no inference {outcome.inference_id}", param="inference_id", code="unknown_inference")
+        return "inference"
+    assert outcome.session_id is not None
+    if not await has_session(services, outcome.namespace, outcome.session_id):
+        raise NotFound(f"no session {outcome.session_id}", param="session_id", code="unknown_session")
+    return "session"
+
+
+async def _has_inference(services: ApiServices, namespace: Namespace, inference_id: InferenceId) -> bool:
+    if not is_uuid(inference_id):
+        return False
+    if await services.live_state.get_session(namespace, inference_id) is not None:
+        return True
+    return await _is_stored(services, lambda c: turns.get_turn(c, namespace, inference_id))
+
+
+async def has_session(services: ApiServices, namespace: Namespace, session_id: SessionId) -> bool:
+    if await services.live_state.has_session(namespace, session_id):
+        return True
+    return await _is_stored(services, lambda c: turns.has_session(c, namespace, session_id) or None)
+
+
+async def _is_stored(services: ApiServices, query: Query[object]) -> bool:
+    """To be asked right after live state did not know it. Raises StoreUnavailable where live state could not be asked:
+    another replica may have it in its spool, and that is where one would hear of it."""
+    heard = services.live_state.state == OK
+    if await look_up(services, query) is not None:
+        return True
+    if not heard:
+        raise StoreUnavailable("not found, and what replicas have told each other cannot be asked: try again")
+    return False
+
+
+async def check_is_own(
+    services: ApiServices, identity: Identity, inference_id: InferenceId | None, session_id: SessionId | None
+) -> None:
+    """Of a key that is bound to a user. Raises NotFound for what is another's, StoreUnavailable where nobody can say
+    whose it is."""
+    if identity.user is None:
+        return
+    if session_id is not None:
+        await check_session_is_own(services, identity, session_id)
+    elif inference_id is not None and is_uuid(inference_id):
+        turn = await look_up(services, lambda c: turns.get_turn(c, identity.namespace, inference_id))
+        if turn is None or not identity.made(turn):
+            raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+
+
+async def check_session_is_own(services: ApiServices, identity: Identity, session_id: SessionId) -> None:
+    """All of it: what is said of a session is said of each of its turns. Raises as `check_is_own`."""
+    user = identity.user
+    if user is None:
+        return
+    known = await look_up(services, lambda c: turns.has_session(c, identity.namespace, session_id) or None)
+    if known is None or await read(services, lambda c: turns.has_others(c, identity.namespace, session_id, user)):
+        raise NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
+
+
+async def check_target(services: ApiServices, outcome: Outcome, subject: Subject) -> None:
+    """Raises InvalidRequest naming `target_range` or `tool_call_id`."""
+    if outcome.target_range is None and outcome.target_call is None:
+        return
+    if subject != "inference":
+        param = "target_range" if outcome.target_range is not None else "tool_call_id"
+        raise InvalidRequest(f"{param}: only of an inference", param=param)
+    assert outcome.inference_id is not None
+    namespace, inference_id = outcome.namespace, outcome.inference_id
+    turn = await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id))
+    if turn is None:
+        raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+    _check_parts(turn, outcome)
+
+
+def _check_parts(turn: Completion, outcome: Outcome) -> None:
+    target = outcome.target_range
+    if target is not None and not 0 <= target.start < target.end <= turn.num_output_tokens:
+        raise InvalidRequest(
+            f"target_range: the inference has output tokens 0 to {turn.num_output_tokens}", param="target_range"
+        )
+    call = outcome.target_call
+    if call is not None and call.tool_call_id not in {made.id for made in turn.tool_calls}:
+        raise InvalidRequest(f"tool_call_id: the inference made no call {call.tool_call_id}", param="tool_call_id")
+
+
+async def check_superseded(services: ApiServices, identity: Identity, outcome: Outcome) -> None:
+    """Raises NotFound (also for others' feedback), InvalidRequest when it speaks of something else, Conflict when it
+    was superseded before."""
+    if outcome.supersedes is None:
+        return
+    namespace, before_id = outcome.namespace, outcome.supersedes
+    found = await look_up(services, lambda c: turns.get_outcome(c, namespace, before_id))
+    if found is None or not identity.may_change(found[0]):
+        raise NotFound(f"no feedback {before_id}", param="supersedes", code="unknown_feedback")
+    before = found[0]
+    if (before.inference_id, before.session_id, before.name) != (
+        outcome.inference_id,
+        outcome.session_id,
+        outcome.name,
+    ):
+        raise InvalidRequest(
+            f"supersedes: {before_id} speaks of another inference, session or metric", param="supersedes"
+        )
+    successor = await _successor(services, outcome)
+    if before.withdrawn or (successor is not None and successor.outcome_id != outcome.outcome_id):
+        raise Conflict(f"supersedes: {before_id} no longer counts", param="supersedes", code="superseded")
+
+
+async def _successor(services: ApiServices, outcome: Outcome) -> Outcome | None:
+    assert outcome.supersedes is not None
+    namespace, before_id = outcome.namespace, outcome.supersedes
+    return await read(services, lambda c: turns.get_successor(c, namespace, before_id))

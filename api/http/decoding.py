@@ -1,0 +1,46 @@
+"""JSON to typed bodies: what does not fit is a 400 that names the field."""
+
+from typing import TypeVar
+
+import msgspec
+
+from api.http.body_shape import Raw
+from core.errors import InvalidRequest
+
+T = TypeVar("T")
+
+_AT = " - at `$"
+_NAMED = ("Object contains unknown field `", "Object missing required field `")
+
+
+def decode_body(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
+    """Raises InvalidRequest. NaN and infinities are no JSON; numbers beyond a double's range are refused."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is no valid JSON: {error}", code="malformed_json") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply", code="malformed_json") from None
+
+
+def _invalid(text: str) -> InvalidRequest:
+    """`text` is msgspec's, and quotes the client's words: it is cut at what msgspec wrote, never searched."""
+    what, path = _placed(text)
+    for code, words in zip(("unknown", "missing"), _NAMED, strict=True):
+        if text.startswith(words):
+            if not what.endswith("`"):  # what looks like a place is part of the name
+                what, path = text, ""
+            name = what[len(words) : -1]
+            path = f"{path}.{name}" if path else name
+            return InvalidRequest(f"{code} field: {path}", param=path, code=f"{code}_field")
+    return InvalidRequest(f"{path or 'the body'}: {what}", param=path or None, code="invalid_field")
+
+
+def _placed(text: str) -> tuple[str, str]:
+    """What is wrong, and where: "" for the body itself. The place is what comes last; it has no quotes in it."""
+    what, found, place = text.rpartition(_AT)
+    if not found or place.find("`") != len(place) - 1:
+        return text, ""
+    return what, place[:-1].removeprefix(".")

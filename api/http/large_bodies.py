@@ -1,0 +1,137 @@
+"""Request bodies on their way in. Small ones are read as they come; of large ones, only so many bytes at once."""
+
+import mmap
+from contextlib import ExitStack, suppress
+
+from api.http.asgi import ClientGone, Headers, Receive
+from api.http.body_shape import Raw
+from core.errors import Overloaded, TooLarge
+from core.settings import ApiSettings
+from core.telemetry import BODY_BYTES, REFUSED_BODIES
+
+_MOST_DIGITS = 19  # of a length that anybody has
+
+
+class Body:
+    """`release` it when it has been read: there is no `raw` any more then, whoever still has it.
+
+    A large one lies in memory of its own, which goes back to the system with it: from the heap, where it would be
+    between what lives longer, it would not.
+    """
+
+    __slots__ = ("_bodies", "_held", "_size", "_space", "raw")
+
+    def __init__(self, bodies: "Bodies") -> None:
+        self.raw: Raw = b""
+        self._bodies = bodies
+        self._held = self._size = 0
+        self._space: mmap.mmap | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its bytes count."""
+        return self._held > 0
+
+    def hold(self, size: int) -> None:
+        """Raises Overloaded."""
+        self._bodies.take(size)
+        self._held = size
+        self._space = mmap.mmap(-1, size)
+
+    def add(self, part: bytes) -> None:
+        """Of a large one."""
+        assert self._space is not None
+        self._size += self._space.write(part)
+
+    def close(self) -> None:
+        """It is whole."""
+        assert self._space is not None
+        self.raw = memoryview(self._space)[: self._size]
+
+    def release(self) -> None:
+        raw, space = self.raw, self._space
+        self.raw, self._space = b"", None
+        if space is not None:
+            with suppress(BufferError):  # of an end amid its writing: then it goes with the last reference
+                if isinstance(raw, memoryview):
+                    raw.release()
+                space.close()
+        if self._held:
+            held, self._held = self._held, 0
+            self._bodies.give(held)
+
+
+class Bodies:
+    """Those of one application."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        self._limit = settings.max_body_bytes
+        self._large = settings.bodies.large_bytes
+        self._in_flight = settings.bodies.in_flight_bytes
+        self.held = 0
+
+    def is_large(self, size: int) -> bool:
+        return size > self._large
+
+    async def read(self, headers: Headers, receive: Receive) -> Body:
+        """The whole body. Raises TooLarge past the limit, without reading on; Overloaded, ClientGone."""
+        with ExitStack() as undo:
+            body = Body(self)
+            undo.callback(body.release)
+            declared = self._declared(headers)
+            if declared is not None and declared > self._large:
+                body.hold(declared)
+            await self._read(receive, body)
+            undo.pop_all()
+        return body
+
+    def _declared(self, headers: Headers) -> int | None:
+        text = headers.get(b"content-length", b"")
+        if not text.isdigit():
+            return None
+        if len(text) > _MOST_DIGITS or int(text) > self._limit:
+            raise self._too_large()
+        return int(text)
+
+    async def _read(self, receive: Receive, body: Body) -> None:
+        message = await receive()
+        small: bytes = message.get("body", b"")
+        size = len(small)
+        if body.is_held:
+            body.add(small)
+        while message.get("more_body", False):
+            message = await receive()
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > self._limit:
+                raise self._too_large()
+            if not body.is_held and size > self._large:  # its length was not said: all that it may be
+                body.hold(self._limit)
+                body.add(small)
+            if body.is_held:
+                body.add(part)
+            else:
+                small += part
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if size > self._limit:
+            raise self._too_large()
+        if body.is_held:
+            body.close()
+        else:
+            body.raw = small
+
+    def _too_large(self) -> TooLarge:
+        REFUSED_BODIES.labels("size").inc()
+        return TooLarge(f"the body is larger than {self._limit} bytes", code="body_too_large")
+
+    def take(self, size: int) -> None:
+        if self.held + size > self._in_flight:
+            REFUSED_BODIES.labels("busy").inc()
+            raise Overloaded("too many large bodies are being read; try again in a moment")
+        self.held += size
+        BODY_BYTES.set(self.held)
+
+    def give(self, size: int) -> None:
+        self.held -= size
+        BODY_BYTES.set(self.held)

@@ -1,0 +1,42 @@
+"""Token buckets as the generic cell rate algorithm: all that a bucket is, is the moment at which it will be full."""
+
+import time
+from collections.abc import Sequence
+
+from api.live_state.recent import Recent
+from core.ports import Allowance, Bucket
+
+_ROUNDING_S = 1e-6  # sums of times of this size are not exact
+
+
+class Buckets:
+    """In process."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._full_at: Recent[float] = Recent(max_entries)  # monotonic; absent: full
+
+    def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
+        now = time.monotonic()
+        empty_for = [self._full_in(bucket, now) for bucket in buckets]
+        waits = [wait_s(bucket, full_in_s) for bucket, full_in_s in zip(buckets, empty_for, strict=True)]
+        if not any(waits):
+            empty_for = [full_in + 1 / bucket.rate_per_s for bucket, full_in in zip(buckets, empty_for, strict=True)]
+            for bucket, full_in_s in zip(buckets, empty_for, strict=True):
+                self._full_at.put(bucket.name, now + full_in_s)
+        return [allowance(*of) for of in zip(buckets, empty_for, waits, strict=True)]
+
+    def _full_in(self, bucket: Bucket, now: float) -> float:
+        """Never longer than filling it takes: it may have been slower once."""
+        full_in_s = (self._full_at.get(bucket.name) or now) - now
+        return min(max(full_in_s, 0.0), bucket.burst / bucket.rate_per_s)
+
+
+def wait_s(bucket: Bucket, full_in_s: float) -> float:
+    """Until it has one. `full_in_s` is before that one is taken."""
+    missing_s = full_in_s - (bucket.burst - 1) / bucket.rate_per_s
+    return missing_s if missing_s > _ROUNDING_S else 0.0
+
+
+def allowance(bucket: Bucket, full_in_s: float, wait: float) -> Allowance:
+    remaining = bucket.burst - (full_in_s - _ROUNDING_S) * bucket.rate_per_s
+    return Allowance(wait_s=wait, remaining=max(0, min(int(remaining), bucket.burst)), full_in_s=full_in_s)

@@ -1,0 +1,93 @@
+"""`LiveState` in process: least recently used entries go first, and the store answers for what has gone."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, Self
+
+from api.live_state.buckets import Buckets
+from api.live_state.changes import Channels
+from api.live_state.counting import Slots
+from api.live_state.recent import Recent
+from core.ids import InferenceId, Namespace, SessionId
+from core.ports import Allowance, Bucket, Chain, Changes, RecentCounts
+
+DEFAULT_ENTRIES = 100_000
+DEFAULT_CHAIN_TOKENS = 2_000_000  # at most 36 bytes each: 72 MB
+
+
+class MemoryLiveState:
+    """Used from one event loop; nothing here waits, but for changes."""
+
+    state: Final = "ok"
+
+    def __init__(self, max_entries: int = DEFAULT_ENTRIES, max_chain_tokens: int = DEFAULT_CHAIN_TOKENS) -> None:
+        self._chains: Recent[Chain] = Recent(max_entries, max_chain_tokens)
+        self._inferences: Recent[SessionId] = Recent(max_entries)
+        self._sessions: Recent[bool] = Recent(max_entries)
+        self._claims: Recent[str] = Recent(max_entries)
+        self._buckets = Buckets(max_entries)
+        self.slots = Slots()
+        self.channels = Channels()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None:
+        self._inferences.put((namespace, inference_id), session_id)
+        self._sessions.put((namespace, session_id), True)
+
+    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: Chain) -> None:
+        await self.put_inference(namespace, chain.inference_id, chain.session_id)
+        for digest in transcript_digests:
+            self._chains.put((namespace, digest), chain, len(chain.token_ids))
+
+    async def settle(self) -> None:
+        return None
+
+    async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
+        for digest in transcript_digests:
+            chain = self._chains.get((namespace, digest))
+            if chain is not None:
+                return chain
+        return None
+
+    async def get_session(self, namespace: Namespace, inference_id: InferenceId) -> SessionId | None:
+        return self._inferences.get((namespace, inference_id))
+
+    async def has_session(self, namespace: Namespace, session_id: SessionId) -> bool:
+        return self._sessions.get((namespace, session_id)) is not None
+
+    async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str:
+        holder = self._claims.get((namespace, key))
+        if holder is None:
+            self._claims.put((namespace, key), content_digest)
+            return content_digest
+        return holder
+
+    def claim_of(self, namespace: Namespace, key: str) -> str | None:
+        return self._claims.get((namespace, key))
+
+    async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
+        if self._claims.get((namespace, key)) == content_digest:
+            self._claims.drop((namespace, key))
+
+    async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
+        return self._buckets.take(buckets)
+
+    def count(self, namespace: Namespace, name: str) -> None:
+        self.slots.count(namespace, name)
+
+    async def counts(self, namespace: Namespace) -> RecentCounts:
+        return RecentCounts(counts=self.slots.totals(namespace), complete=True)
+
+    def announce(self, channel: str) -> None:
+        self.channels.announce(channel)
+
+    def changes(self, channel: str) -> AbstractContextManager[Changes]:
+        return self.channels.changes(channel)

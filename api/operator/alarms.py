@@ -1,0 +1,104 @@
+"""`/v1/alarms`: what monitors found, and an operator's word that it is known."""
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters, whole_number
+from api.access.services import ApiServices
+from api.turns.lookup import read
+from core.errors import Conflict, InvalidRequest, NotFound
+from core.operations.alarms import StoredAlarm
+from core.store import alarms
+
+_LARGEST_PAGE = 1000
+_DEFAULT_LIMIT = 100
+_LARGEST_SEQUENCE = (1 << 63) - 1
+
+
+class AckBody(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /v1/alarms/{alarm_id}/ack`."""
+
+    note: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")] | None = None
+
+
+ack_decoder = msgspec.json.Decoder(AckBody)
+
+
+def alarms_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["alarms"])
+    services = context.services
+
+    @router.get("/v1/alarms")
+    async def list_alarms(request: Request) -> Response:
+        """Alarms that are not closed, the newest first; with `state=all` closed ones too. `next`: the `before` of the
+        next page, null where there is none. A key with the scope admin sees those of all namespaces."""
+        identity = identity_of(request)
+        only_parameters(request, "state", "before", "limit")
+        only_open = _only_open(request)
+        before = whole_number(request, "before", _LARGEST_SEQUENCE, _LARGEST_SEQUENCE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        namespace = None if "admin" in identity.scopes else identity.namespace
+        page = await read(services, lambda c: alarms.list_alarms(c, namespace, before, limit + 1, only_open=only_open))
+        shown, rest = page[:limit], page[limit:]
+        following = shown[-1].sequence if shown and rest else None
+        return json_response({"alarms": [described(alarm) for alarm in shown], "next": following})
+
+    @router.post(
+        "/v1/alarms/{alarm_id}/ack",
+        openapi_extra=json_body(AckBody, "A note, where there is something to say"),
+        summary="Say that an alarm is known: releases that it held go on. Again: nothing changes",
+        operation_id="acknowledge_alarm",
+    )
+    async def acknowledge(request: Request, alarm_id: str) -> Response:
+        identity = identity_of(request)
+        body = await body_of(context, request, ack_decoder)
+        alarm = await asyncio.to_thread(_acknowledge, services, alarm_id, identity, body.note)
+        return json_response(described(alarm))
+
+    return router
+
+
+def _only_open(request: Request) -> bool:
+    state = request.query_params.get("state", "open")
+    if state not in ("open", "all"):
+        raise InvalidRequest("state: open or all", param="state")
+    return state == "open"
+
+
+def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, note: str | None) -> StoredAlarm:
+    with services.store.begin() as connection:
+        alarm = alarms.get_alarm(connection, alarm_id)
+        if alarm is not None and not _may_acknowledge(identity, alarm):
+            alarm = None
+        if alarm is not None:
+            alarm = alarms.acknowledge(connection, alarm_id, identity.by, note, services.clock.now())
+    if alarm is None:
+        raise NotFound(
+            f"no alarm {alarm_id}; GET /v1/alarms?state=all lists them", param="alarm_id", code="unknown_alarm"
+        )
+    if alarm.acknowledged_at is None:
+        raise Conflict(f"alarm {alarm_id} is closed", param="alarm_id", code="alarm_closed")
+    return alarm
+
+
+def _may_acknowledge(identity: Identity, alarm: StoredAlarm) -> bool:
+    return "admin" in identity.scopes or alarm.opening.namespace == identity.namespace
+
+
+def described(alarm: StoredAlarm) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(alarm.opening)
+    told = {"acknowledged_at": alarm.acknowledged_at, "closed_at": alarm.closed_at}
+    return {
+        **fields,
+        "state": alarm.state,
+        **msgspec.to_builtins(told),
+        "acknowledged_by": alarm.acknowledged_by,
+        "note": alarm.note,
+        "sequence": alarm.sequence,
+    }

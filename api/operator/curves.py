@@ -1,0 +1,154 @@
+"""`/v1/curves` and `/v1/behaviour`: how the model does, over time and by version. Of the newest turns, so that asking
+costs the same however much is stored."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+
+from api.access.context import Context
+from api.access.plain import identity_of, json_response, only_parameters, whole_number
+from api.turns.lookup import read
+from core.ids import Namespace, Version
+from core.operations.fleet import CLUSTER, Experiment
+from core.reward_spec import DerivedSpec, call_line
+from core.store import fleet, policies
+from core.store.curves import Conduct, Worth, live_since, recent_conduct, recent_worth
+from core.text.patterns import Pattern, pattern
+
+_TURNS, _MOST_TURNS = 3000, 10_000
+_ACTIONS, _MOST_ACTIONS = 300, 1000  # turns whose whole records are read
+_POINTS = 60  # of a curve over time
+_VERSIONS = 200
+_RELEASES = 2000
+
+
+def curves_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["curves"])
+    services = context.services
+
+    @router.get("/v1/curves")
+    async def get_curves(request: Request) -> Response:
+        """Of the newest `turns` revisions of rewards: worth over time (each point the mean of as many turns), worth and
+        its parts by version and arm; and how long feedback took to be served, by version."""
+        identity = identity_of(request)
+        only_parameters(request, "turns", "workload")
+        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
+        workload = request.query_params.get("workload")
+        return json_response(await read(services, lambda c: _curves(c, identity.namespace, limit, workload)))
+
+    @router.get("/v1/behaviour")
+    async def get_behaviour(request: Request) -> Response:
+        """Of the newest `turns` that have a reward, what they did, by version: the share that searched, edited and ran
+        tests, as the reward spec's patterns know such calls, tokens and seconds for each."""
+        identity = identity_of(request)
+        only_parameters(request, "turns", "workload")
+        limit = whole_number(request, "turns", _ACTIONS, _MOST_ACTIONS)
+        workload = request.query_params.get("workload")
+        found = await read(services, lambda c: recent_conduct(c, identity.namespace, limit))
+        turns = [turn for turn in found if workload in (None, turn.workload)]
+        data = _behaviour(turns, services.spec.derived)
+        return json_response({"object": "behaviour", "turns": len(turns), "versions": data})
+
+    return router
+
+
+def _curves(connection: Connection, namespace: Namespace, limit: int, workload: str | None) -> dict[str, Any]:
+    found = recent_worth(connection, namespace, limit)
+    turns = [turn for turn in found if workload in (None, turn.workload)]
+    return {
+        "object": "curves",
+        "turns": len(turns),
+        "workloads": sorted({turn.workload for turn in found}),
+        "quality": _quality(turns[::-1]),
+        "versions": _by_version(turns, fleet.list_experiments(connection, CLUSTER, _VERSIONS)),
+        "latency": _latency(connection),
+    }
+
+
+def _quality(turns: Sequence[Worth]) -> list[dict[str, Any]]:
+    """`turns`: the oldest first."""
+    size = max(1, math.ceil(len(turns) / _POINTS))
+    points = [turns[start : start + size] for start in range(0, len(turns), size)]
+    return [{"at": point[-1].decided_at, **_worth(point)} for point in points]
+
+
+def _by_version(turns: Iterable[Worth], experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
+    groups: dict[tuple[Version, str], list[Worth]] = defaultdict(list)
+    for turn in turns:
+        if turn.version is not None:
+            groups[turn.version, _arm(turn, experiments)].append(turn)
+    return [
+        {"version": version, "arm": arm, **_worth(group), "components": _components(group)}
+        for (version, arm), group in sorted(groups.items())
+    ]
+
+
+def _arm(turn: Worth, experiments: Iterable[Experiment]) -> str:
+    """Whether its version was a canary when it was asked for."""
+    for experiment in experiments:
+        ended = experiment.ended_at
+        within = experiment.started_at <= turn.received_at and (ended is None or turn.received_at < ended)
+        if within and turn.version == experiment.canary:
+            return "canary"
+    return "live"
+
+
+def _worth(turns: Sequence[Worth]) -> dict[str, Any]:
+    """`good`: the share that is worth more than nothing."""
+    return {
+        "turns": len(turns),
+        "mean": fmean(turn.value for turn in turns),
+        "good": fmean(turn.value > 0 for turn in turns),
+    }
+
+
+def _components(turns: Sequence[Worth]) -> dict[str, float]:
+    """What each adds to the mean: a turn without it counts as nothing."""
+    sums: dict[str, float] = defaultdict(float)
+    for turn in turns:
+        for name, value in turn.components.items():
+            sums[name] += value
+    return {name: total / len(turns) for name, total in sorted(sums.items())}
+
+
+def _latency(connection: Connection) -> list[dict[str, Any]]:
+    """From the arrival of what decided a turn to the release of the version that learned from it."""
+    live = live_since(connection, policies.last_sequence(connection) - _RELEASES)
+    found = []
+    for policy, _ in reversed(policies.list_policies(connection, _VERSIONS)):
+        since = live.get(policy.version)
+        if since is not None and policy.outcome_arrivals:
+            waits_s = sorted((since - arrival).total_seconds() for arrival in policy.outcome_arrivals)
+            figures = {"p50_s": _quantile(waits_s, 0.5), "p99_s": _quantile(waits_s, 0.99)}
+            found.append({"version": policy.version, "live_at": since, "turns": len(waits_s), **figures})
+    return found
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, Any]]:
+    groups: dict[Version, list[Conduct]] = defaultdict(list)
+    for turn in turns:
+        if turn.policy_versions and turn.token_ids:  # without: it was not stored
+            groups[turn.policy_versions[-1].version].append(turn)
+    kinds = {"searches": spec.searches, "edits": spec.edits, "tests": spec.tests}
+    patterns = {name: pattern(searched) for name, searched in kinds.items()}
+    return [{"version": version, **_conduct(group, patterns)} for version, group in sorted(groups.items())]
+
+
+def _conduct(turns: Sequence[Conduct], patterns: dict[str, Pattern]) -> dict[str, Any]:
+    lines = [[call_line(call.name, call.arguments) for call in turn.tool_calls] for turn in turns]
+    shares = {name: fmean(any(map(kind.is_in, said)) for said in lines) for name, kind in patterns.items()}
+    return {
+        "turns": len(turns),
+        **shares,
+        "tokens": fmean(len(turn.token_ids) for turn in turns),
+        "seconds": fmean(turn.latency_ms for turn in turns) / 1000,
+    }

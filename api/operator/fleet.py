@@ -1,0 +1,44 @@
+"""`/v1/fleet`: the engines, as their hosts say, beside what is wanted of them."""
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from api.access.context import Context
+from api.access.plain import json_response, only_parameters
+from api.turns.lookup import read
+from core.operations.fleet import CLUSTER, ReplicaStatus, ReplicaTarget
+from core.store import fleet
+
+
+def fleet_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["fleet"])
+    services = context.services
+
+    @router.get("/v1/fleet")
+    async def list_replicas(request: Request) -> Response:
+        """Every engine whose host has spoken and has not said goodbye; `heartbeat_age_s` tells who fell silent."""
+        only_parameters(request)
+        statuses = await read(services, lambda c: fleet.list_statuses(c, CLUSTER))
+        targets = await read(services, lambda c: fleet.list_targets(c, CLUSTER))
+        now = services.clock.now()
+        data = [_described(status, targets.get(status.name), now) for status in statuses]
+        return json_response({"object": "list", "live": services.policy.live_version, "data": data})
+
+    return router
+
+
+def _described(status: ReplicaStatus, target: ReplicaTarget | None, now: datetime) -> dict[str, Any]:
+    return {
+        "name": status.name,
+        "url": status.url,
+        "state": status.state,
+        "detail": status.detail,
+        "lane": "live" if target is None else target.lane,
+        "target": None if target is None else target.serve,
+        "serving": status.serving,
+        "held": sorted(status.figures),
+        "refused": {str(version): why for version, why in status.refused.items()},
+        "heartbeat_age_s": max(0.0, (now - status.heartbeat_at).total_seconds()),
+    }

@@ -1,0 +1,39 @@
+"""`/healthz`, `/readyz` and `/metrics`: for the machines that watch. They need no key and tell nothing of tenants."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from api.access.context import Context
+from api.access.plain import json_response
+from api.access.services import DEGRADED, OK, ApiServices
+from core.telemetry import CONTENT_TYPE, exposition
+
+
+def readiness_of(services: ApiServices) -> dict[str, Any]:
+    components = dict(services.readiness())
+    wrong = {state.partition(":")[0] for state in components.values()} - {OK}
+    status = "not ready" if wrong - {DEGRADED} else DEGRADED if wrong else OK
+    return {"status": status, "components": components}
+
+
+def health_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/healthz")
+    async def health() -> Response:
+        """The process answers."""
+        return json_response({"status": OK})
+
+    @router.get("/readyz")
+    async def ready() -> Response:
+        """Every component works, or costs only speed; else 503 with what is wrong with each."""
+        found = readiness_of(context.services)
+        return json_response(found, 503 if found["status"] == "not ready" else 200)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus' text format."""
+        return Response(exposition(), media_type=CONTENT_TYPE)
+
+    return router

@@ -1,0 +1,53 @@
+"""Orders to the release controller, which may be another process: written to the store, and waited for."""
+
+import asyncio
+from typing import NoReturn
+
+from sqlalchemy import Connection
+
+from api.access.services import ApiServices
+from api.turns.lookup import read
+from core.errors import Conflict, EngineUnavailable, InvalidRequest, NotFound
+from core.ids import Version
+from core.operations.fleet import CLUSTER, Order, OrderKind
+from core.store import fleet
+
+_POLL_S = 0.05
+
+
+async def carry_out(services: ApiServices, kind: OrderKind, version: Version, why: str, by: str) -> bool:
+    """Whether it is done; False when it still waits after `order_wait_s`. Raises what the controller refused it with:
+    NotFound, InvalidRequest, Conflict, EngineUnavailable."""
+    order_id = await asyncio.to_thread(_give, services, kind, version, why, by)
+    deadline_s = services.clock.monotonic() + services.settings.order_wait_s
+    while services.clock.monotonic() < deadline_s:
+        order = await read(services, lambda connection: _get(connection, order_id))
+        if order.done_at is not None:
+            if order.error is not None:
+                _refuse(order)
+            return True
+        await asyncio.sleep(_POLL_S)
+    return False
+
+
+def _give(services: ApiServices, kind: OrderKind, version: Version, why: str, by: str) -> int:
+    with services.store.begin() as connection:
+        return fleet.give_order(connection, CLUSTER, kind, version, why, by, services.clock.now())
+
+
+def _get(connection: Connection, order_id: int) -> Order:
+    order = fleet.get_order(connection, order_id)
+    assert order is not None, "orders are never deleted"
+    return order
+
+
+def _refuse(order: Order) -> NoReturn:
+    assert order.error is not None
+    match order.error_code:
+        case "unknown_version":
+            raise NotFound(f"{order.error}; GET /v1/policies lists them", param="version", code="unknown_version")
+        case "invalid":
+            raise InvalidRequest(order.error, param="version", code="not_possible")
+        case "unavailable":
+            raise EngineUnavailable(order.error)
+    raise Conflict(order.error, param="version", code=f"{order.kind}_refused")

@@ -1,0 +1,163 @@
+"""`/v1/policies` and `/v1/models`: which versions there are, and which one serves."""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta
+from sqlalchemy import Connection
+
+from api.access.context import Context
+from api.access.plain import (
+    LARGEST_INTEGER,
+    body_of,
+    digits,
+    identity_of,
+    json_body,
+    json_response,
+    only_parameters,
+    whole_number,
+)
+from api.operator.orders import carry_out
+from api.turns.lookup import read
+from core.errors import NotFound
+from core.events import PolicyVersion
+from core.ids import Version
+from core.operations.fleet import CLUSTER, OrderKind
+from core.store import alarms, fleet, policies
+
+_LARGEST_PAGE = 1000
+_DEFAULT_LIMIT = 100
+_ORDERS_SHOWN = 10
+_SHOWN = ("version", "policy", "digest", "parent", "manifest", "turns", "updates", "metrics", "weights", "created_at")
+
+
+_ORDERS: dict[OrderKind, str] = {
+    "promote": "Serve a canary or a candidate now, to everybody",
+    "rollback": "Serve an earlier version again, at once; what came after it is taken back",
+    "hold": "Do nothing with this candidate or canary until it is promoted, rolled back or unheld",
+    "unhold": "Let it go its way again",
+    "pin": "Serve this version, and release nothing else until it is unpinned",
+    "unpin": "Release again",
+}
+_STATUS: dict[OrderKind, str] = {
+    "promote": "live",
+    "rollback": "live",
+    "hold": "held",
+    "unhold": "candidate",
+    "pin": "pinned",
+    "unpin": "live",
+}
+
+
+class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /v1/policies/{version}/promote`, and the other orders."""
+
+    why: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
+
+
+order_decoder = msgspec.json.Decoder(OrderBody)
+
+
+def policies_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["policies"])
+    services = context.services
+
+    @router.get("/v1/models")
+    async def list_models(request: Request) -> Response:
+        """The one model that this service speaks for."""
+        return json_response({"object": "list", "data": [_model(context)]})
+
+    @router.get("/v1/models/{model:path}")
+    async def get_model(request: Request, model: str) -> Response:
+        if model != services.model_name:
+            raise NotFound(f"the model {model!r} does not exist", param="model", code="model_not_found")
+        return json_response(_model(context))
+
+    @router.get("/v1/policies")
+    async def list_policies(request: Request) -> Response:
+        """Versions, the newest first, each with its state; `live` is the one that serves now. `held_by`: the alarms
+        under which candidates wait, until they are acknowledged or closed; `orders`: the newest, with who gave them."""
+        only_parameters(request, "limit")
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        listed = await read(services, lambda c: policies.list_policies(c, limit))
+        data = [_described(policy, state) for policy, state in listed]
+        switches = await read(services, lambda c: fleet.get_switches(c, CLUSTER))
+        running = await read(services, lambda c: fleet.running_experiment(c, CLUSTER))
+        return json_response(
+            {
+                "object": "list",
+                "live": services.policy.live_version,
+                "pinned": switches.pinned,
+                "held": switches.held,
+                "experiment": None if running is None else msgspec.to_builtins(running),
+                "held_by": await read(services, _held_by),
+                "orders": msgspec.to_builtins(
+                    await read(services, lambda c: fleet.latest_orders(c, CLUSTER, _ORDERS_SHOWN))
+                ),
+                "data": data,
+            }
+        )
+
+    for kind, meaning in _ORDERS.items():
+        _order_route(router, context, kind, meaning)
+    _history_routes(router, context)
+    return router
+
+
+def _history_routes(router: APIRouter, context: Context) -> None:
+    services = context.services
+
+    @router.get("/v1/releases")
+    async def list_releases(request: Request) -> Response:
+        """The chain of releases, the oldest first: which version took which step, when, why, by whom.
+        `held_by`: the alarms under which candidates wait."""
+        only_parameters(request, "after", "limit")
+        after = whole_number(request, "after", 0, 1 << 53)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        listed = await read(services, lambda c: policies.list_releases(c, after, limit))
+        data = [{"sequence": sequence, **msgspec.to_builtins(release)} for sequence, release in listed]
+        return json_response({"object": "list", "held_by": await read(services, _held_by), "data": data})
+
+    @router.get("/v1/experiments")
+    async def list_experiments(request: Request) -> Response:
+        """Canaries, the newest first, with verdict and figures."""
+        only_parameters(request, "limit")
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        listed = await read(services, lambda c: fleet.list_experiments(c, CLUSTER, limit))
+        return json_response({"object": "list", "data": [msgspec.to_builtins(each) for each in listed]})
+
+
+def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: str) -> None:
+    @router.post(
+        f"/v1/policies/{{version}}/{kind}",
+        openapi_extra=json_body(OrderBody, "Why"),
+        summary=meaning,
+        operation_id=f"{kind}_policy",
+    )
+    async def order(request: Request, version: str) -> Response:
+        identity = identity_of(request)
+        body = await body_of(context, request, order_decoder)
+        found = digits(version, LARGEST_INTEGER)
+        if found is None:
+            raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
+        number = Version(found)
+        if await carry_out(context.services, kind, number, body.why, identity.by):
+            return json_response({"version": number, "status": _STATUS[kind], "by": identity.by})
+        return json_response({"version": number, "status": "accepted", "by": identity.by}, 202)
+
+
+def _held_by(connection: Connection) -> list[dict[str, Any]]:
+    return [
+        {"alarm_id": alarm.alarm_id, "monitor": alarm.opening.monitor, "meaning": alarm.opening.meaning}
+        for alarm in alarms.holding_releases(connection)
+    ]
+
+
+def _model(context: Context) -> dict[str, Any]:
+    return {"id": context.services.model_name, "object": "model", "created": 0, "owned_by": "onward"}
+
+
+def _described(policy: PolicyVersion, state: str) -> dict[str, Any]:
+    fields = msgspec.to_builtins(policy)
+    return {"state": state, **{name: fields[name] for name in _SHOWN}, "verdict": fields["verdict"]}

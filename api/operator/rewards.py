@@ -1,0 +1,187 @@
+"""`/v1/rewards`: what turns turned out to be worth, as a list and as a live stream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+from starlette.responses import StreamingResponse
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters, whole_number
+from api.access.services import ApiServices
+from api.turns.intake import is_id
+from api.turns.lookup import look_up, read
+from core.errors import InvalidRequest, NotFound, StoreUnavailable
+from core.events import Outcome, Reward
+from core.ids import InferenceId, Namespace
+from core.ports import REWARDS
+from core.store import rewards, turns
+
+_PAGE = 500
+_DEFAULT_LIMIT = 100
+_POLL_S = 0.25
+_ANNOUNCED_POLL_S = 2.0
+_HEARTBEAT_S = 15.0
+_TURN_FIELDS = (
+    "inference_id", "session_id", "turn_index", "workload", "purpose", "received_at", "policy_versions",
+    "finish_reason", "text", "trainable", "untrainable_reasons",
+)  # fmt: skip
+
+
+class RewardFeed:
+    """Tells subscribers when a namespace has new rewards. While there are any, one task asks the store for all: when a
+    scorer announces rewards, and now and then by itself. Often, while rewards come that nobody announced."""
+
+    def __init__(self, services: ApiServices) -> None:
+        self._services = services
+        self._subscribers: dict[Namespace, int] = {}
+        self._latest: dict[Namespace, int] = {}
+        self._news = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self._pause_s = _POLL_S
+
+    async def wait(self, namespace: Namespace, after: int, timeout_s: float) -> bool:
+        """Whether there is something after that sequence; False after `timeout_s`."""
+        self._subscribers[namespace] = self._subscribers.get(namespace, 0) + 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._poll())
+        try:
+            async with asyncio.timeout(timeout_s), self._news:
+                await self._news.wait_for(lambda: self._latest.get(namespace, 0) > after)
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self._subscribers[namespace] -= 1
+            if not self._subscribers[namespace]:
+                del self._subscribers[namespace]
+
+    async def _poll(self) -> None:
+        announced = False
+        with self._services.live_state.changes(REWARDS) as changes:
+            while self._subscribers:
+                if await self._look():
+                    self._pause_s = _ANNOUNCED_POLL_S if announced else _POLL_S
+                announced = await changes.wait(self._pause_s)
+
+    async def _look(self) -> bool:
+        """Whether there was something new since the last look."""
+        names = tuple(self._subscribers)
+        try:
+            latest = await read(self._services, lambda c: {name: rewards.last_sequence(c, name) for name in names})
+        except StoreUnavailable:
+            return False  # the streams stay open and catch up when it is back
+        grown = any(sequence > self._latest.get(name, sequence) for name, sequence in latest.items())
+        async with self._news:
+            self._latest.update(latest)
+            self._news.notify_all()
+        return grown
+
+
+def rewards_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["rewards"])
+    services = context.services
+    feed = RewardFeed(services)
+
+    @router.get("/v1/rewards")
+    async def list_rewards(request: Request) -> Response:
+        """Revisions in order of emission, `limit` from the next after `after`; `next` is where to go on. With `before`
+        the newest first, from the one before it down."""
+        identity = identity_of(request)
+        only_parameters(request, "after", "before", "limit")
+        after = whole_number(request, "after", 0, LARGEST_INTEGER)
+        before = whole_number(request, "before", LARGEST_INTEGER, LARGEST_INTEGER)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _PAGE)
+        if "before" in request.query_params:
+            if "after" in request.query_params:
+                raise InvalidRequest("after, before: one of them", param="before")
+            latest = await read(services, lambda c: rewards.latest_rewards(c, identity.namespace, before, limit))
+            data = [described(sequence, reward) for sequence, reward in latest]
+            return json_response({"object": "list", "data": data, "next": latest[-1][0] if latest else before})
+        page = await read(services, lambda c: rewards.list_rewards(c, identity.namespace, after, limit))
+        data = [described(sequence, reward) for sequence, reward in page]
+        return json_response({"object": "list", "data": data, "next": page[-1][0] if page else after})
+
+    @router.get("/v1/rewards/stream")
+    async def stream_rewards(request: Request) -> Response:
+        """Server-sent events, one for each revision. With `Last-Event-ID` (or `after`) from there on, else from now."""
+        identity = identity_of(request)
+        only_parameters(request, "after")
+        after = _last_event_id(request)
+        if after is None:
+            after = await read(services, lambda c: rewards.last_sequence(c, identity.namespace))
+        events = _events(services, feed, identity.namespace, after)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+
+    @router.get("/v1/rewards/{inference_id}")
+    async def explain_reward(request: Request, inference_id: str) -> Response:
+        """The story of one turn: what was said of it, or of its session, and each revision of its reward with
+        components and reason, as far as they have reached the store."""
+        identity = identity_of(request)
+        only_parameters(request)
+        found = None
+        if is_id(inference_id):
+            found = await look_up(services, lambda c: _story(c, identity, InferenceId(inference_id)))
+        if found is None:
+            raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+        return json_response(found)
+
+    return router
+
+
+def _story(connection: Connection, identity: Identity, inference_id: InferenceId) -> dict[str, Any] | None:
+    turn = turns.get_turn(connection, identity.namespace, inference_id)
+    if turn is None or not identity.sees(turn):
+        return None
+    said = turns.get_turn_outcomes(connection, [inference_id])
+    of_session = turns.get_session_outcomes(connection, identity.namespace, turn.session_id)
+    said += [outcome for outcome in of_session if outcome.inference_id is None]
+    fields = msgspec.to_builtins(turn)
+    return {
+        **{name: fields[name] for name in _TURN_FIELDS},
+        "stored": turn.unstored is None,
+        "completion_tokens": turn.num_output_tokens,
+        "outcomes": [_fields(outcome) for outcome in said if identity.sees(outcome)],
+        "rewards": [_fields(reward) for reward in rewards.get_rewards(connection, [inference_id])],
+    }
+
+
+def _last_event_id(request: Request) -> int | None:
+    text = request.headers.get("last-event-id")
+    if text is not None:
+        sequence = digits(text, LARGEST_INTEGER)
+        if sequence is None:
+            raise InvalidRequest("Last-Event-ID: not the id of an event of this stream", param="Last-Event-ID")
+        return sequence
+    return whole_number(request, "after", 0, LARGEST_INTEGER) if "after" in request.query_params else None
+
+
+async def _events(services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int) -> AsyncIterator[bytes]:
+    yield b": open\n\n"
+    caught_up = False
+    while True:
+        if caught_up and not await feed.wait(namespace, after, _HEARTBEAT_S):
+            yield b": still here\n\n"
+            continue
+        caught_up, start = True, after
+        try:
+            page = await read(services, lambda c: rewards.list_rewards(c, namespace, start, _PAGE))  # noqa: B023
+        except StoreUnavailable:
+            continue
+        for sequence, reward in page:
+            after = sequence
+            yield b"id: %d\ndata: %s\n\n" % (sequence, msgspec.json.encode(described(sequence, reward)))
+
+
+def described(sequence: int, reward: Reward) -> dict[str, Any]:
+    return {"sequence": sequence, **_fields(reward)}
+
+
+def _fields(event: Reward | Outcome) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    del fields["type"]
+    return fields

@@ -1,0 +1,95 @@
+"""`/v1/sessions`: the tree of a session's turns with what became of them, and its end."""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.access.plain import identity_of, json_response, only_parameters
+from api.feedback.targets import check_session_is_own, has_session
+from api.turns.intake import is_id
+from api.turns.lookup import look_up
+from core.errors import NotFound
+from core.events import Completion, Outcome, Reward, SessionEnded, Topic
+from core.ids import SessionId
+from core.store import rewards, turns
+
+_TURN_FIELDS = (
+    "inference_id", "parent_id", "group_id", "turn_index", "purpose", "workload", "received_at", "text", "tool_calls",
+    "policy_versions", "trainable", "untrainable_reasons", "finish_reason", "learn", "session_done", "environment",
+    "delivered_tokens", "ttft_ms", "latency_ms", "tags",
+)  # fmt: skip
+
+
+def session_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["sessions"])
+    services = context.services
+
+    @router.get("/v1/sessions/{session_id}")
+    async def get_session(request: Request, session_id: str) -> Response:
+        """Its turns (each names its parent), their outcomes and rewards, as far as they have reached the store."""
+        identity = identity_of(request)
+        only_parameters(request)
+        if not is_id(session_id):
+            raise _unknown(session_id)
+        found = await look_up(services, lambda c: _session(c, identity, SessionId(session_id)))
+        if found is None:
+            raise _unknown(session_id)
+        return json_response(found)
+
+    @router.post("/v1/sessions/{session_id}/end")
+    async def end_session(request: Request, session_id: str) -> Response:
+        """No more turns will come: waits for outcomes of the whole session can end."""
+        identity = identity_of(request)
+        namespace, known_id = identity.namespace, SessionId(session_id)
+        if not is_id(session_id) or not await has_session(services, namespace, known_id):
+            raise _unknown(session_id)
+        await check_session_is_own(services, identity, known_id)
+        ended = SessionEnded(session_id=known_id, namespace=namespace, received_at=services.clock.now())
+        await context.background.insist(services.log.append(Topic.TURNS, ended))
+        return json_response({"session_id": session_id, "status": "ended"})
+
+    return router
+
+
+def _unknown(session_id: str) -> NotFound:
+    return NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
+
+
+def _session(connection: Connection, identity: Identity, session_id: SessionId) -> dict[str, Any] | None:
+    said = turns.get_session_turns(connection, identity.namespace, session_id)
+    said = [turn for turn in said if identity.sees(turn)]
+    if not said:
+        return None
+    ids = [turn.inference_id for turn in said]
+    outcomes = [outcome for outcome in turns.get_turn_outcomes(connection, ids) if identity.sees(outcome)]
+    worth = rewards.get_rewards(connection, ids)
+    of_session = turns.get_session_outcomes(connection, identity.namespace, session_id)
+    return {
+        "session_id": session_id,
+        "turns": [_described(turn, outcomes, worth) for turn in said],
+        "outcomes": [
+            _plain(outcome) for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)
+        ],
+    }
+
+
+def _described(turn: Completion, outcomes: list[Outcome], worth: list[Reward]) -> dict[str, Any]:
+    fields = msgspec.to_builtins(turn)
+    return {
+        **{name: fields[name] for name in _TURN_FIELDS},
+        "stored": turn.unstored is None,
+        "prompt_tokens": turn.num_prompt_tokens,
+        "completion_tokens": turn.num_output_tokens,
+        "outcomes": [_plain(outcome) for outcome in outcomes if outcome.inference_id == turn.inference_id],
+        "rewards": [_plain(reward) for reward in worth if reward.inference_id == turn.inference_id],
+    }
+
+
+def _plain(event: Outcome | Reward) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    del fields["type"]
+    return fields

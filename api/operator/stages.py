@@ -1,0 +1,79 @@
+"""`GET /v1/stages`: how far behind the log each stage is, and which are down."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+
+from api.access.context import Context
+from api.access.plain import json_response, only_parameters
+from api.operator.health import readiness_of
+from api.turns.lookup import read
+from core.errors import LogUnavailable
+from core.events import Topic
+from core.operations.alarms import STAGE_DOWN
+from core.ports import EventLog, TopicPartition
+from core.store import alarms, policies
+from core.store.offsets import get_offsets
+
+_READ = {"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS, "learner": Topic.REWARDS}
+_GROUPS = ("writer", "scorer", "judge")
+_LOOKED_BACK = 64  # versions; those that were proposed are not the learner's
+
+
+def stages_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["status"])
+    services = context.services
+
+    @router.get("/v1/stages")
+    async def list_stages(request: Request) -> Response:
+        """Records that each stage has yet to read; null where the log does not answer. The learner's as of its newest
+        version: what it holds for the next one counts. A judge is there once it has judged. `down`: stages of any
+        process that are, or were until a short while ago, and why. `readiness` is this process'."""
+        only_parameters(request)
+        reached, down = await read(services, lambda connection: (_reached(connection), _down(connection)))
+        try:
+            ends = await asyncio.to_thread(_ends, services.log)
+        except LogUnavailable:
+            ends = None
+        data = [
+            {"stage": stage, "topic": topic, "behind": None if ends is None else _behind(ends, topic, reached[stage])}
+            for stage, topic in _READ.items()
+            if stage in reached
+        ]
+        return json_response({"object": "list", "data": data, "down": down, "readiness": readiness_of(services)})
+
+    return router
+
+
+def _reached(connection: Connection) -> dict[str, dict[str, int]]:
+    """By stage: the next offset of each partition."""
+    learned = [p for p, _ in policies.list_policies(connection, _LOOKED_BACK) if not p.is_proposed]
+    stored = {group: get_offsets(connection, group) for group in _GROUPS}
+    return {
+        **{
+            group: {str(source): offset for source, offset in found.items()}
+            for group, found in stored.items()
+            if found or group != "judge"
+        },
+        "learner": dict(learned[0].log_offsets) if learned else {},
+    }
+
+
+def _down(connection: Connection) -> list[dict[str, Any]]:
+    """By the alarms that are open."""
+    openings = [alarm.opening for alarm in alarms.open_alarms(connection) if alarm.opening.monitor == STAGE_DOWN]
+    return [{"stage": found.workload, "why": found.meaning, "since": found.opened_at} for found in openings]
+
+
+def _ends(log: EventLog) -> dict[TopicPartition, int]:
+    sources = [
+        TopicPartition(topic, number) for topic in set(_READ.values()) for number in range(log.partitions(topic))
+    ]
+    return {source: log.end(source) for source in sources}
+
+
+def _behind(ends: dict[TopicPartition, int], topic: Topic, reached: dict[str, int]) -> int:
+    of_topic: dict[str, Any] = {str(source): end for source, end in ends.items() if source.topic is topic}
+    return sum(max(0, end - reached.get(source, 0)) for source, end in of_topic.items())

@@ -1,0 +1,93 @@
+"""`GET /v1/status`: how everything is, in one answer, for a console."""
+
+from collections import Counter as Tally
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from prometheus_client import Counter
+from sqlalchemy import Connection
+
+from api.access.context import Context
+from api.access.limits import ERRORS, REQUESTS, TURNS
+from api.access.plain import identity_of, json_response, only_parameters
+from api.operator.health import readiness_of
+from api.turns.lookup import read
+from core import telemetry
+from core.errors import StoreUnavailable
+from core.ids import Namespace
+from core.operations.fleet import CLUSTER
+from core.ports import LiveState
+from core.store import fleet, policies
+
+_STORED = ("versions", "last_release", "experiment", "fleet")
+
+
+def status_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["status"])
+    services = context.services
+
+    @router.get("/v1/status")
+    async def get_status(request: Request) -> Response:
+        """What is live, versions by state, the running experiment, engines by state, what this process has counted
+        since its start (`busy_s`: seconds in which an engine worked for it), and what all API replicas were asked in
+        the last minute by the asker's namespace (`complete` false: this one alone). `last_release` is the sequence of
+        the newest of `/v1/releases`. Where the store does not answer, what stands in it is null."""
+        identity = identity_of(request)
+        only_parameters(request)
+        try:
+            stored = await read(services, _stored)
+        except StoreUnavailable:
+            stored = dict.fromkeys(_STORED)
+        return json_response(
+            {
+                "model": services.model_name,
+                "live": services.policy.live_version,
+                **stored,
+                "turns": _turns(),
+                "tokens": _tokens(),
+                "busy_s": sum(_values(telemetry.BUSY_SECONDS).values()),
+                "last_minute": await _last_minute(services.live_state, identity.namespace),
+                "readiness": readiness_of(services),
+            }
+        )
+
+    return router
+
+
+def _stored(connection: Connection) -> dict[str, Any]:
+    running = fleet.running_experiment(connection, CLUSTER)
+    return {
+        "versions": policies.count_states(connection),
+        "last_release": policies.last_sequence(connection),
+        "experiment": None if running is None else msgspec.to_builtins(running),
+        "fleet": dict(Tally(status.state for status in fleet.list_statuses(connection, CLUSTER))),
+    }
+
+
+async def _last_minute(live_state: LiveState, namespace: Namespace) -> dict[str, Any]:
+    recent = await live_state.counts(namespace)
+    return {**{name: recent.counts.get(name, 0) for name in (REQUESTS, TURNS, ERRORS)}, "complete": recent.complete}
+
+
+def _turns() -> dict[str, Any]:
+    """A turn that has several reasons counts under each."""
+    return {
+        "answered": int(sum(_values(telemetry.TURNS).values())),
+        "untrainable": {reason: int(count) for (reason,), count in _values(telemetry.UNTRAINABLE_TURNS).items()},
+    }
+
+
+def _tokens() -> dict[str, Any]:
+    generated, prefilled, cached = (
+        int(sum(_values(counter).values()))
+        for counter in (telemetry.GENERATED_TOKENS, telemetry.PREFILLED_TOKENS, telemetry.CACHED_TOKENS)
+    )
+    share = cached / (cached + prefilled) if cached + prefilled else None
+    return {"generated": generated, "prefilled": prefilled, "cached": cached, "cached_share": share}
+
+
+def _values(counter: Counter) -> dict[tuple[str, ...], float]:
+    """By the values of its labels."""
+    samples = (sample for metric in counter.collect() for sample in metric.samples)
+    return {tuple(sample.labels.values()): sample.value for sample in samples if sample.name.endswith("_total")}

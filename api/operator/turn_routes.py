@@ -1,0 +1,91 @@
+"""`GET /v1/turns/{inference_id}`: the story of one turn, from what was asked to what it turned out to be worth."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.access.plain import identity_of, json_response, only_parameters
+from api.turns.intake import is_id
+from api.turns.lookup import look_up
+from core.errors import NotFound
+from core.events import Completion, Outcome, Reward
+from core.ids import InferenceId
+from core.ports import Renderer
+from core.store import rewards, turns
+
+_FIELDS = (
+    "inference_id", "session_id", "parent_id", "turn_index", "namespace", "workload", "purpose", "environment",
+    "received_at", "messages", "tools", "sampling", "text", "tool_calls", "finish_reason", "policy", "policy_versions",
+    "replica", "experiment_id", "arm", "arm_assigned", "trainable", "untrainable_reasons", "learn", "delivered_tokens",
+    "ttft_ms", "latency_ms", "tags",
+)  # fmt: skip
+
+
+def turn_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["turns"])
+    services = context.services
+
+    @router.get("/v1/turns/{inference_id}")
+    async def get_turn(request: Request, inference_id: str) -> Response:
+        """What was asked, each token with its log-probability and the version that sampled it, the outcomes and all
+        revisions of the reward, as far as they have reached the store."""
+        identity = identity_of(request)
+        only_parameters(request)
+        if not is_id(inference_id):
+            raise _unknown(inference_id)
+        query = InferenceId(inference_id)
+        found = await look_up(services, lambda c: _story(c, identity, query, services.renderer))
+        if found is None:
+            raise _unknown(inference_id)
+        return json_response(found)
+
+    return router
+
+
+def _unknown(inference_id: str) -> NotFound:
+    return NotFound(f"no turn {inference_id}", param="inference_id", code="unknown_inference")
+
+
+def _story(
+    connection: Connection, identity: Identity, inference_id: InferenceId, renderer: Renderer
+) -> dict[str, Any] | None:
+    turn = turns.get_turn(connection, identity.namespace, inference_id)
+    if turn is None or not identity.sees(turn):
+        return None
+    said = turns.get_session_outcomes(connection, identity.namespace, turn.session_id)
+    said += [outcome for outcome in turns.get_turn_outcomes(connection, [inference_id]) if outcome.session_id is None]
+    about = [outcome for outcome in said if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
+    fields = msgspec.to_builtins(turn)
+    return {
+        **{name: fields[name] for name in _FIELDS},
+        "stored": turn.unstored is None,
+        "prompt_tokens": turn.num_prompt_tokens,
+        "completion_tokens": turn.num_output_tokens,
+        "tokens": list(_tokens(turn, renderer)),
+        "outcomes": [_plain(outcome) for outcome in sorted(about, key=lambda outcome: outcome.received_at)],
+        "rewards": [_plain(reward) for reward in rewards.get_rewards(connection, [inference_id])],
+    }
+
+
+def _tokens(turn: Completion, renderer: Renderer) -> Iterator[dict[str, Any]]:
+    """`text` is null where the turn was made by another tokenizer."""
+    known = turn.tokenizer_digest == renderer.tokenizer_digest
+    versions = [span.version for span in turn.policy_versions for _ in range(span.start, span.end)]
+    for place, token_id in enumerate(turn.token_ids):
+        yield {
+            "id": token_id,
+            "text": renderer.token_text(token_id) if known else None,
+            "logprob": turn.logprobs[place] if place < len(turn.logprobs) else None,
+            "version": versions[place] if place < len(versions) else None,
+        }
+
+
+def _plain(event: Outcome | Reward) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    del fields["type"]
+    return fields

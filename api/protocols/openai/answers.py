@@ -1,0 +1,226 @@
+"""Answers in OpenAI's shapes (https://platform.openai.com/docs/api-reference/chat/object), each with an `onward`
+object that says which inference it is, who spoke it, and whether it can be trained on.
+
+(`gc=False`: such objects live for a request and are in no cycle; the collector need not walk them.)
+"""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.turns.turn import Turn
+from core.events import ToolCall, VersionSpan
+from core.ports import Renderer
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class OnwardInfo(msgspec.Struct, kw_only=True, gc=False):
+    """Ours. `policy_version` is that of the first token, `policy_versions` the spans over all of them."""
+
+    inference_id: str
+    session_id: str
+    parent_id: str | None
+    group_id: str
+    policy_version: int
+    policy_versions: tuple[VersionSpan, ...]
+    trainable: bool
+    untrainable_reasons: tuple[str, ...]
+    learn: bool
+    logged: bool
+
+
+class PromptTokensDetails(msgspec.Struct, gc=False):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, kw_only=True, gc=False):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopLogprob(msgspec.Struct, gc=False):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, gc=False):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, gc=False):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class Message(msgspec.Struct, kw_only=True, gc=False):
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct, kw_only=True, gc=False):
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    onward: OnwardInfo | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True, gc=False):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    onward: OnwardInfo | UnsetType = UNSET
+
+
+class MessageDelta(msgspec.Struct, kw_only=True, gc=False):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct, kw_only=True, gc=False):
+    index: int
+    delta: MessageDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    onward: OnwardInfo | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, kw_only=True, gc=False):
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+    onward: OnwardInfo | UnsetType = UNSET
+
+
+class TextLogprobs(msgspec.Struct, kw_only=True, gc=False):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
+
+
+class TextChoice(msgspec.Struct, kw_only=True, gc=False):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: str | None
+    onward: OnwardInfo | UnsetType = UNSET
+
+
+class TextCompletion(msgspec.Struct, kw_only=True, gc=False):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage | None = None
+    onward: OnwardInfo | UnsetType = UNSET
+
+
+def onward_info(turn: Turn) -> OnwardInfo:
+    return OnwardInfo(
+        inference_id=turn.inference_id,
+        session_id=turn.plan.place.session_id,
+        parent_id=turn.plan.place.parent_id,
+        group_id=turn.plan.group_id,
+        policy_version=turn.policy_version,
+        policy_versions=turn.policy_versions,
+        trainable=turn.trainable,
+        untrainable_reasons=turn.untrainable_reasons,
+        learn=turn.plan.intake.learn,
+        logged=turn.logged,
+    )
+
+
+def onward_headers(turns: list[Turn]) -> Headers:
+    """Of a request's choices; several inference ids are joined by commas. While streaming they tell what is known
+    when the first token is."""
+    reasons = dict.fromkeys(reason for turn in turns for reason in turn.untrainable_reasons)
+    headers = [
+        (b"x-onward-inference-id", ",".join(turn.inference_id for turn in turns).encode()),
+        (b"x-onward-session-id", turns[0].plan.place.session_id.encode()),
+        (b"x-onward-policy-version", str(turns[0].policy_version).encode()),
+        (b"x-onward-arm", turns[0].arm.encode()),
+        (b"x-onward-trainable", b"false" if reasons else b"true"),
+    ]
+    if reasons:
+        headers.append((b"x-onward-untrainable-reasons", ",".join(reasons).encode()))
+    if turns[0].plan.overridden:
+        headers.append((b"x-onward-sampling-overridden", ",".join(turns[0].plan.overridden).encode()))
+    return headers
+
+
+def usage_of(turns: list[Turn]) -> Usage:
+    """The prompt counts once, however many choices were asked for."""
+    prompt = len(turns[0].plan.place.prompt_token_ids)
+    completion = sum(len(turn.capture.token_ids) for turn in turns)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        prompt_tokens_details=PromptTokensDetails(max(turn.capture.cached_tokens for turn in turns)),
+    )
+
+
+def tool_call_dict(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def visible_end(renderer: Renderer, turn: Turn, end: int) -> int:
+    """Without the stop token, which belongs to the answer but is no part of its text."""
+    return (
+        end - 1
+        if 0 < end == len(turn.capture.token_ids) and turn.capture.token_ids[-1] in renderer.stop_token_ids
+        else end
+    )
+
+
+def chat_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> ChatLogprobs:
+    """Of output tokens [start, end)."""
+    content = []
+    for place in range(start, visible_end(renderer, turn, end)):
+        token_id = turn.capture.token_ids[place]
+        top = turn.capture.top_logprobs[place] if place < len(turn.capture.top_logprobs) else ()
+        content.append(
+            TokenLogprob(
+                renderer.token_text(token_id),
+                turn.capture.logprobs[place],
+                list(renderer.token_bytes(token_id)),
+                [TopLogprob(renderer.token_text(i), value, list(renderer.token_bytes(i))) for i, value in top],
+            )
+        )
+    return ChatLogprobs(content)
+
+
+def text_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> TextLogprobs:
+    """The same in the older shape; `text_offset` counts characters from the start of the answer."""
+    end = visible_end(renderer, turn, end)
+    texts = [renderer.token_text(token_id) for token_id in turn.capture.token_ids[:end]]
+    offsets, offset = [], 0
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    top = [{renderer.token_text(i): value for i, value in entry} for entry in turn.capture.top_logprobs[start:end]]
+    return TextLogprobs(
+        tokens=texts[start:],
+        token_logprobs=turn.capture.logprobs[start:end],
+        top_logprobs=top or None,
+        text_offset=offsets[start:],
+    )

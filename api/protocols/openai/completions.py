@@ -1,0 +1,93 @@
+"""`POST /v1/completions`: inline suggestions, captured like every other turn."""
+
+import msgspec
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.http.asgi import Headers
+from api.http.body_shape import Raw
+from api.http.decoding import decode_body
+from api.protocols.openai.answers import TextChoice, TextCompletion, text_logprobs, usage_of
+from api.protocols.openai.endpoint import Exchange
+from api.protocols.openai.sampling import overrule, room_for_answer, sampling_of
+from api.protocols.openai.streaming import event
+from api.requests.bodies import CompletionBody, completion_decoder
+from api.turns.intake import take_in
+from api.turns.rendering import Rendering, read_large_apart
+from api.turns.sessions import place_text
+from api.turns.turn import Delta, Turn, TurnPlan
+from core.ids import new_group_id
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":
+    """Raises RequestError naming what is wrong with the request."""
+    body = await read_large_apart(context, "completion", raw, lambda: decode_body(completion_decoder, raw))
+    intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
+    services = context.services
+    place = await place_text(services, Rendering(context, len(raw)), intake, body.prompt, body.suffix)
+    prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
+    default = services.settings.default_max_tokens
+    rules = services.settings.workloads.get(intake.workload)
+    max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt", rules)
+    sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
+    message = {"role": "prompt", "content": body.prompt}
+    if body.suffix is not None:
+        message["suffix"] = body.suffix
+    plan = TurnPlan(
+        intake=intake,
+        place=place,
+        assignment=services.traffic.assign(intake.user_id or place.session_id),
+        group_id=new_group_id(),
+        messages=(message,),
+        sampling=sampling,
+        overridden=overridden,
+        top_logprobs=body.logprobs or 0,
+    )
+    return CompletionExchange(context, plan, body)
+
+
+class CompletionExchange(Exchange):
+    """The answers to one raw completion request."""
+
+    def __init__(self, context: Context, plan: TurnPlan, body: CompletionBody) -> None:
+        super().__init__(context, plan, body, id_prefix="cmpl")
+        self._logprobs = body.logprobs is not None
+
+    def answer(self) -> bytes:
+        choices = [
+            TextChoice(
+                index=turn.choice,
+                text=turn.text,
+                logprobs=text_logprobs(self.renderer, turn, 0, len(turn.capture.token_ids)) if self._logprobs else None,
+                finish_reason=turn.finish_reason,
+                onward=self.own_info(turn),
+            )
+            for turn in self.turns
+        ]
+        return _encode(self._completion(choices, with_info=True, with_usage=True))
+
+    def delta_event(self, turn: Turn, delta: Delta) -> bytes:
+        if not (delta.content or (self._logprobs and delta.token_end > delta.token_start)):
+            return b""
+        logprobs = text_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None
+        choice = TextChoice(index=turn.choice, text=delta.content, logprobs=logprobs, finish_reason=None)
+        return event(_encode(self._completion([choice])))
+
+    def final_event(self, turn: Turn) -> bytes:
+        choice = TextChoice(index=turn.choice, text="", finish_reason=turn.finish_reason, onward=self.own_info(turn))
+        return event(_encode(self._completion([choice], with_info=True)))
+
+    def usage_event(self) -> bytes:
+        return event(_encode(self._completion([], with_info=True, with_usage=True)))
+
+    def _completion(
+        self, choices: list[TextChoice], *, with_info: bool = False, with_usage: bool = False
+    ) -> TextCompletion:
+        completion = TextCompletion(id=self.id, created=self.created, model=self.model, choices=choices)
+        if with_info:
+            completion.onward = self.shared_info()
+        if with_usage:
+            completion.usage = usage_of(self.turns)
+        return completion

@@ -1,0 +1,98 @@
+"""From the body's fields to `core.events.Sampling`: what there is room for, and what the operator overrules."""
+
+import msgspec
+
+from api.requests.bodies import MAX_STOPS, GenerationBody
+from core.errors import InvalidRequest
+from core.events import Sampling
+from core.model.temperature import TEMPERATURES, is_temperature
+from core.settings import WorkloadSettings
+
+DEFAULT_TEMPERATURE = 1.0  # OpenAI's, and the only one at which logprobs need no rescaling
+_NONE_WHEN_OFF = frozenset(("top_k", "min_p", "logit_bias"))
+
+
+def sampling_of(body: GenerationBody, max_tokens: int) -> Sampling:
+    """Raises InvalidRequest naming the field."""
+    return Sampling(
+        temperature=_temperature(body.temperature),
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        seed=body.seed,
+        max_tokens=max_tokens,
+        stop=_stop(body.stop),
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        logit_bias=_logit_bias(body.logit_bias),
+    )
+
+
+def overrule(asked: Sampling, rules: WorkloadSettings | None) -> tuple[Sampling, tuple[str, ...]]:
+    """How a workload is really sampled, and the names of what its rules changed. `max_tokens` is a bound, the others
+    stand in place of what was asked for."""
+    if rules is None:
+        return asked, ()
+    wanted = {name: value for name, value in rules if value is not None}
+    wanted["max_tokens"] = min(asked.max_tokens, wanted.get("max_tokens", asked.max_tokens))
+    changed = {
+        name: (value or None) if name in _NONE_WHEN_OFF else value
+        for name, value in wanted.items()
+        if (value or None) != (getattr(asked, name) or None)
+    }
+    return msgspec.structs.replace(asked, **changed), tuple(changed)
+
+
+def room_for_answer(
+    prompt_tokens: int,
+    context_length: int,
+    asked: int | None,
+    asked_by: str,
+    default: int,
+    prompt_field: str,
+    rules: WorkloadSettings | None,
+) -> int:
+    """Tokens that the answer would have but for the rules' bound. Raises InvalidRequest when the prompt does not fit,
+    or what was asked for within that bound."""
+    room = context_length - prompt_tokens
+    if room < 1:
+        raise InvalidRequest(
+            f"{prompt_field}: {prompt_tokens} tokens, but the context holds {context_length} with the answer",
+            param=prompt_field,
+            code="context_length_exceeded",
+        )
+    if asked is None:
+        return min(default, room)
+    bound = asked if rules is None or rules.max_tokens is None else rules.max_tokens
+    if min(asked, bound) > room:
+        raise InvalidRequest(
+            f"{asked_by}: {asked} tokens, but after {prompt_tokens} of prompt the context has room for {room}",
+            param=asked_by,
+            code="context_length_exceeded",
+        )
+    return asked
+
+
+def _temperature(asked: float | None) -> float:
+    if asked is None:
+        return DEFAULT_TEMPERATURE
+    if not is_temperature(asked):
+        raise InvalidRequest(f"temperature: {asked:g} is not allowed; use {TEMPERATURES}", param="temperature")
+    return asked
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    stops = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest(f"stop: more than {MAX_STOPS} strings", param="stop")
+    if "" in stops:
+        raise InvalidRequest("stop: a stop string must not be empty", param="stop")
+    return stops
+
+
+def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
+    if not bias:
+        return None
+    if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in bias):
+        raise InvalidRequest("logit_bias: its keys are token ids", param="logit_bias")
+    return {int(key): value for key, value in bias.items()}

@@ -1,0 +1,80 @@
+"""Server-sent events over raw ASGI (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from api.http.asgi import Send
+from api.protocols.openai.answers import Headers, onward_headers
+from api.turns.turn import Delta, Turn
+
+DONE = b"data: [DONE]\n\n"
+EVENT_STREAM: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+class EventSender:
+    """Sends what turns emit. The first token leaves as soon as it is sampled; tokens that arrive before the event
+    loop comes round again leave as one event. The response starts with the first of them, so that errors before it
+    still have a status of their own.
+
+    A reader that is slow costs the memory of one answer at most, which the context bounds.
+    """
+
+    def __init__(
+        self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, Delta], bytes], headers: Headers
+    ) -> None:
+        """`encode` makes the event of what a choice said; nothing where the client would learn nothing. `headers` are
+        those beside the turns' own."""
+        self._send = send
+        self._turns = list(turns)
+        self._encode = encode
+        self._headers = headers
+        self._pending: dict[int, Turn] = {}
+        self._flush: asyncio.Task[None] | None = None
+        self.started = False
+
+    def notify(self, turn: Turn) -> None:
+        """The turn has new tokens. They leave when the event loop comes round, or before."""
+        self._pending[turn.choice] = turn
+        if self._flush is None or self._flush.done():
+            self._flush = asyncio.get_running_loop().create_task(self._send_pending())
+
+    async def finish(self, tail: bytes) -> None:
+        """Everything that is still pending, then `tail`, then the end."""
+        await self._settle()
+        body = self._take_pending() + tail
+        await self._start()
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def abandon(self) -> None:
+        """Send no more."""
+        self._pending.clear()
+        await self._settle()
+
+    async def _settle(self) -> None:
+        if self._flush is not None:
+            await self._flush
+
+    async def _send_pending(self) -> None:
+        while self._pending:
+            body = self._take_pending()
+            if body:
+                await self._start()
+                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    def _take_pending(self) -> bytes:
+        turns, self._pending = self._pending, {}
+        return b"".join(self._encode(turn, turn.deliver()) for turn in turns.values())
+
+    async def _start(self) -> None:
+        if not self.started:
+            self.started = True
+            headers = EVENT_STREAM + onward_headers(self._turns) + self._headers
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,0 +1,119 @@
+"""What is done with large bodies away from the event loop, as jobs that another process can be sent: a body is checked,
+messages become tokens. Nothing here knows a service; all of it is bounded by what the job says."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from api.http.body_shape import check_values
+from api.http.decoding import decode_body
+from api.requests.bodies import chat_decoder, completion_decoder
+from api.requests.messages import AssistantMessage, ChatMessage, check_order
+from api.requests.tools import check_tools
+from core.errors import InvalidRequest, RequestError, TooLarge
+from core.ports import Renderer
+
+BodyKind = Literal["chat", "completion", "other"]
+_TOKEN = "I"  # of `array`: four bytes
+
+
+class Check(msgspec.Struct, frozen=True, tag="check"):
+    """Whether the body that comes with it is worth making objects of in a process that has others to serve."""
+
+    kind: BodyKind
+    most_values: int
+
+
+class Render(msgspec.Struct, frozen=True, tag="render"):
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+
+
+class Extend(msgspec.Struct, frozen=True, tag="extend"):
+    """`last`: of the tokens that are continued; () where there is none."""
+
+    last: tuple[int, ...]
+    messages: Sequence[Mapping[str, Any]]
+
+
+class RenderText(msgspec.Struct, frozen=True, tag="text"):
+    prompt: str
+    suffix: str | None
+
+
+Job = Check | Render | Extend | RenderText
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """`tokens`: of what was rendered."""
+
+    tokens: bytes = b""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(array(_TOKEN, self.tokens))
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """With what a RequestError says."""
+
+    too_large: bool
+    message: str
+    param: str | None
+    code: str | None
+
+    def error(self) -> RequestError:
+        kind = TooLarge if self.too_large else InvalidRequest
+        return kind(self.message, param=self.param, code=self.code)
+
+
+Result = Done | Refused
+encode_job = msgspec.msgpack.Encoder().encode
+decode_job = msgspec.msgpack.Decoder(Job).decode
+encode_result = msgspec.msgpack.Encoder().encode
+decode_result = msgspec.msgpack.Decoder(Result).decode
+
+
+def perform(job: Job, body: bytes, renderer: Renderer) -> Result:
+    """`body`: of a check."""
+    try:
+        match job:
+            case Check():
+                _check(job, body)
+                return Done()
+            case Render():
+                return _tokens(renderer.render(job.messages, job.tools))
+            case Extend():
+                return _tokens(renderer.extend(job.last, job.messages))
+            case RenderText():
+                return _tokens(renderer.render_text(job.prompt, job.suffix))
+    except MemoryError:
+        return Refused(True, "the body takes more memory than it may", None, "body_too_large")
+    except RequestError as error:
+        return Refused(isinstance(error, TooLarge), error.message, error.param, error.code)
+
+
+def _tokens(token_ids: Sequence[int]) -> Done:
+    return Done(array(_TOKEN, token_ids).tobytes())
+
+
+def _check(job: Check, raw: bytes) -> None:
+    """The cheapest first."""
+    check_values(raw, job.most_values)
+    if job.kind == "chat":
+        body = decode_body(chat_decoder, raw)
+        check_order(body.messages)
+        check_tools(body.tools or ())
+        for message in body.messages:
+            _check_arguments(message, job.most_values)
+    elif job.kind == "completion":
+        decode_body(completion_decoder, raw)
+
+
+def _check_arguments(message: ChatMessage, most: int) -> None:
+    """JSON within a text."""
+    if isinstance(message, AssistantMessage):
+        for call in message.tool_calls or ():
+            check_values(call.function.arguments.encode(), most)

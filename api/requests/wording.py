@@ -1,0 +1,51 @@
+"""What an answer's tokens say: text up to a stop string, and tool calls."""
+
+from collections.abc import Sequence
+
+from api.requests.stops import StopCutter
+from core.events import FinishReason, ToolCall
+from core.ports import OutputDelta, OutputParser
+
+
+class Wording:
+    """`read` tokens as they come, or many at once; `take` what is new for the client."""
+
+    def __init__(self, parser: OutputParser, stops: Sequence[str], *, parallel_tool_calls: bool) -> None:
+        self.text = ""
+        self.tool_calls: list[ToolCall] = []
+        self.broken_calls = 0
+        self.ended: FinishReason | None = None  # by what was said, whatever the engine would add
+        self.must_follow = bool(stops) or not parallel_tool_calls
+        """The words can end the turn, so every chunk is read before the next is awaited."""
+        self._parser = parser
+        self._cutter = StopCutter(stops)
+        self._parallel = parallel_tool_calls
+        self._taken_text = 0
+        self._taken_calls = 0
+
+    def read(self, token_ids: Sequence[int]) -> None:
+        self._add(self._parser.feed(token_ids))
+
+    def close(self) -> None:
+        """No more tokens: what was held back comes out."""
+        self._add(self._parser.finish())
+        self.text += self._cutter.finish()
+
+    def take(self) -> tuple[str, list[ToolCall]]:
+        """Text and calls that were not taken before."""
+        content, calls = self.text[self._taken_text :], self.tool_calls[self._taken_calls :]
+        self._taken_text, self._taken_calls = len(self.text), len(self.tool_calls)
+        return content, calls
+
+    def _add(self, said: OutputDelta) -> None:
+        if self.ended is not None:
+            return
+        self.broken_calls += said.broken_calls
+        self.text += self._cutter.feed(said.content)
+        if self._cutter.stopped:
+            self.ended = "stop"
+        elif self._parallel:
+            self.tool_calls += said.tool_calls
+        elif said.tool_calls:
+            self.tool_calls.append(said.tool_calls[0])
+            self.ended = "tool_calls"

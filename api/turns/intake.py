@@ -1,0 +1,155 @@
+"""What a request says about itself beside its prompt: who, in which session, for which workload, with what consent."""
+
+import re
+from datetime import datetime
+
+import msgspec
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.http.asgi import Headers, header_text
+from api.requests.bodies import GenerationBody, TurnType
+from core.errors import InvalidRequest, NotFound
+from core.events import Environment, Purpose
+from core.ids import SessionId, UserHash
+from core.settings import WORKLOAD_NAME
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
+_WORKLOAD = re.compile(WORKLOAD_NAME)
+_PURPOSES: dict[str, Purpose] = {"main": "turn", "side": "side", "summary": "summary"}
+_MAX_TAGS = 16
+_MAX_TAG_CHARACTERS = 512
+_MAX_HARNESS_CHARACTERS = 200
+
+
+class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    identity: Identity
+    received_at: datetime
+    started_s: float  # monotonic
+    session_id: SessionId | None  # as given; None: to be inferred
+    user_id: UserHash | None
+    workload: str
+    purpose: Purpose
+    harness_version: str | None
+    environment: Environment
+    learn: bool
+    store: bool  # False: nothing of what is said may rest
+    session_done: bool
+    tags: dict[str, str]
+
+
+def take_in(
+    context: Context,
+    identity: Identity,
+    headers: Headers,
+    body: GenerationBody,
+    turn_type: TurnType | None,
+    workload: str,
+    purpose: Purpose | None = None,
+) -> Intake:
+    """Raises RequestError naming the header or field at fault. `purpose` overrides what the turn type says."""
+    services, keys = context.services, context.keys
+    if body.model != services.model_name:
+        raise NotFound(f"the model {body.model!r} does not exist", param="model", code="model_not_found")
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options: only with stream", param="stream_options")
+    tags = _tags(body.metadata)
+    kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type") or "main"
+    return Intake(
+        identity=identity,
+        received_at=services.clock.now(),
+        started_s=services.clock.monotonic(),
+        session_id=_session(headers, body),
+        user_id=keys.user_of(identity, body.user),
+        workload=_workload(headers, tags) or workload,
+        purpose=purpose or _purpose(kind),
+        harness_version=_harness(headers),
+        environment=_environment(headers) or services.settings.environment,
+        learn=_learn(headers, body.store),
+        store=body.store is not False,
+        session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),
+        tags=tags,
+    )
+
+
+def is_id(value: str) -> bool:
+    """Nothing has any other: there is no use in asking, and not every store can hold it."""
+    return _ID.fullmatch(value) is not None
+
+
+def check_id(value: str, field: str) -> str:
+    if not is_id(value):
+        raise InvalidRequest(f"{field}: 1 to 128 of the characters A-Z, a-z, 0-9 and . _ : @ / -", param=field)
+    return value
+
+
+def _session(headers: Headers, body: GenerationBody) -> SessionId | None:
+    given = _one(header_text(headers, b"x-session-id"), body.session_id, "session_id")
+    return None if given is None else SessionId(check_id(given, "session_id"))
+
+
+def _one(header: str | None, field: str | None, name: str) -> str | None:
+    """A value that header and body may both give, if they agree."""
+    if header is not None and field is not None and header != field:
+        raise InvalidRequest(f"{name}: the header says otherwise", param=name)
+    return field if header is None else header
+
+
+def _purpose(turn_type: str) -> Purpose:
+    if turn_type not in _PURPOSES:
+        raise InvalidRequest("turn_type: one of main, side, summary", param="turn_type")
+    return _PURPOSES[turn_type]
+
+
+def _workload(headers: Headers, tags: dict[str, str]) -> str | None:
+    given = _one(header_text(headers, b"x-onward-workload"), tags.get("workload"), "metadata.workload")
+    if given is not None and not _WORKLOAD.fullmatch(given):
+        raise InvalidRequest("workload: 1 to 64 of the characters a-z, 0-9, _ . -", param="metadata.workload")
+    return given
+
+
+def _environment(headers: Headers) -> Environment | None:
+    match header_text(headers, b"x-onward-environment"):
+        case None:
+            return None
+        case "simulated":
+            return "simulated"
+        case "production":
+            return "production"
+        case _:
+            raise InvalidRequest("x-onward-environment: simulated or production", param="x-onward-environment")
+
+
+def _harness(headers: Headers) -> str | None:
+    harness = header_text(headers, b"x-onward-harness")
+    if harness is not None and len(harness) > _MAX_HARNESS_CHARACTERS:
+        raise InvalidRequest(
+            f"x-onward-harness: more than {_MAX_HARNESS_CHARACTERS} characters", param="x-onward-harness"
+        )
+    return harness
+
+
+def _learn(headers: Headers, store: bool | None) -> bool:
+    """Either way of withdrawing consent is enough."""
+    return _flag(headers, b"x-onward-learn", None, "x-onward-learn", default=True) and store is not False
+
+
+def _flag(headers: Headers, name: bytes, field: bool | None, param: str, default: bool = False) -> bool:
+    text = header_text(headers, name)
+    if text is None:
+        return default if field is None else field
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise InvalidRequest(f"{param}: true or false", param=param)
+    return text.lower() in ("true", "1") or bool(field)
+
+
+def _tags(metadata: dict[str, str] | None) -> dict[str, str]:
+    tags = metadata or {}
+    if len(tags) > _MAX_TAGS:
+        raise InvalidRequest(f"metadata: more than {_MAX_TAGS} entries", param="metadata")
+    for name, value in tags.items():
+        if not 0 < len(name) <= 64 or len(value) > _MAX_TAG_CHARACTERS:
+            raise InvalidRequest(
+                f"metadata: names of 1 to 64 and values of at most {_MAX_TAG_CHARACTERS} characters", param="metadata"
+            )
+    return tags

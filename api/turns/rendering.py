@@ -1,0 +1,56 @@
+"""Prompts to tokens for one request: on the event loop while they are short, on a thread when they are not, and in the
+reader's process when they are long."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from api.access.context import Context
+from api.http.body_shape import Raw
+from api.requests.jobs import BodyKind, Check, Extend, Job, Render, RenderText
+
+T = TypeVar("T")
+Tokens = tuple[int, ...]
+_ON_LOOP_CHARACTERS = 8192  # about 5 ms
+_OF_A_MESSAGE = 64  # what a message costs beside its text, in characters
+
+
+async def read_large_apart(context: Context, kind: BodyKind, raw: Raw, understand: Callable[[], T]) -> T:
+    """What `understand` makes of a body: at once of a small one. A large one is first checked where that stops nobody.
+    Raises RequestError."""
+    if not context.bodies.is_large(len(raw)):
+        return understand()
+    await context.reader.ask(Check(kind, context.services.settings.bodies.values), raw)
+    return await context.reader.away(understand)
+
+
+class Rendering:
+    def __init__(self, context: Context, body_bytes: int) -> None:
+        self._context = context
+        self._renderer = context.services.renderer
+        self._body_bytes = body_bytes
+
+    async def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Tokens:
+        """As of core.ports.Renderer, and so are the others."""
+        return await self._where(
+            self._body_bytes, lambda: self._renderer.render(messages, tools), lambda: Render(messages, tools)
+        )
+
+    async def extend(self, token_ids: Tokens, messages: Sequence[Mapping[str, Any]]) -> Tokens:
+        size = sum(_OF_A_MESSAGE + len(message["content"]) for message in messages)
+        last = token_ids[-1:]
+        if not self._context.bodies.is_large(size):
+            return await self._where(size, lambda: self._renderer.extend(token_ids, messages), None)
+        return token_ids[: len(token_ids) - len(last)] + await self._context.reader.ask(Extend(last, messages))
+
+    async def render_text(self, prompt: str, suffix: str | None) -> Tokens:
+        return await self._where(
+            self._body_bytes, lambda: self._renderer.render_text(prompt, suffix), lambda: RenderText(prompt, suffix)
+        )
+
+    async def _where(self, size: int, render: Callable[[], Tokens], job: Callable[[], Job] | None) -> Tokens:
+        if size < _ON_LOOP_CHARACTERS:
+            return render()
+        if job is None or not self._context.bodies.is_large(size):
+            return await asyncio.to_thread(render)
+        return await self._context.reader.ask(job())

@@ -1,0 +1,159 @@
+"""Where a turn stands in its session's tree, and the prompt that continues its parent's very tokens."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from api.access.services import ApiServices
+from api.turns.intake import Intake
+from api.turns.lookup import read
+from api.turns.rendering import Rendering
+from api.turns.transcripts import Transcript
+from core.errors import Forbidden, StoreUnavailable
+from core.events import Completion
+from core.ids import GroupId, InferenceId, Namespace, SessionId, new_session_id
+from core.ports import Chain
+from core.store import turns
+from core.telemetry import BRANCHES
+
+How = Literal["root", "continued", "branch", "rewritten"]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`how`: root (nobody has spoken before), continued (the parent's first child), branch (another child of it),
+    rewritten (the model has spoken before, but not like this: the prompt is rendered afresh)."""
+
+    session_id: SessionId
+    parent_id: InferenceId | None
+    turn_index: int
+    how: How
+    prompt_token_ids: tuple[int, ...]
+
+
+async def find_place(
+    services: ApiServices,
+    rendering: Rendering,
+    intake: Intake,
+    group_id: GroupId,
+    transcript: Transcript,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> Place:
+    """Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
+    await _check_session(services, intake)
+    chain = await _find_chain(services, intake, transcript) if transcript.answers else None
+    if chain is None:
+        place = Place(
+            session_id=intake.session_id or new_session_id(),
+            parent_id=None,
+            turn_index=len(transcript.answers),
+            how="rewritten" if transcript.answers else "root",
+            prompt_token_ids=await rendering.render(messages, tools),
+        )
+    else:
+        new = messages[chain.num_messages :]
+        place = await _after(services, rendering, intake, group_id, chain, len(transcript.answers), new)
+    BRANCHES.labels(place.how).inc()
+    return place
+
+
+async def place_text(
+    services: ApiServices, rendering: Rendering, intake: Intake, prompt: str, suffix: str | None
+) -> Place:
+    """A raw completion is always a root. Raises Forbidden, InvalidRequest for a model without fill-in-the-middle."""
+    await _check_session(services, intake)
+    return Place(
+        session_id=intake.session_id or new_session_id(),
+        parent_id=None,
+        turn_index=0,
+        how="root",
+        prompt_token_ids=await rendering.render_text(prompt, suffix),
+    )
+
+
+async def _check_session(services: ApiServices, intake: Intake) -> None:
+    """Who speaks for one user alone joins no session of another: what is said of a session is said of all its turns.
+    The store knows whose it is; of the last moments live state does. Raises Forbidden."""
+    namespace, user, session_id = intake.identity.namespace, intake.identity.user, intake.session_id
+    if user is None or session_id is None:
+        return
+    try:
+        taken = await read(services, lambda c: turns.has_others(c, namespace, session_id, user))
+    except StoreUnavailable:
+        taken = False
+    if taken or await services.live_state.claim(namespace, f"session:{session_id}", user) not in (user, None):
+        raise Forbidden("session_id: a session of another user", param="session_id", code="another_user")
+
+
+async def _after(
+    services: ApiServices,
+    rendering: Rendering,
+    intake: Intake,
+    group_id: GroupId,
+    chain: Chain,
+    turn_index: int,
+    new: Sequence[Mapping[str, Any]],
+) -> Place:
+    """`turn_index`: beyond the next one where the model spoke in between and nobody kept what it said."""
+    namespace = intake.identity.namespace
+    first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id)
+    return Place(
+        session_id=chain.session_id,
+        parent_id=chain.inference_id,
+        turn_index=turn_index,
+        how="continued" if first in (group_id, None) else "branch",
+        prompt_token_ids=await rendering.extend(chain.token_ids, new),
+    )
+
+
+async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcript) -> Chain | None:
+    """Of the longest known prefix. A session given by the client is looked at alone.
+
+    Live state may have lost any of its entries, so a shorter prefix that it knows does not say that nobody knows a
+    longer one: only the store can.
+    """
+    namespace, session_id = intake.identity.namespace, intake.session_id
+    digests = transcript.candidates()
+    keys = digests if session_id is None else [_within(session_id, digest) for digest in digests]
+    chain = await services.live_state.get_chain(namespace, keys)
+    counts = {digest: count for count, digest in transcript.answers}
+    longer = [digest for digest in digests if chain is None or counts[digest] > chain.num_messages]
+    if not longer:
+        return chain
+    try:
+        turn = await asyncio.to_thread(_find_turn, services, namespace, longer, session_id)
+    except StoreUnavailable:
+        return chain  # the turn is served all the same; where there is none, it counts as rewritten
+    return chain if turn is None else chain_of(turn, counts[turn.transcript_digest or ""])
+
+
+def _find_turn(
+    services: ApiServices, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None
+) -> Completion | None:
+    with services.store.read() as connection:
+        return turns.find_transcript(connection, namespace, digests, session_id)
+
+
+def chain_of(turn: Completion, num_messages: int) -> Chain:
+    return Chain(
+        inference_id=turn.inference_id,
+        session_id=turn.session_id,
+        turn_index=turn.turn_index,
+        num_messages=num_messages,
+        token_ids=turn.prompt_token_ids + turn.token_ids,
+    )
+
+
+async def remember(services: ApiServices, turn: Completion) -> None:
+    """So that the next turn, and feedback, find this one before the store has it."""
+    if turn.transcript_digest is None:
+        await services.live_state.put_inference(turn.namespace, turn.inference_id, turn.session_id)
+    else:
+        digests = turn.transcript_digest, _within(turn.session_id, turn.transcript_digest)
+        await services.live_state.put_chain(turn.namespace, digests, chain_of(turn, len(turn.messages) + 1))
+
+
+def _within(session_id: SessionId, digest: str) -> str:
+    return f"{session_id}\0{digest}"

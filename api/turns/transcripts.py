@@ -1,0 +1,67 @@
+"""The hash chain over a conversation's messages: how a turn finds the one it continues.
+
+digest(i) covers messages 0..i. An edit, an undo or a regenerated answer gives other digests from there on, so the
+longest known prefix is where the session branched. The seed holds what else a prompt's tokens depend on (the tools),
+and the user, so that two users who say the same never share a session.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from api.requests.messages import tool_call
+from core.events import ToolCall
+from core.ids import UserHash
+
+MAX_CANDIDATES = 256  # prefixes tried, the longest first
+_DIGEST_BYTES = 16
+_MOST_NORMALISED = 64 << 10  # characters of a call's arguments; longer ones count as they are written
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class Transcript:
+    """`answers` are (number of messages, digest) of each prefix that ends in an assistant's message."""
+
+    def __init__(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], user_id: UserHash | None
+    ) -> None:
+        self._hash = hashlib.blake2b(_encode((user_id, tools)), digest_size=_DIGEST_BYTES)
+        self.answers: list[tuple[int, str]] = []
+        for count, message in enumerate(messages, 1):
+            self._hash.update(_digestible(message))
+            if message["role"] == "assistant":
+                self.answers.append((count, self._hash.hexdigest()))
+        self.num_messages = len(messages)
+
+    def candidates(self) -> list[str]:
+        return [digest for _, digest in reversed(self.answers[-MAX_CANDIDATES:])]
+
+    def with_answer(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """The digest once the assistant has said this: what the client's next request will hold as a prefix."""
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if calls:
+            message["tool_calls"] = [tool_call(call.id, call.name, call.arguments) for call in calls]
+        answered = self._hash.copy()
+        answered.update(_digestible(message))
+        return answered.hexdigest()
+
+
+def _digestible(message: Mapping[str, Any]) -> bytes:
+    """Clients read a call's arguments and write them again in their own way: what counts is the JSON they are."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return _encode(message)
+    meant = [(call["id"], call["function"]["name"], _normal(call["function"]["arguments"])) for call in calls]
+    return _encode({**message, "tool_calls": meant})
+
+
+def _normal(arguments: str) -> str:
+    if len(arguments) > _MOST_NORMALISED:
+        return arguments
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments

@@ -1,0 +1,283 @@
+"""One turn: generate, parse, log, and only then say that it is finished."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, cast
+
+import msgspec
+
+from api.access.context import Context
+from api.access.limits import TURNS
+from api.requests.wording import Wording
+from api.turns.capture import Capture
+from api.turns.intake import Intake
+from api.turns.segments import segments_of
+from api.turns.sessions import Place, remember
+from api.turns.transcripts import Transcript
+from core import telemetry
+from core.errors import EngineUnavailable, LogUnavailable, NotFinite
+from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, ToolCall, Topic, VersionSpan
+from core.ids import GroupId, Version, new_inference_id
+from core.operations.fleet import Assignment
+from core.ports import GenerateRequest, TokenChunk
+from core.unstored import NOT_STORED, without_words
+
+COMPLETE: frozenset[FinishReason] = frozenset(("stop", "length", "tool_calls"))
+_S_TO_MS = 1000.0
+
+
+class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the choices of one request share. `transcript` is None where no next turn will look for this one;
+    `overridden` names what of the sampling is the operator's will and not the request's."""
+
+    intake: Intake
+    place: Place
+    assignment: Assignment
+    group_id: GroupId
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    sampling: Sampling
+    overridden: tuple[str, ...] = ()
+    transcript: Transcript | None = None
+    parse_tools: bool = False
+    parallel_tool_calls: bool = True
+    top_logprobs: int = 0
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one choice said with its output tokens [token_start, token_end)."""
+
+    content: str
+    tool_calls: list[ToolCall]
+    token_start: int
+    token_end: int
+
+
+class Turn:
+    """One choice. `run` it once; the fields then say what came of it."""
+
+    def __init__(self, context: Context, plan: TurnPlan, choice: int) -> None:
+        services = context.services
+        self.plan = plan
+        self.choice = choice
+        self.inference_id = new_inference_id(plan.place.session_id)
+        self.capture = Capture()
+        self.finish_reason: FinishReason | None = None
+        self.delivered_tokens = 0
+        self.not_finite: Version | None = None  # who computed no finite numbers for it
+        self.logged = True
+        self.untrainable_reasons: tuple[str, ...] = services.policy.untrainable(plan.sampling)
+        if not plan.intake.store:
+            self.untrainable_reasons += (NOT_STORED,)
+        self.policy_versions: tuple[VersionSpan, ...] = ()
+        self._context = context
+        self._services = services
+        self._wording = Wording(
+            services.renderer.parser(tools=plan.parse_tools),
+            plan.sampling.stop,
+            parallel_tool_calls=plan.parallel_tool_calls,
+        )
+        self._read_tokens = 0
+
+    @property
+    def text(self) -> str:
+        return self._wording.text
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return self._wording.tool_calls
+
+    async def run(self, notify: Callable[["Turn"], None] | None = None) -> None:
+        """`notify` is told when there are new tokens. On return the turn is durable, or marked as unlogged.
+
+        Cancelled, or left by the engine, it still logs what was sampled. Raises EngineUnavailable, and InvalidRequest
+        for what the model cannot do.
+        """
+        try:
+            await self._generate(notify)
+        finally:
+            if self.finish_reason is None and (self.capture.token_ids or self.not_finite or self._was_cancelled()):
+                self.finish_reason = "abort" if self._was_cancelled() else "error"
+                self._read()
+                self._context.background.spawn(self._log())
+        await self._log()
+        if self.finish_reason not in COMPLETE:
+            raise EngineUnavailable(f"the engine gave up the request ({self.finish_reason})")
+
+    @staticmethod
+    def _was_cancelled() -> bool:
+        return isinstance(sys.exc_info()[1], asyncio.CancelledError)
+
+    async def _generate(self, notify: Callable[["Turn"], None] | None) -> None:
+        """By the version of the user's arm; where no engine has it, by what is live."""
+        version = self.plan.assignment.version
+        try:
+            await self._generate_by(version, notify)
+        except EngineUnavailable:
+            if version is None or self.capture.token_ids:
+                raise
+            await self._generate_by(None, notify)
+
+    async def _generate_by(self, version: Version | None, notify: Callable[["Turn"], None] | None) -> None:
+        stream = cast("AsyncGenerator[TokenChunk, None]", self._services.policy.generate(self._request(version)))
+        clock, capture, wording = self._services.clock, self.capture, self._wording
+        try:
+            async for chunk in stream:
+                capture.take(chunk, clock)
+                if wording.must_follow:
+                    self._read()
+                if chunk.finish_reason is not None or wording.ended is not None:
+                    self._finish(chunk.finish_reason)
+                if notify is not None:
+                    notify(self)
+                if self.finish_reason is not None:
+                    return
+        except NotFinite as error:
+            self.not_finite = Version(error.version)
+            raise
+        finally:
+            await stream.aclose()
+        raise EngineUnavailable("the engine's answer has no end")
+
+    def _read(self) -> None:
+        """Tokens are read when somebody wants their words: many at once where they came at once."""
+        if self._read_tokens < len(self.capture.token_ids):
+            self._wording.read(self.capture.token_ids[self._read_tokens :])
+            self._read_tokens = len(self.capture.token_ids)
+
+    def _finish(self, reason: FinishReason | None) -> None:
+        self._read()
+        self._wording.close()
+        said = "tool_calls" if reason == "stop" and self.tool_calls else reason
+        self.finish_reason = self._wording.ended or said
+
+    def deliver(self) -> Delta:
+        """What is new; from now on it counts as delivered."""
+        self._read()
+        content, calls = self._wording.take()
+        start, self.delivered_tokens = self.delivered_tokens, self._read_tokens
+        return Delta(content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens)
+
+    def _request(self, version: Version | None) -> GenerateRequest:
+        plan = self.plan
+        sampling = plan.sampling
+        if self.choice and sampling.seed is not None:  # the choices of one seed must differ
+            sampling = msgspec.structs.replace(sampling, seed=sampling.seed + self.choice)
+        return GenerateRequest(
+            inference_id=self.inference_id,
+            prompt_token_ids=plan.place.prompt_token_ids,
+            sampling=sampling,
+            stop_token_ids=self._services.renderer.stop_token_ids,
+            top_logprobs=plan.top_logprobs,
+            version=version,
+            cache_key=plan.place.session_id,
+            remember=plan.intake.store,
+        )
+
+    @property
+    def policy_version(self) -> Version:
+        """Of the first token; before there is one, of what serves."""
+        return self.capture.first_version or self._services.policy.live_version
+
+    @property
+    def arm(self) -> Arm:
+        """That served: an arm whose version no engine has is served by what is live."""
+        assignment = self.plan.assignment
+        return assignment.arm if assignment.version in (None, self.policy_version) else "live"
+
+    @property
+    def trainable(self) -> bool:
+        return not self.untrainable_reasons
+
+    async def _log(self) -> None:
+        self.untrainable_reasons += self.capture.faults()
+        if self.finish_reason == "error":
+            self.untrainable_reasons += ("error",) if self.not_finite is None else ("error", "not_finite")
+        self.policy_versions = self.capture.version_spans()
+        turn = self._record() if self.plan.intake.store else without_words(self._record())
+        spooled = False
+        try:
+            spooled = (await self._services.log.append(Topic.TURNS, turn)).offset < 0
+        except asyncio.CancelledError:
+            self._context.background.spawn(self._append_again(turn))
+            raise
+        except LogUnavailable:
+            self.logged = False
+            self.untrainable_reasons += ("unlogged",)
+            telemetry.UNLOGGED_TURNS.inc()
+        await remember(self._services, turn)
+        if spooled:  # else feedback at another replica, which has neither log nor store to ask, would be refused
+            await self._services.live_state.settle()
+        self._count(turn)
+
+    async def _append_again(self, turn: Completion) -> None:
+        """Whether the given-up append went through is not known; readers know a turn by its id, so twice is once."""
+        await self._services.log.append(Topic.TURNS, turn)
+        await remember(self._services, turn)
+        self._count(turn)
+
+    def _count(self, turn: Completion) -> None:
+        self._context.turn_counter(turn.workload, turn.finish_reason).inc()
+        self._services.live_state.count(turn.namespace, TURNS)
+        telemetry.TURN_SECONDS.observe(turn.latency_ms / _S_TO_MS)
+        if turn.ttft_ms is not None:
+            telemetry.FIRST_TOKEN_SECONDS.observe(turn.ttft_ms / _S_TO_MS)
+        for reason in self.untrainable_reasons:
+            telemetry.UNTRAINABLE_TURNS.labels(reason).inc()
+
+    def _transcript_digest(self) -> str | None:
+        transcript = self.plan.transcript
+        return None if transcript is None else transcript.with_answer(self.text, self.tool_calls)
+
+    def _record(self) -> Completion:
+        plan, intake, place, services = self.plan, self.plan.intake, self.plan.place, self._services
+        assert self.finish_reason is not None
+        now_s = services.clock.monotonic()
+        capture, first_s = self.capture, self.capture.first_token_s
+        return Completion(
+            inference_id=self.inference_id,
+            session_id=place.session_id,
+            turn_index=place.turn_index,
+            parent_id=place.parent_id,
+            group_id=plan.group_id,
+            namespace=intake.identity.namespace,
+            user_id=intake.user_id,
+            key_id=intake.identity.key_id,
+            workload=intake.workload,
+            purpose=intake.purpose,
+            harness_version=intake.harness_version,
+            received_at=intake.received_at,
+            messages=plan.messages,
+            tools=plan.tools,
+            sampling=plan.sampling,
+            prompt_token_ids=place.prompt_token_ids,
+            token_ids=tuple(capture.token_ids),
+            segments=segments_of(services.renderer, capture.token_ids, has_calls=bool(self.tool_calls)),
+            logprobs=tuple(capture.logprobs),
+            logprob_space=LogprobSpace(temperature=plan.sampling.temperature),
+            trainable=self.trainable,
+            untrainable_reasons=self.untrainable_reasons,
+            policy=services.model_name,
+            policy_versions=self.policy_versions,
+            replica=capture.replica,
+            experiment_id=plan.assignment.experiment_id,
+            arm=self.arm,
+            arm_assigned=plan.assignment.arm,
+            propensity=plan.assignment.propensity,
+            tokenizer_digest=services.renderer.tokenizer_digest,
+            renderer=services.renderer.name,
+            finish_reason=self.finish_reason,
+            text=self.text,
+            tool_calls=tuple(self.tool_calls),
+            broken_calls=self._wording.broken_calls,
+            not_finite=self.not_finite,
+            transcript_digest=self._transcript_digest(),
+            delivered_tokens=len(capture.token_ids) if self.finish_reason in COMPLETE else self.delivered_tokens,
+            ttft_ms=None if first_s is None else (first_s - intake.started_s) * _S_TO_MS,
+            latency_ms=(now_s - intake.started_s) * _S_TO_MS,
+            environment=intake.environment,
+            learn=intake.learn,
+            session_done=intake.session_done,
+            tags=intake.tags,
+        )

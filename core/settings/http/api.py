@@ -1,0 +1,134 @@
+"""The HTTP API."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from core.model.temperature import Temperature
+from core.section import Section
+from core.settings.http.bodies import BodySettings
+from core.settings.http.connections import ConnectionSettings
+
+Scope = Literal["chat", "feedback", "read", "operate", "admin"]
+KEY_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,63}$"
+_HOST = r"^[a-z0-9_.-]{1,255}$"
+_ORIGIN = r"^[a-z][a-z0-9+.-]*://[a-z0-9_.:\[\]-]{1,255}$"
+WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
+
+
+class RateLimit(Section):
+    """Requests to chat, completions and feedback. What exceeds it is refused with 429."""
+
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """How many; None: as many as come."""
+    burst: int | None = Field(default=None, ge=1)
+    """How many of them at once; None: a minute's."""
+
+    @model_validator(mode="after")
+    def _has_a_rate(self) -> Self:
+        if self.burst is not None and self.requests_per_minute is None:
+            raise ValueError("burst: only with requests_per_minute")
+        return self
+
+
+class NamespaceSettings(RateLimit):
+    """A tenant: all its keys together."""
+
+
+class ApiKey(RateLimit):
+    key: str = Field(min_length=8, repr=False)
+    """The bearer token."""
+    namespace: str = Field(min_length=1)
+    """The tenant it belongs to."""
+    name: str | None = Field(default=None, pattern=KEY_NAME)
+    """What it is called where something says who asked for it. Keys of one name own together what they make, so that
+    one can replace another. None: a fingerprint of the key."""
+    user: str | None = Field(default=None, min_length=1)
+    """Whom alone it speaks for, whether a request names a user or not; another is refused. None: whomever its requests
+    name."""
+    scopes: tuple[Scope, ...] = ("chat", "feedback")
+    """What it may do, as docs/security.md says route by route; `admin` stands for all of them."""
+
+
+class WorkloadSettings(Section):
+    """How a workload is sampled, whatever its requests ask for; None: as they ask."""
+
+    temperature: Temperature | None = None
+    """0, or 0.01 to 2. 0: the likeliest tokens, which cannot be trained on."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """1: all tokens."""
+    top_k: int | None = Field(default=None, ge=0, le=1 << 31)
+    """0: all tokens."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """0: all tokens."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most output tokens; who asks for fewer gets fewer."""
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """0: none."""
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """0: none."""
+    logit_bias: Literal[False] | None = None
+    """False: none."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(default=None, max_length=4)
+    """Instead of the request's stop strings; an empty list: none."""
+
+
+class ApiSettings(Section):
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs keys."""
+    port: int = Field(default=8700, ge=0, le=65535)
+    """Port; 0 asks the system for a free one."""
+    tls_certificate: Path | None = None
+    """PEM file of the certificate, with those between it and the root; with it and `tls_key`, the API speaks TLS."""
+    tls_key: Path | None = None
+    """PEM file of its private key, not encrypted."""
+    keys: tuple[ApiKey, ...] = ()
+    """API keys; without any, requests from loopback act as `default_namespace` with all scopes."""
+    default_namespace: str = "default"
+    """Namespace of keyless requests."""
+    namespaces: dict[Annotated[str, Field(min_length=1)], NamespaceSettings] = Field(default={})
+    """What all keys of a namespace together may do, by its name."""
+    user_hash_key: str = Field(default="onward-development", repr=False)
+    """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
+    allowed_hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()
+    """Names by which the API may be asked, beside `localhost` and addresses; without ports. Beyond loopback, where
+    empty: any."""
+    allowed_origins: tuple[Annotated[str, Field(pattern=_ORIGIN)], ...] = ()
+    """Web pages of other origins that may use the API from a browser, as in `https://app.example.org`."""
+    max_body_bytes: int = Field(default=4 << 20, gt=0)
+    """Larger request bodies are refused with 413."""
+    feedback_lookup_s: float = Field(default=2.0, ge=0)
+    """How long feedback waits for the writer to store an inference that is not known yet."""
+    user_feedback_per_minute: float | None = Field(default=None, gt=0)
+    """Most feedback of one user, refilled evenly, beside the limits of its key; what exceeds it is refused with 429.
+    None: as much as comes."""
+    clock_skew_s: float = Field(default=300.0, ge=0)
+    """How far in the future, by our clock, feedback's `observed_at` may lie."""
+    order_wait_s: float = Field(default=60.0, ge=0)
+    """How long an order to the release controller is waited for before it is answered as accepted."""
+    default_max_tokens: int = Field(default=512, gt=0)
+    """Output tokens where the request names none; the context may allow fewer."""
+    environment: Literal["production", "simulated"] = "production"
+    """Stamped on every turn."""
+    workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = Field(default={})
+    """Sampling that wins over what requests of a workload ask for, by the workload's name."""
+    bodies: BodySettings = BodySettings()
+    """What reading large ones may cost."""
+    connections: ConnectionSettings = ConnectionSettings()
+    """How many there may be, and how long each may take over what."""
+
+    @model_validator(mode="after")
+    def _has_both_of_tls(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_certificate"
+            raise ValueError(f"{missing}: tls_certificate and tls_key, both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _reads_the_largest(self) -> Self:
+        if self.bodies.in_flight_bytes < self.max_body_bytes:
+            raise ValueError(
+                "bodies.in_flight_bytes: less than max_body_bytes, so that the largest would never be read"
+            )
+        return self

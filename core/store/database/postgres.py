@@ -1,0 +1,134 @@
+"""The store on a server: the distributed mode's.
+
+Nobody waits for it without end. The server ends statements, and transactions that do nothing; and where it is there
+and says nothing at all, we close the connection ourselves.
+"""
+
+import math
+import time
+from collections.abc import Generator
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.array import ListBinaryDumper
+from sqlalchemy import Connection, Engine, create_engine, event
+
+from core.errors import ConfigError
+from core.settings import PostgresSettings
+from core.store.database import schema, tables
+from core.store.database.connections import SqlStore
+
+T = TypeVar("T")
+
+DRIVER = "postgresql+psycopg://"
+_CHECK_S = 0.1  # how often a wait looks whether it is over
+
+
+class PatientConnection(psycopg.Connection[Any]):
+    """Waits so long and no longer for a server that is silent. Then it is closed, and no pool gives it out again."""
+
+    patience_s = math.inf
+
+    def wait(self, gen: Generator[Any, Any, T], interval: float = _CHECK_S, timeout: float | None = None) -> T:
+        if timeout is None:
+            return super().wait(self._impatient(gen), interval)
+        return super().wait(self._impatient(gen), interval, timeout)
+
+    def _impatient(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """`gen` speaks with the server: it yields what it waits for and is sent what is ready, 0 for nothing."""
+        silent_since_s = time.monotonic()
+        try:
+            waits_for = next(gen)
+            while True:
+                ready = yield waits_for
+                if ready:
+                    silent_since_s = time.monotonic()
+                elif time.monotonic() - silent_since_s > self.patience_s:
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer for {self.patience_s:g} s")
+                waits_for = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def connect(settings: PostgresSettings, application_name: str) -> SqlStore:
+    """As `core.store.open_postgres` says."""
+    engine = _engine(settings, application_name)
+    name = place_of(settings)
+    store = SqlStore(engine, name, for_reads={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
+    with ExitStack() as undo:
+        undo.callback(store.close)
+        with store.read() as connection:
+            found = schema.found_revision(connection) or "none yet"
+        if found != tables.REVISION:
+            raise ConfigError(f"{name}: its schema is {found}, this build's {tables.REVISION}: run `onward migrate`")
+        undo.pop_all()
+    return store
+
+
+def _engine(settings: PostgresSettings, application_name: str) -> Engine:
+    timeout_ms = to_ms(settings.statement_timeout_s)
+    url = conninfo(
+        settings,
+        application_name,
+        f"-c statement_timeout={timeout_ms} -c idle_in_transaction_session_timeout={timeout_ms} -c jit=off",
+    )
+    engine = create_engine(
+        DRIVER,
+        creator=lambda: _connect(url),
+        pool_size=settings.pool_size,
+        max_overflow=0,
+        pool_timeout=settings.connect_timeout_s,
+        pool_pre_ping=True,
+        isolation_level="READ COMMITTED",
+    )
+
+    def expect_quick_answer(connection: PatientConnection | None, *_: object) -> None:
+        if connection is not None:  # it may be closed already
+            connection.patience_s = settings.connect_timeout_s
+
+    def expect_result(connection: Connection) -> None:
+        driver_connection = connection.connection.driver_connection
+        assert isinstance(driver_connection, PatientConnection)
+        driver_connection.patience_s = settings.statement_timeout_s + settings.connect_timeout_s
+
+    event.listen(engine, "connect", expect_quick_answer)
+    event.listen(engine, "checkin", expect_quick_answer)  # for the next one's ping
+    event.listen(engine, "begin", expect_result)
+    return engine
+
+
+def _connect(url: str) -> PatientConnection:
+    connection = PatientConnection.connect(url)
+    connection.adapters.register_dumper(list, ListBinaryDumper)  # as text, arrays take five times as long to make
+    return connection
+
+
+def conninfo(settings: PostgresSettings, application_name: str, options: str) -> str:
+    given = _parsed(settings)
+    return make_conninfo(
+        settings.url,
+        application_name=str(given.get("application_name") or application_name),
+        connect_timeout=math.ceil(settings.connect_timeout_s),
+        options=f"{given.get('options') or ''} {options}".strip(),
+    )
+
+
+def place_of(settings: PostgresSettings) -> str:
+    """For messages: where it is, and no password."""
+    given = _parsed(settings)
+    return f"postgres.url {given.get('host') or 'here'}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
+
+
+def _parsed(settings: PostgresSettings) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(settings.url))
+    except psycopg.ProgrammingError as error:
+        raise ConfigError("postgres.url: libpq takes postgresql://USER@HOST:PORT/DATABASE") from error
+
+
+def to_ms(seconds: float) -> int:
+    return math.ceil(seconds * 1000)

@@ -1,0 +1,87 @@
+"""Which schema a database has, and how it comes to this build's: by the revisions in `migrations/`, with Alembic.
+
+Alembic takes long to import, and is needed only where a schema changes.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    delete,
+    insert,
+    inspect,
+    select,
+)
+
+from core.errors import ConfigError
+from core.store.database import tables
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
+"""In the checkout and in the installed package alike: beside `core`."""
+_BASELINE = "1"
+_version = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
+
+def found_revision(connection: Connection) -> str | None:
+    """None: there are no tables yet."""
+    names = inspect(connection).get_table_names()
+    if _version.name in names:
+        return connection.execute(select(_version.c.version_num)).scalar()
+    if tables.meta.name in names:  # a build that knew no revisions made it, perhaps not to the end
+        query = select(tables.meta.c.value).where(tables.meta.c.key == "schema")
+        return connection.execute(query).scalar() or _BASELINE
+    return None
+
+
+def create(connection: Connection) -> None:
+    """The newest schema where there is none: the same that the revisions make, and faster."""
+    tables.metadata.create_all(connection)
+    connection.execute(insert(tables.meta).values(key="schema", value="2"))
+    stamp(connection, tables.REVISION)
+
+
+def upgrade(connection: Connection, found: str | None, name: str) -> None:
+    """Revision by revision, from `found` to this build's; `name` is the database's. Raises ConfigError where it is a
+    newer build's."""
+    from alembic import command
+
+    config = alembic_config(connection)
+    if found is not None:
+        _check_known(config, found, name)
+    command.upgrade(config, "head")
+
+
+def alembic_config(connection: Connection) -> "Config":
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _check_known(config: "Config", revision: str, name: str) -> None:
+    from alembic.script import ScriptDirectory
+
+    if revision not in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
+        raise ConfigError(f"{name}: its schema {revision} is of a newer build; this one knows up to {tables.REVISION}")
+
+
+def stamp(connection: Connection, revision: str) -> None:
+    """Say that the schema is at `revision`, and change nothing."""
+    _version.create(connection, checkfirst=True)
+    connection.execute(delete(_version))
+    connection.execute(insert(_version).values(version_num=revision))

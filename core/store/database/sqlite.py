@@ -1,0 +1,49 @@
+"""The store in one file: the embedded mode's."""
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, event
+
+from core.store.database import schema, tables
+from core.store.database.connections import SqlStore
+
+_BUSY_TIMEOUT_S = 10
+
+
+def open_sqlite(path: Path) -> SqlStore:
+    """Open, create, or bring to this build's schema. Raises ConfigError for a file of a newer build, StoreUnavailable
+    for one that is no database."""
+    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False})
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "begin", _begin)
+    store = SqlStore(engine, str(path), for_reads={"onward_read": True})
+    with store.read() as connection:
+        found = schema.found_revision(connection)
+    if found != tables.REVISION:
+        with store.begin() as connection:  # nobody else writes until it is done, whole or not at all
+            _bring_up(connection, path)
+    return store
+
+
+def _bring_up(connection: Connection, path: Path) -> None:
+    found = schema.found_revision(connection)  # another process may have been first
+    if found is None:
+        schema.create(connection)
+    else:
+        schema.stamp(connection, found)  # a build that knew no revisions did not
+        schema.upgrade(connection, found, str(path))
+
+
+def _configure(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions are begun below, not by the driver
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    """Writers take the lock at once: a transaction that reads first and writes later could not wait for it."""
+    reading = connection.get_execution_options().get("onward_read", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

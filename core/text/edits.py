@@ -1,0 +1,83 @@
+"""What became of a suggested text: how far it was edited, and how much of it is left."""
+
+import re
+from typing import Final
+
+from rapidfuzz.distance import Indel, Levenshtein
+
+from core.text.json_objects import object_of
+
+LONGEST: Final = 16_384
+"""Characters of each text whose distance is taken: it takes time with the product of their lengths, some milliseconds
+for two of this length."""
+_TEXTS: Final = ("text", "content", "contents", "new_string", "new_text", "new_str", "replacement", "code", "code_edit")
+_NUMBERED = re.compile(r"^\s*\d+\s*[:|\t ]\s?")
+_HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+
+
+def edit_distance(a: str, b: str) -> float:
+    """Levenshtein's distance as a share of the longer text's length: 0 for the same, 1 for nothing in common."""
+    return Levenshtein.normalized_distance(a, b)
+
+
+def likeness(a: str, b: str, least: float) -> float:
+    """Twice the longest common subsequence's length as a share of both texts'; 0 where it lies below `least`."""
+    return Indel.normalized_similarity(a, b, score_cutoff=least)
+
+
+def share_left(edit: str, file: str) -> float | None:
+    """Of the edit's lines, in any place; None of an edit without any. White space around a line, and the numbers that
+    tools put before it, do not count."""
+    lines = [line.strip() for line in edit.splitlines() if line.strip()]
+    there = {form for line in file.splitlines() for form in (line.strip(), _NUMBERED.sub("", line).strip())}
+    return sum(line in there for line in lines) / len(lines) if lines else None
+
+
+def text_of_call(arguments: str) -> str | None:
+    """What a call that edits writes; None where it does not say."""
+    said = object_of(arguments) or {}
+    return next((said[name] for name in _TEXTS if isinstance(said.get(name), str)), None)
+
+
+def patched(text: str, diff: str) -> str:
+    """The text after a unified diff of one file. Raises ValueError, saying where it does not fit."""
+    old, patch = text.split("\n"), diff.split("\n")
+    new: list[str] = []
+    at = hunks = number = 0
+    while number < len(patch):
+        header = _HUNK.match(patch[number])
+        number += 1
+        if header is None:
+            continue
+        hunks += 1
+        start, count, added = int(header[1]), int(header[2] or 1), int(header[4] or 1)
+        start -= bool(count)  # a hunk that takes nothing away names the line before it
+        if not at <= start <= len(old):
+            raise ValueError(f"line {number}: there is no line {start + 1} to change")
+        new += old[at:start]
+        at, end = start, start + count
+        while at < end or added > 0:
+            kind, line = _change(patch, number)
+            number += 1
+            if kind in " -":
+                if at >= end or at >= len(old) or old[at].rstrip("\r") != line.rstrip("\r"):
+                    raise ValueError(f"line {number}: it is not what line {at + 1} of the suggested text says")
+                at += 1
+            if kind in " +":
+                added -= 1
+                new.append(line)
+        if added:
+            raise ValueError(f"line {number}: more lines are added than its header says")
+    if not hunks:
+        raise ValueError("it has no hunks (@@ -1,2 +1,3 @@)")
+    return "\n".join(new + old[at:])
+
+
+def _change(patch: list[str], number: int) -> tuple[str, str]:
+    """A line of a hunk: what it does, and to what. Editors strip the blank from empty lines of context."""
+    if number >= len(patch):
+        raise ValueError(f"line {number}: its last hunk ends too soon")
+    line = patch[number] or " "
+    if line[0] not in " +-\\":
+        raise ValueError(f"line {number + 1}: begins with neither blank, + nor -")
+    return line[0], line[1:]

@@ -1,0 +1,100 @@
+"""The archive: turns and rewards, stretch by stretch, from the log into Parquet files.
+
+A stretch is read, its end is planned in the store, its files are written, and it is finished in the store: see
+`core.store.archived`. Killed anywhere in between, the next one finds the plan and makes the same files again; what was
+not planned yet is not there. So each record of the log below the position is in the archive once, and readers, who take
+from the archive what the log no longer has (`ingest.history`), meet each once whatever happened.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from core import telemetry
+from core.errors import LogError
+from core.events import Topic
+from core.ports import Blobs, EventLog, Reader, Store, TopicPartition
+from core.store.archived import Archived, begin, finish, get_archived, plan
+from ingest.archive.files import Files, Stretch, folder, parse
+
+TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
+"""What is archived, and deleted by age. Of the others there is little, and their readers need all of it."""
+_BATCH: Final = 512
+_POLL_S: Final = 0.5
+
+
+class Archiver:
+    """One thread. Holds one stretch of `segment_bytes` in memory. Raises what the log, the store and blobs raise, and
+    Fenced where another archives the same log: begin anew."""
+
+    def __init__(self, log: EventLog, store: Store, blobs: Blobs, segment_bytes: int) -> None:
+        self._log, self._store, self._blobs = log, store, blobs
+        self._segment_bytes = segment_bytes
+        self._readers: dict[Topic, Reader] = {}
+
+    def archive(self, source: TopicPartition) -> Iterator[int]:
+        """What of a partition is not archived now; yields after each stretch how many records it had."""
+        target = self._log.end(source)
+        known = self._known(source)
+        lag = telemetry.ARCHIVE_LAG.labels(topic=source.topic, partition=source.partition)
+        lag.set(target - known.next_offset)
+        while known.next_offset < target:
+            end, records = self._archive_stretch(source, known, target)
+            known = Archived(end, None)
+            telemetry.ARCHIVED.labels(topic=source.topic).inc(records)
+            lag.set(target - end)
+            yield records
+
+    def _known(self, source: TopicPartition) -> Archived:
+        with self._store.read() as connection:
+            known = get_archived(connection).get(source)
+        if known is None:
+            known = Archived(self._log.earliest(source), None)
+            self._refuse_anothers(source)
+            with self._store.begin() as connection:
+                begin(connection, source, known.next_offset)
+        return known
+
+    def _refuse_anothers(self, source: TopicPartition) -> None:
+        """Files of a store that was lost, or of another service: records would be in the archive twice."""
+        for path in self._blobs.list(f"{folder(source.topic)}/"):
+            if parse(source.topic, path).stretch.partition == source.partition:
+                raise LogError(f"archive.url: {path} is there, and this store knows nothing of it; take another place")
+
+    def _archive_stretch(self, source: TopicPartition, known: Archived, target: int) -> tuple[int, int]:
+        """Returns where it ends, and how many records it has."""
+        files, end = self._read(source, known, target)
+        stretch = Stretch(source.partition, known.next_offset, end)
+        if known.planned_end is None:
+            with self._store.begin() as connection:
+                plan(connection, source, stretch.start, stretch.end)
+        for path, content in files.close(stretch):
+            self._blobs.put(path, content)
+        with self._store.begin() as connection:
+            finish(connection, source, stretch.start, stretch.end)
+        return end, files.records
+
+    def _read(self, source: TopicPartition, known: Archived, target: int) -> tuple[Files, int]:
+        """Up to the planned end, else to the target or to a full stretch."""
+        reader, files = self._reader(source.topic), Files(source)
+        reader.seek(source, known.next_offset)
+        end = known.planned_end or target
+        while reader.position(source) < end:
+            for record in reader.poll(_BATCH, _POLL_S):
+                if record.source == source and record.offset < end:
+                    files.add(record)
+                    if known.planned_end is None and files.raw_bytes >= self._segment_bytes:
+                        return files, record.offset + 1
+        return files, end
+
+    def _reader(self, topic: Topic) -> Reader:
+        """At the end of all partitions but the one that is archived: of these little comes meanwhile."""
+        if topic not in self._readers:
+            self._readers[topic] = reader = self._log.reader([topic])
+            for source in reader.assignment():
+                reader.seek(source, self._log.end(source))
+        return self._readers[topic]
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()

@@ -1,0 +1,188 @@
+"""What becomes of each turn of a batch: which loss it has, with which advantage, or why it has none.
+
+Legend: N sampled tokens of a micro-batch, M turns of the batch.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+
+import torch
+from torch import Tensor
+
+from core.ids import Version
+from core.settings import LearnerSettings
+from learner.batches.staleness import Drift, left_out, nowhere, oldest_allowed, together, too_old, within
+from learner.model.ranks import Ranks
+from learner.objective.credit import TokenCredit, applied, fading
+from learner.objective.kto import reference_of
+from learner.objective.normalisation import USUAL, Whole
+from learner.sequences.scored import ScoredTurn, TurnRecord
+from learner.sequences.tensors import MicroBatch
+
+_ALL_ALIKE = "all_alike"
+
+
+class Ledger:
+    """A turn trains by its importance weights (`enter`), or by KTO (`late`), or the baseline alone."""
+
+    def __init__(
+        self,
+        batch: Sequence[ScoredTurn],
+        scale: float,
+        tokens_per_turn: float,
+        settings: LearnerSettings,
+        released: Sequence[Version] = (),
+        influence: Sequence[float] = (),
+        whole: Whole = USUAL,
+    ) -> None:
+        """`influence`: of each turn; without it, 1 of all. `whole`: what is held of the batch, to be compared in the
+        end with what was `seen`."""
+        self.batch, self.whole = batch, whole
+        self.tokens_per_turn, self.released = tokens_per_turn, released
+        self.stale_tokens = 0
+        self._oldest = oldest_allowed(released, settings.max_versions_behind)
+        self._bounds = settings.max_divergence, settings.min_ess
+        self._drift = nowhere(len(batch))
+        self._ratios_M = torch.zeros(len(batch))  # KTO's
+        self._out_M = torch.tensor([turn in whole.left_out for turn in range(len(batch))])
+        self._old_M = torch.tensor([_is_too_old(scored, settings) for scored in batch])
+        self._kto_M = torch.tensor([_is_for_kto(scored, settings) for scored in batch]) & ~self._old_M
+        self._late_M = [settings.late == "kto" and not _is_beyond(scored, settings) for scored in batch]
+        self.has_kto = settings.late == "kto" or bool(self._kto_M.any())
+        shares = influence or [1.0] * len(batch)
+        self.limited = sum(share < 1 for share in shares)
+        self.expected_M = torch.zeros(len(batch))  # the reward that the whole answer let expect
+        self._scales_M = torch.tensor(
+            [s.applied.scale if s.applied else scale / share for s, share in zip(batch, shares, strict=True)]
+        )
+        self._applied_M = torch.tensor([s.applied.worth if s.applied else 0.0 for s in batch])
+        self._correction_M = torch.tensor([s.is_correction for s in batch])
+        self._rewards_M = torch.tensor([s.worth for s in batch])
+        self._alike_M = ~self._correction_M & self._all_alike()
+        self._fading = settings.discount * settings.gae_lambda
+        self._records: dict[int, TurnRecord] = {}
+
+    def _all_alike(self) -> bool:
+        """Then nothing says which answers are better, and a spread of 0 is nothing to divide by."""
+        credited = any(scored.reward.credits for scored in self.batch)
+        return not credited and bool((self._rewards_M == self._rewards_M[0]).all())
+
+    def spare(self) -> "Ledger":
+        """For what is computed and does not count."""
+        spare = copy(self)
+        spare._records, spare.expected_M = {}, self.expected_M.clone()
+        return spare
+
+    def meet(self, ranks: Ranks) -> None:
+        """Take in what other processes entered."""
+        mine = (self._records, self._drift, self._ratios_M, self.expected_M, self.stale_tokens)
+        records, drifts, ratios_M, expected_M, stale_tokens = zip(*ranks.gather(mine), strict=True)
+        self._records = {turn: record for each in records for turn, record in each.items()}
+        self._drift = together(drifts)
+        self._ratios_M = torch.stack(ratios_M).sum(0)
+        self.expected_M = torch.stack(expected_M).sum(0)
+        self.stale_tokens = sum(stale_tokens)
+
+    def seen(self) -> Whole:
+        """What holds of the batch, once all its parts were entered."""
+        out = left_out(self._drift, *self._bounds)
+        by_kto = any(record.late or (turn in out and self._late_M[turn]) for turn, record in self._records.items())
+        return Whole(out, reference_of(self._ratios_M) if by_kto else USUAL.reference)
+
+    @property
+    def shifts_M(self) -> Tensor:
+        return self._drift.shift_M
+
+    @property
+    def ess(self) -> float:
+        return self._drift.ess
+
+    def enter(self, part: MicroBatch, new: TokenCredit, baseline_N: Tensor, drift: Drift) -> tuple[Tensor, Tensor]:
+        """(advantage_N, keep_N) of a micro-batch, entering its turns."""
+        turns_N, before = part.turns_N.cpu(), applied(part, self.batch)
+        rewards_N, applied_N = new.rewards_N.cpu(), before.rewards_N.cpu()
+        correction_N = self._correction_M[turns_N]
+        subtracted_N = torch.where(correction_N, applied_N, baseline_N.cpu())
+        gained_N = rewards_N - subtracted_N
+        if self._fading != 1:
+            difference_N = self._faded(new) - self._faded(before)
+            gained_N = torch.where(correction_N, difference_N, gained_N)
+        advantage_N = gained_N / self._scales_M[turns_N]
+        fresh_M = within(drift, self._bounds[0]) & ~self._out_M
+        keep_M = fresh_M & ~self._old_M & ~self._alike_M & ~self._kto_M
+        stale_N = part.versions_N.cpu() < self._oldest
+        self.stale_tokens += int(stale_N.sum())
+        self._drift = together([self._drift, drift])
+        for turn in sorted(set(turns_N.tolist())):
+            mine_N = turns_N == turn
+            self.expected_M[turn] = baseline_N.cpu()[mine_N][-1]
+            self._records[turn] = self._record(
+                turn,
+                float(subtracted_N[mine_N].mean()),
+                float(advantage_N[mine_N].mean()),
+                float(drift.divergence_M[turn]),
+                self._reason(turn, bool(fresh_M[turn]), bool(stale_N[mine_N].all())),
+            )
+        device = baseline_N.device
+        return advantage_N.to(device), (keep_M[turns_N] & ~stale_N).to(device)
+
+    def _faded(self, credit: TokenCredit) -> Tensor:
+        """By how much each token's advantage has the reward in it."""
+        return (credit.rewards_N * fading(credit.episodes_N, self._fading)).cpu()
+
+    def late(self, part: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(late_M, gain_M): which turns of the micro-batch train by KTO, and what each gained over what was applied."""
+        turns = set(part.turns_N.tolist())
+        late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
+        return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)
+
+    def compare(self, ratio_M: Tensor) -> None:
+        """Enter how the turns of a micro-batch stand to the anchor, for KTO."""
+        self._ratios_M = self._ratios_M + ratio_M.detach().cpu()
+
+    def _reason(self, turn: int, fresh: bool, stale: bool) -> str | None:
+        if bool(self._old_M[turn]):
+            return "too_old"
+        if not fresh:
+            return "too_divergent"
+        if stale:
+            return "too_stale"
+        return _ALL_ALIKE if bool(self._alike_M[turn]) else None
+
+    def _record(self, turn: int, baseline: float, credit: float, divergence: float, dropped: str | None) -> TurnRecord:
+        scored = self.batch[turn]
+        late = bool(self._kto_M[turn]) or (self._late_M[turn] and dropped not in (None, _ALL_ALIKE))
+        return TurnRecord(
+            inference_id=scored.inference_id,
+            revision=scored.reward.revision,
+            reward=scored.reward.value,
+            follow=scored.follow,
+            applied_revision=None if scored.applied is None else scored.applied.revision,
+            baseline=baseline,
+            scale=float(self._scales_M[turn]),
+            credit=0.0 if late else credit,
+            divergence=divergence,
+            dropped=None if late else dropped,
+            late=late,
+        )
+
+    @property
+    def any_kept(self) -> bool:
+        return any(record.dropped is None for record in self._records.values())
+
+    def records(self) -> tuple[TurnRecord, ...]:
+        return tuple(self._records[turn] for turn in range(len(self.batch)))
+
+
+def _is_too_old(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+    return too_old(scored.turn, scored.reward, settings.max_outcome_age_s, settings.usual_max_age_s)
+
+
+def _is_beyond(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+    return too_old(scored.turn, scored.reward, {}, settings.late_max_age_s)
+
+
+def _is_for_kto(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+    """Whether all that the reward is made of is for KTO by config."""
+    made_of = scored.reward.components.keys()
+    return bool(made_of) and made_of <= set(settings.kto_outcomes)

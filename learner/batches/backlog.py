@@ -1,0 +1,134 @@
+"""Rewarded turns on their way to an update: what waits, what was applied, what becomes a batch."""
+
+import math
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from core.events import Completion, Reward
+from core.ids import InferenceId
+from core.settings import LearnerSettings
+from core.unstored import NOT_STORED
+from learner.objective.advantages.base import MIN_SCALE
+from learner.objective.credit import are_sound
+from learner.sequences.scored import Applied, ScoredTurn
+from learner.sequences.tensors import sampled_places
+
+
+@dataclass
+class Backlog:
+    """`pending` in order of arrival, one revision a turn; `applied` the last revision of each turn that trained on
+    this lineage. Both are part of the checkpoint."""
+
+    pending: dict[InferenceId, Reward] = field(default_factory=dict)
+    applied: dict[InferenceId, Applied] = field(default_factory=dict)
+
+    def add(self, reward: Reward) -> bool:
+        """False when this revision, or a later one, is known. A later revision takes the place of a waiting one."""
+        waiting, applied = self.pending.get(reward.inference_id), self.applied.get(reward.inference_id)
+        known = max(waiting.revision if waiting else -1, applied.revision if applied else -1)
+        if reward.revision <= known:
+            return False
+        self.pending.pop(reward.inference_id, None)
+        self.pending[reward.inference_id] = reward
+        return True
+
+    def resume(self, applied: dict[InferenceId, Applied]) -> None:
+        """Go on from another version: what it has learned from waits no longer."""
+        self.applied = applied
+        waiting, self.pending = self.pending, {}
+        for reward in waiting.values():
+            self.add(reward)
+
+    def trim(self, most: int) -> list[tuple[Reward, str]]:
+        """Let go of what is beyond `most`, with the reason: first what would teach next to nothing (`uninformative`),
+        then the oldest (`backlog_full`)."""
+        excess = len(self.pending) - most
+        if excess <= 0:
+            return []
+        dull = self._uninformative()
+        chosen = sorted(self.pending, key=lambda each: each not in dull)[:excess]  # in either part the oldest first
+        return [(self.pending.pop(each), "uninformative" if each in dull else "backlog_full") for each in chosen]
+
+    def _uninformative(self) -> set[InferenceId]:
+        """Whose reward is about the mean of those that wait in its stratum, so that its advantage is about nothing. A
+        turn that stands alone, or corrects what was learned, is not."""
+        strata: dict[tuple[str, str], list[Reward]] = {}
+        for reward in self.pending.values():
+            strata.setdefault((reward.namespace, reward.workload), []).append(reward)
+        dull: set[InferenceId] = set()
+        for rewards in (each for each in strata.values() if len(each) > 1):
+            mean = math.fsum(reward.value for reward in rewards) / len(rewards)
+            dull |= {reward.inference_id for reward in rewards if abs(reward.value - mean) < MIN_SCALE}
+        return dull - self.applied.keys()
+
+    def is_ready(self, settings: LearnerSettings, now: datetime) -> bool:
+        """Enough of them, or fewer that have waited long enough."""
+        if len(self.pending) >= settings.batch_turns:
+            return True
+        if len(self.pending) < settings.min_turns:
+            return False
+        oldest = next(iter(self.pending.values()))
+        return (now - oldest.decided_at).total_seconds() >= settings.max_wait_s
+
+    def choose(self, most: int) -> list[Reward]:
+        """The oldest, each with the other waiting turns of its session, so that they share their prefix."""
+        by_session: dict[str, list[Reward]] = {}
+        for reward in self.pending.values():
+            by_session.setdefault(reward.session_id, []).append(reward)
+        chosen: list[Reward] = []
+        for rewards in by_session.values():
+            if chosen and len(chosen) + len(rewards) > most:
+                break
+            chosen += rewards
+        return chosen[:most]
+
+    def remove(self, rewards: list[Reward]) -> None:
+        for reward in rewards:
+            del self.pending[reward.inference_id]
+
+    def forget_before(self, oldest: datetime) -> None:
+        """Applied revisions of turns too old to be corrected."""
+        for inference_id in [key for key, applied in self.applied.items() if applied.received_at < oldest]:
+            del self.applied[inference_id]
+
+    def scored(self, reward: Reward, turn: Completion) -> ScoredTurn:
+        return ScoredTurn(turn, reward, self.applied.get(reward.inference_id))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a turn must be to be this model's. None: not known."""
+
+    tokenizer_digest: str | None = None
+    context_length: int | None = None
+    vocabulary: int | None = None
+
+
+def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str | None:
+    """Why a turn with this reward never trains; None when it may."""
+    if turn.unstored is not None:
+        return NOT_STORED
+    if not turn.learn:
+        return "no_consent"
+    if not turn.trainable:
+        return "untrainable"
+    if not sampled_places(turn):
+        return "empty"
+    if len(turn.logprobs) != len(turn.token_ids):
+        return "incomplete_capture"
+    if not all(map(math.isfinite, (reward.value, *turn.logprobs))):
+        return "not_finite"
+    if bounds.tokenizer_digest not in (None, turn.tokenizer_digest):
+        return "other_tokenizer"
+    if bounds.context_length is not None and len(turn.prompt_token_ids) + len(turn.token_ids) > bounds.context_length:
+        return "over_context"
+    if bounds.vocabulary is not None and not _are_words(turn, bounds.vocabulary):
+        return "unknown_tokens"
+    if not are_sound(reward.credits, turn):
+        return "bad_credits"
+    return None
+
+
+def _are_words(turn: Completion, vocabulary: int) -> bool:
+    ids = turn.prompt_token_ids + turn.token_ids
+    return min(ids) >= 0 and max(ids) < vocabulary

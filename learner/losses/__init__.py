@@ -1,5 +1,0 @@
-"""Losses per sampled token: terms of policy, KL and entropy, each a file, put together in `tokens`."""
-
-from learner.losses.tokens import TokenInputs, TokenLosses, token_losses
-
-__all__ = ["TokenInputs", "TokenLosses", "token_losses"]

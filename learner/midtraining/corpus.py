@@ -1,0 +1,74 @@
+"""A document of a corpus as token ids: {"text": ...}, {"messages": [...], "tools": [...]}, or {"token_ids": [...],
+"spans": [[start, end], ...]}, tokens as a model sampled them.
+
+Of a conversation what the assistant says counts whole, the rest a little: it is context rather than a thing to imitate.
+Of given tokens those within the spans count whole and the rest not at all.
+"""
+
+from array import array
+from typing import Any
+
+from jinja2 import TemplateError
+
+from core.errors import ConfigError
+from learner.sequences.packing import Example
+
+CONTEXT_WEIGHT = 0.1
+
+
+def encode(tokenizer: Any, document: dict[str, Any], where: str) -> Example:
+    """Raises ConfigError naming the place when the chat template refuses the conversation, or when given tokens are
+    none of the tokenizer's."""
+    if "text" in document:
+        token_ids = tokenizer(document["text"], add_special_tokens=False, verbose=False).input_ids
+        return Example(token_ids, [1.0] * len(token_ids))
+    if "messages" not in document:
+        return _given(document, len(tokenizer), where)
+    try:
+        text, spans = _assistant_spans(tokenizer, document["messages"], document.get("tools"))
+    except (KeyError, TypeError, ValueError, TemplateError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    weights = [
+        1.0 if any(start <= begin < end for start, end in spans) else CONTEXT_WEIGHT
+        for begin, _ in encoded.offset_mapping
+    ]
+    return Example(encoded.input_ids, weights)
+
+
+def windows(example: Example, row_tokens: int, source: int = 0) -> list[Example]:
+    """The example in stretches that a row holds, kept small for waiting in numbers. Each begins with the token that the
+    one before it ended with, so that every token but the very first is predicted once."""
+    starts = range(0, max(1, len(example.token_ids) - 1), row_tokens - 1)
+    ids, weights = array("i", example.token_ids), example.weights
+    return [Example(ids[at : at + row_tokens], weights[at : at + row_tokens], source) for at in starts]
+
+
+def _given(document: dict[str, Any], vocabulary: int, where: str) -> Example:
+    ids, spans = document["token_ids"], document.get("spans")
+    if not all(type(token) is int and 0 <= token < vocabulary for token in ids):
+        raise ConfigError(f"{where}: token_ids: want integers from 0 to {vocabulary - 1}")
+    weights = [0.0] * len(ids)
+    for span in spans if isinstance(spans, list) else [None]:
+        match span:
+            case [int(start), int(end)] if 0 <= start < end <= len(ids):
+                weights[start:end] = [1.0] * (end - start)
+            case _:
+                raise ConfigError(f"{where}: spans: want pairs [start, end] within {len(ids)} tokens, got {span}")
+    return Example(ids, weights)
+
+
+def _assistant_spans(tokenizer: Any, messages: list[Any], tools: Any) -> tuple[str, list[tuple[int, int]]]:
+    """The whole text, and where in it the assistant speaks, the end-of-turn mark included."""
+
+    def render(count: int, prompt: bool) -> str:
+        return str(
+            tokenizer.apply_chat_template(messages[:count], tools=tools, tokenize=False, add_generation_prompt=prompt)
+        )
+
+    spans = [
+        (len(render(index, True)), len(render(index + 1, False).rstrip()))
+        for index, message in enumerate(messages)
+        if message["role"] == "assistant"
+    ]
+    return render(len(messages), False), spans

@@ -1,0 +1,75 @@
+"""The examples of a corpus, encoded document by document: endless, epoch after epoch, from any place on."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from core.errors import ConfigError
+from learner.midtraining.corpus import encode, windows
+from learner.midtraining.corpus_files import Found, Place, files_of, read_documents
+from learner.sequences.packing import Example
+
+Long = Literal["refuse", "split"]
+
+
+class Reader:
+    """`counts` are of the first epoch: documents read; those `too_short` to predict anything; those `split`, and the
+    windows that they became."""
+
+    def __init__(self, corpora: Sequence[Path], tokenizer: Any, row_tokens: int, long: Long, source: int = 0) -> None:
+        """The corpora one after another; `source` is the number of the first. Raises ConfigError."""
+        found = [(source + number, path) for number, corpus in enumerate(corpora) for path in files_of(corpus)]
+        self._sources, self._files = [number for number, _ in found], [path for _, path in found]
+        self._tokenizer, self._row_tokens, self._long = tokenizer, row_tokens, long
+        self._documents: Iterator[Found] | None = None
+        self.place, self.epoch = Place(), 0
+        self.counts = Counter[str]()
+
+    @property
+    def is_at_start(self) -> bool:
+        return self.place == Place()
+
+    def next(self) -> list[Example] | None:
+        """The next document, in as many windows as it takes; None at the end of an epoch. Raises ConfigError naming the
+        file and line of what is no document, or too long."""
+        if self._documents is None:
+            self._documents = read_documents(self._files, self.place)
+        found = next(self._documents, None)
+        if found is None:
+            self._documents, self.place, self.epoch = None, Place(), self.epoch + 1
+            return None
+        self.place = found.next
+        return self._examples(found)
+
+    def check(self) -> None:
+        """Read what is left of the epoch, as far as form goes, and stay where this is. Raises ConfigError."""
+        for _ in read_documents(self._files, self.place):
+            pass
+
+    def _examples(self, found: Found) -> list[Example]:
+        example = encode(self._tokenizer, found.document, found.where)
+        length = len(example.token_ids)
+        if length > self._row_tokens and self._long == "refuse":
+            raise ConfigError(f"{found.where}: {length} tokens, a row holds {self._row_tokens} (--long split)")
+        examples = windows(example, self._row_tokens, self._sources[found.next.file])
+        if self.epoch == 0:
+            self.counts["documents"] += 1
+            self.counts["too_short"] += length < 2
+            if len(examples) > 1:
+                self.counts["split"] += 1
+                self.counts["windows"] += len(examples)
+        return examples
+
+    def fingerprint(self) -> list[list[Any]]:
+        """Name and size of each file: by what a resumed run knows them."""
+        return [[path.name, path.stat().st_size] for path in self._files]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": asdict(self.place), "epoch": self.epoch, "counts": dict(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._documents = None
+        self.place, self.epoch = Place(**state["place"]), state["epoch"]
+        self.counts = Counter(state["counts"])

@@ -1,0 +1,61 @@
+"""Logged sessions as a corpus: what users took, to be rehearsed while other things are learned, against forgetting
+(experience replay, arXiv:1811.11682).
+
+Tokens are those that were sampled, never made again from text. Turns of one session that continue each other are one
+sequence; of it only what the model chose in turns that were taken weighs.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from core.events import Completion, Reward
+from core.ids import InferenceId
+from learner.batches.backlog import Bounds, refusal
+from learner.sequences.joining import TrainingSequence, merge
+from learner.sequences.resemblance import Solutions
+from learner.sequences.scored import ScoredTurn
+from learner.sequences.tensors import sampled_places
+
+
+class Rehearsal:
+    """Which turns are taken; `counts` of all: `turns`, `taken`, and the others by reason."""
+
+    def __init__(self, bounds: Bounds, min_reward: float, solutions: Mapping[str, str]) -> None:
+        self._bounds, self._min_reward, self._solutions = bounds, min_reward, Solutions(solutions)
+        self.counts = Counter[str]()
+
+    def documents(
+        self, session: Sequence[Completion], rewards: Mapping[InferenceId, Reward]
+    ) -> Iterator[dict[str, Any]]:
+        """Of one session, as `learner.corpus` reads them."""
+        batch = []
+        for turn in session:
+            reward = rewards.get(turn.inference_id)
+            why = self._refusal(turn, reward)
+            self.counts["turns"] += 1
+            self.counts[why or "taken"] += 1
+            if reward is not None and why is None:
+                batch.append(ScoredTurn(turn, reward))
+        for sequence in merge(batch):
+            yield {"token_ids": sequence.token_ids, "spans": list(_spans(sequence, batch))}
+
+    def _refusal(self, turn: Completion, reward: Reward | None) -> str | None:
+        if reward is None:
+            return "unrewarded"
+        why = refusal(turn, reward, self._bounds)
+        if why is not None:
+            return why
+        if reward.value < self._min_reward:
+            return "below_min_reward"
+        return "eval_solution" if self._solutions.recalled_in(turn) else None
+
+
+def _spans(sequence: TrainingSequence, batch: Sequence[ScoredTurn]) -> Iterator[tuple[int, int]]:
+    """Runs of tokens that the model chose; what was forced into its mouth is none of them."""
+    for span in sequence.spans:
+        places = enumerate(sampled_places(batch[span.turn].turn))
+        for _, run in groupby(places, key=lambda pair: pair[1] - pair[0]):
+            found = [place for _, place in run]
+            yield span.start + found[0], span.start + found[-1] + 1

@@ -1,0 +1,221 @@
+"""The policy as the learner sees it: a Hugging Face causal LM, float32, whose sampled tokens it scores.
+
+Legend: B sequences, T positions, N sampled tokens, D hidden size, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from core.errors import ConfigError, WeightsError
+from core.model.files import LOCAL, check_model_files
+from learner.model import lora
+from learner.model.output_head import OutputHead
+from learner.model.ranks import like, whole
+from learner.sequences.tensors import MicroBatch
+
+T = TypeVar("T")
+_TRIED = 8  # tokens
+_AGREEMENT = 1e-4
+
+
+def _given(directory: Path) -> Any:
+    config = AutoConfig.from_pretrained(directory, **LOCAL)
+    for part in {id(each): each for each in (config, config.get_text_config())}.values():
+        for name, value in part.to_dict().items():
+            if "drop" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return AutoModelForCausalLM.from_pretrained(
+        directory, config=config, dtype=torch.float32, use_safetensors=True, **LOCAL
+    )
+
+
+class PolicyModel:
+    is_given = True
+    """Whether its weights, adapters apart, are those of the directory it was made of."""
+
+    def __init__(self, directory: Path, device: str, *, fused: bool = True) -> None:
+        """`fused`: torch's own norms, which want all in one precision. Raises ConfigError where the model's logits are
+        not what its output head makes of its hidden states, or not the same each time: importance ratios compare two
+        policies, of which neither draws units to leave out."""
+        self._directory = directory
+        check_model_files(directory)
+        self.model: Any = _given(directory).to(device)
+        self.head = OutputHead(self.model)
+        self._require_its_own_logits()
+        if fused:
+            fuse_norms(self.model)
+        self.model.train()  # gradient checkpointing asks for it
+        self._require_no_chance()
+        self._root = _Root(self.model)
+
+    @torch.no_grad()
+    def _require_no_chance(self) -> None:
+        """Also where dropout has a name that nobody knows."""
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+        some = min(_TRIED, self.model.config.get_text_config().vocab_size)
+        ids_BT = torch.arange(some, device=self.model.device)[None]
+        first, second = (self.model(input_ids=ids_BT, use_cache=False).logits for _ in range(2))
+        if not torch.equal(first, second):
+            kind = type(self.model).__name__
+            raise ConfigError(f"{self._directory}: {kind} computes otherwise each time that it trains (dropout?)")
+
+    @torch.no_grad()
+    def _require_its_own_logits(self) -> None:
+        some = min(_TRIED, self.model.config.get_text_config().vocab_size)
+        ids_BT = torch.arange(some, device=self.model.device)[None]
+        hidden_BTD = self.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        own_BTV, found_BTV = self.model(input_ids=ids_BT, use_cache=False).logits, self.head.logits(hidden_BTD)
+        if float((own_BTV - found_BTV).abs().max()) > _AGREEMENT * float(own_BTV.abs().max()):
+            kind = type(self.model).__name__
+            raise ConfigError(f"{self._directory}: {kind} changes its logits in a way that the learner does not know")
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Keep a share of each tensor in each process, and gather layer by layer."""
+        layers = set(getattr(self.model, "_no_split_modules", None) or ())
+        for module in self.model.modules():
+            if type(module).__name__ in layers:
+                fully_shard(module, mesh=mesh)
+        fully_shard(self._root, mesh=mesh, reshard_after_forward=True)
+
+    def inside(self, compute: Callable[[], T]) -> T:
+        """What is computed with the model, where its weights may be shards."""
+        return self._root(compute)  # type: ignore[no-any-return]
+
+    def evaluate(
+        self, batch: MicroBatch, precision: AbstractContextManager[object] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(hidden_ND, logprobs_N, entropy_N); `precision` is that of the trunk."""
+
+        def compute() -> tuple[Tensor, Tensor, Tensor]:
+            with precision or nullcontext():
+                hidden_ND = self.hidden_states(batch).float()
+            return hidden_ND, *self.score(hidden_ND, batch)
+
+        return self.inside(compute)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.config.get_text_config().hidden_size)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def context_length(self) -> int:
+        return int(self.model.config.get_text_config().max_position_embeddings)
+
+    def hidden_states(self, batch: MicroBatch) -> Tensor:
+        """[N, D]: the states that predict the sampled tokens. Padding stands right of all of them; what is packed is
+        kept apart by its positions, as transformers has it of causal models that are given no mask."""
+        packed = {} if batch.positions_BT is None else {"position_ids": batch.positions_BT}
+        hidden_BTD = self.model.base_model(input_ids=batch.ids_BT, use_cache=False, **packed).last_hidden_state
+        return hidden_BTD[batch.rows_N, batch.places_N]  # type: ignore[no-any-return]
+
+    def score(self, hidden_ND: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """(logprobs_N, entropy_N) under each turn's own temperature."""
+        return self.head.score(hidden_ND, batch.targets_N, batch.temperature_N)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that train."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
+    def flops_of_a_position(self) -> int:
+        """Two a weight forward, two for what is before it, two for what trains: 6 N, where all does (arXiv:2001.08361,
+        table 1)."""
+        return sum(parameter.numel() * (6 if parameter.requires_grad else 4) for parameter in self.model.parameters())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is published: every tensor once; tied ones under the name of the one they are tied to."""
+        named = self._named()
+        for name, delta in lora.deltas(self.model):
+            named[name] = named[name] + delta
+        return {name: whole(tensor).contiguous() for name, tensor in named.items()}
+
+    def _named(self) -> dict[str, Tensor]:
+        tied = set(getattr(self.model, "_tied_weights_keys", None) or ()) if self._is_tied else set()
+        return {name: tensor for name, tensor in lora.base_tensors(self.model).items() if name not in tied}
+
+    @property
+    def _is_tied(self) -> bool:
+        return bool(getattr(self.model.config, "tie_word_embeddings", False))
+
+    @torch.no_grad()
+    def load(self, shards: Sequence[Path]) -> None:
+        """Raises WeightsError naming the file or the tensors that do not fit."""
+        state: dict[str, Tensor] = {}
+        for shard in shards:
+            try:
+                state |= load_file(shard)
+            except (SafetensorError, OSError) as error:
+                raise WeightsError(f"{shard}: {error}") from error
+        wanted = self._named()
+        if state.keys() != wanted.keys():
+            raise WeightsError(f"{shards[0].parent}: other tensors: {sorted(state.keys() ^ wanted.keys())[:4]}")
+        for name, tensor in wanted.items():
+            if state[name].shape != tensor.shape:
+                raise WeightsError(f"{shards[0].parent}: {name} is {list(state[name].shape)}")
+            tensor.copy_(like(state[name].float(), tensor))
+        lora.forget(self.model)
+        self.is_given = False
+
+    @torch.no_grad()
+    def load_given(self) -> None:
+        """As it was made."""
+        given = _given(self._directory).state_dict()
+        for name, tensor in self._named().items():
+            tensor.copy_(like(given[name], tensor))
+        lora.forget(self.model)
+        self.is_given = True
+
+    def adapters(self) -> dict[str, Any]:
+        """Of LoRA, for a checkpoint: what adapts, and the weights it adapts, unless they are those that were given."""
+        base = {} if self.is_given else {name: whole(tensor) for name, tensor in self._named().items()}
+        return {"adapters": {name: whole(tensor) for name, tensor in lora.adapters(self.model).items()}, "base": base}
+
+    @torch.no_grad()
+    def load_adapters(self, kept: dict[str, Any]) -> None:
+        """Bit for bit as they were: sums that were published cannot be taken apart again."""
+        if kept["base"]:
+            self.is_given = False
+            for name, tensor in self._named().items():
+                tensor.copy_(like(kept["base"][name], tensor))
+        elif not self.is_given:
+            self.load_given()
+        for name, tensor in lora.adapters(self.model).items():
+            tensor.copy_(like(kept["adapters"][name], tensor))
+
+
+class _Root(nn.Module):
+    """FSDP gathers weights for a module's forward; this one's is whatever is computed with the model, its head apart
+    from its trunk too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, compute: Callable[[], T]) -> T:
+        return compute()
+
+
+def fuse_norms(model: nn.Module) -> None:
+    """Hugging Face's RMSNorm modules as torch's fused one: the same function of the same parameters."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child).__name__.endswith("RMSNorm") and hasattr(child, "variance_epsilon"):
+                fused = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon)
+                fused.weight = child.weight
+                setattr(parent, name, fused.to(child.weight.device))

@@ -1,0 +1,97 @@
+"""What a baseline is asked for.
+
+Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from learner.objective.credit import TokenCredit
+from learner.sequences.scored import ScoredTurn
+
+MIN_SCALE = 0.05  # rewards of a batch may all be alike
+
+
+class Advantages(Protocol):
+    """One batch at a time: `begin`, `tokens` for each micro-batch, `end`. State is part of the checkpoint."""
+
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
+        """Read what the batch is compared with, before the batch changes it. `influence`: of each turn;
+        all alike without."""
+        ...
+
+    @property
+    def scale(self) -> float:
+        """What advantages of this batch are divided by."""
+        ...
+
+    def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
+        """(baseline_N, loss of the baseline's own fit, a scalar to be added and differentiated)."""
+        ...
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What its fit is differentiated by; held in full by each of several processes."""
+        ...
+
+    def end(self, shifts_M: Tensor) -> None:
+        """Learn from the batch. `shifts_M`: how far the policy has gone since each turn was sampled, as the mean
+        absolute difference of its tokens' log-probabilities."""
+        ...
+
+    def discard(self) -> None:
+        """Forget the gradients of the batch so far: it is computed again, or teaches nothing."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class TurnBaseline:
+    """A baseline that is one number a turn and has nothing to fit. Without state, unless a subclass has some."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self._batch: Sequence[ScoredTurn] = ()
+        self._baselines_M = torch.zeros(0)
+
+    def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
+        return self._baselines_M[credit.turns_N], hidden_ND.new_zeros(())
+
+    def parameters(self) -> list[nn.Parameter]:
+        return []
+
+    def end(self, shifts_M: Tensor) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def batch_scale(rewards_M: Tensor, influence_M: Tensor | None = None) -> float:
+    """The standard deviation of the batch's rewards, not below MIN_SCALE. With influences it is of what they leave: the
+    rewards of somebody who counts for nothing would otherwise make all others' small."""
+    if len(rewards_M) < 2:
+        return MIN_SCALE
+    if influence_M is None:
+        return max(float(rewards_M.std()), MIN_SCALE)
+    whole = influence_M.sum()
+    freedom = whole - (influence_M**2).sum() / whole
+    mean = (influence_M * rewards_M).sum() / whole
+    return max(float(((influence_M * (rewards_M - mean) ** 2).sum() / freedom).sqrt()), MIN_SCALE)
+
+
+def whitened(rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, float]:
+    """(baselines_M, scale) with which rewards less `raw_M` have mean 0 and standard deviation 1 over the batch
+    (REINFORCE++, arXiv:2501.03262)."""
+    differences_M = rewards_M.cpu() - raw_M
+    return (raw_M + differences_M.mean()).to(rewards_M.device), batch_scale(differences_M)

@@ -1,0 +1,78 @@
+"""A decayed Beta tracker per stratum: SPO, arXiv:2509.13232.
+
+Of rewards mapped onto 0 to 1, p = (R - low) / (high - low), a stratum keeps how much spoke for success and how much
+against it; what is expected is v = a / (a + b), read before the batch updates it:
+
+    a <- rho * a + p        rho = 2^(-D / 0.06), within 0.875 to 0.96
+    b <- rho * b + 1 - p    D: how far the policy has gone since the stratum's turns of the batch were sampled, the mean
+                            absolute difference of their tokens' log-probabilities
+
+so that what an older policy earned is forgotten sooner the further the policy has moved. A stratum begins with
+1 / (1 - 0.875) = 8 turns' worth of the batch's mean. A = R - (low + (high - low) * v), whitened over the batch. For the
+tracker alone a reward outside of the range counts as its nearest end.
+
+Legend: M turns of the batch.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learner.objective.advantages.base import TurnBaseline, whitened
+from learner.objective.advantages.strata import Channels, Strata
+from learner.sequences.scored import ScoredTurn
+
+_HALF_LIFE = 0.06  # of the evidence, in D
+_LEAST, _MOST = 0.875, 0.96
+_PRIOR_TURNS = 1 / (1 - _LEAST)
+
+
+class BetaBaseline(TurnBaseline):
+    def __init__(self, low: float, high: float, channels: Channels | None = None) -> None:
+        super().__init__()
+        self._strata = Strata(channels)
+        self._low, self._width = low, high - low
+        self._prior = 0.5
+        self._evidence: dict[str, tuple[float, float]] = {}
+
+    def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
+        self._batch = batch
+        self._prior = sum(map(self._mapped, batch)) / len(batch)
+        raw_M = torch.tensor([self._low + self._width * self._expected(self._strata.of(scored)) for scored in batch])
+        self._baselines_M, self.scale = whitened(rewards_M, raw_M)
+
+    def end(self, shifts_M: Tensor) -> None:
+        shifts: dict[str, list[float]] = {}
+        for scored, shift in zip(self._batch, shifts_M.tolist(), strict=True):
+            shifts.setdefault(self._strata.of(scored), []).append(shift)
+        kept = {key: decay(sum(values) / len(values)) for key, values in shifts.items()}
+        for scored in self._batch:
+            key, reward = self._strata.of(scored), self._mapped(scored)
+            successes, failures = self._of(key)
+            self._evidence[key] = (kept[key] * successes + reward, kept[key] * failures + 1 - reward)
+
+    def _mapped(self, scored: ScoredTurn) -> float:
+        return min(max((scored.worth - self._low) / self._width, 0.0), 1.0)
+
+    def _expected(self, key: str) -> float:
+        successes, failures = self._of(key)
+        return successes / (successes + failures)
+
+    def _of(self, key: str) -> tuple[float, float]:
+        return self._evidence.get(key, (_PRIOR_TURNS * self._prior, _PRIOR_TURNS * (1 - self._prior)))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"evidence": dict(self._evidence)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._evidence = dict(state["evidence"])
+
+
+def decay(shift: float) -> float:
+    """rho. What is not finite counts as far."""
+    if not math.isfinite(shift):
+        return _LEAST
+    return min(max(2 ** (-shift / _HALF_LIFE), _LEAST), _MOST)

@@ -1,0 +1,44 @@
+"""Strata: turns that are compared with each other. A stratum is (namespace, workload, channel).
+
+A baseline may know what is known before the answer is, and nothing else (Williams 1992): what it knows of the outcome
+it takes away from the advantage. So a channel is where a reward came from, never what was said: outcomes that take each
+other's place, `accepted` and `rejected`, are of one channel. Outcomes of none count as one together.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from learner.sequences.scored import ScoredTurn
+
+Channels = Mapping[str, Sequence[str]]
+"""Outcomes by the channel that they come by."""
+
+
+class Strata:
+    def __init__(self, channels: Channels | None = None) -> None:
+        self._channel_of = {outcome: name for name, outcomes in (channels or {}).items() for outcome in outcomes}
+
+    def of(self, scored: ScoredTurn) -> str:
+        spoke = {self._channel_of[name] for name in scored.reward.components if name in self._channel_of}
+        return f"{scored.turn.namespace}|{scored.turn.workload}|{'+'.join(sorted(spoke))}"
+
+
+class StratumAverages:
+    """A moving average of the reward per stratum: b <- decay * b + (1 - decay) * R, turn by turn."""
+
+    def __init__(self, decay: float, channels: Channels | None = None) -> None:
+        self._decay = decay
+        self._strata = Strata(channels)
+        self.averages: dict[str, float] = {}
+
+    def read(self, batch: Sequence[ScoredTurn], prior: float) -> Tensor:
+        """[M], as it stands; `prior` for strata never met."""
+        return torch.tensor([self.averages.get(self._strata.of(scored), prior) for scored in batch])
+
+    def learn(self, batch: Sequence[ScoredTurn]) -> None:
+        for scored in batch:
+            key, reward = self._strata.of(scored), scored.worth
+            before = self.averages.get(key, reward)
+            self.averages[key] = self._decay * before + (1 - self._decay) * reward

@@ -1,0 +1,114 @@
+"""How much of what is learned a turn may be: who speaks of many turns is not more than a share of it, and who keeps
+saying the opposite of all others is soon none.
+
+A turn's influence divides its recorded scale, so that a correction, which is divided by the same, takes back what was
+applied. What one user loses the others gain, up to a bound, so that an update is as large as without.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from core.settings import LearnerSettings
+from learner.objective.trust import Trust
+from learner.sequences.scored import ScoredTurn
+
+_KEPT = 0.9  # of what is remembered, from one update to the next: shares are of the last ten or so
+_FORGOTTEN = 0.01  # turns
+_MOST = 2.0  # influence of a turn: what others lose goes to few turns at most so far
+
+
+class Influence:
+    """`weigh` a batch, then `end` it, where it was learned from. State is part of the checkpoint, and the same on all
+    processes."""
+
+    def __init__(self, settings: LearnerSettings) -> None:
+        self._settings = settings
+        self._masses: dict[str, float] = {}  # of the last updates' turns, by user, before any bound
+        self._turns = 0.0  # of the last updates
+        self._trust = Trust()
+
+    @property
+    def weighs_users(self) -> bool:
+        return self._settings.max_user_share is not None or self._settings.distrust
+
+    def weigh(self, batch: Sequence[ScoredTurn]) -> list[float]:
+        """Of each turn: 1 for a turn like any other, above 0."""
+        weights = self._plain(batch)
+        if not self.weighs_users:
+            return weights
+        masses, turns = self._remembered(batch, weights)
+        share = self._settings.max_user_share
+        most = math.inf if share is None else share * turns
+        raised = _raised(list(masses.values()), most, turns)
+        return [
+            weight * min(raised, most / masses[user_of(scored)]) for scored, weight in zip(batch, weights, strict=True)
+        ]
+
+    def end(self, batch: Sequence[ScoredTurn], expected: Sequence[float]) -> None:
+        """The batch was learned from. `expected`: of each turn, the reward that its answer let expect."""
+        if not self.weighs_users:
+            return
+        weights = self._plain(batch)
+        masses, self._turns = self._remembered(batch, weights)
+        self._masses = {user: mass for user, mass in masses.items() if mass > _FORGOTTEN}
+        if self._settings.distrust:
+            first = [place for place, scored in enumerate(batch) if not scored.is_correction]
+            said = [(user_of(batch[p]), batch[p].worth, expected[p], weights[p]) for p in first]
+            self._trust.hear(said)
+
+    def figures(self, batch: Sequence[ScoredTurn]) -> dict[str, float]:
+        """`distrusted_users`: of the batch, who count less than half for what they say."""
+        if not self._settings.distrust:
+            return {}
+        users = set(map(user_of, batch))
+        return {"distrusted_users": float(sum(self._trust.of(user) < 0.5 for user in users))}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"masses": dict(self._masses), "turns": self._turns, "trust": self._trust.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._masses, self._turns = dict(state["masses"]), state["turns"]
+        self._trust.load_state_dict(state["trust"])
+
+    def _plain(self, batch: Sequence[ScoredTurn]) -> list[float]:
+        """Without a bound to a user's share."""
+        weights = [1.0] * len(batch)
+        if self._settings.share_repeats:
+            times = Counter(map(_content, batch))
+            weights = [1 / times[_content(scored)] for scored in batch]
+        if self._settings.distrust:
+            return [weight * self._trust.of(user_of(s)) for weight, s in zip(weights, batch, strict=True)]
+        return weights
+
+    def _remembered(self, batch: Sequence[ScoredTurn], weights: Sequence[float]) -> tuple[dict[str, float], float]:
+        """(mass of each user, number of turns) of the last updates and this one."""
+        masses = defaultdict(float, {user: _KEPT * mass for user, mass in self._masses.items()})
+        for scored, weight in zip(batch, weights, strict=True):
+            masses[user_of(scored)] += weight
+        return masses, _KEPT * self._turns + len(batch)
+
+
+def _raised(masses: Sequence[float], most: float, turns: float) -> float:
+    """By what all masses are multiplied, so that they sum to `turns` once those above `most` are cut to it; at most
+    `_MOST`, also where they are too few for that."""
+    rest, cut = math.fsum(masses), 0.0
+    for mass in sorted(masses, reverse=True):
+        factor = (turns - cut) / rest
+        if factor * mass <= most:
+            return min(factor, _MOST)
+        rest, cut = rest - mass, cut + most
+        if rest <= 0 or cut >= turns:
+            break
+    return _MOST
+
+
+def user_of(scored: ScoredTurn) -> str:
+    """Who names nobody counts by session."""
+    turn = scored.turn
+    return f"{turn.namespace}\0{turn.user_id or ''}\0{'' if turn.user_id else turn.session_id}"
+
+
+def _content(scored: ScoredTurn) -> tuple[object, ...]:
+    return user_of(scored), scored.turn.prompt_token_ids, scored.turn.token_ids

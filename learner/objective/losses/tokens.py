@@ -1,0 +1,93 @@
+"""The loss per sampled token, its terms put together:
+
+    loss = policy (see `policy`) + beta * KL to the anchor (see `kl`) - eta * entropy
+
+each by its own normaliser. With the KL in the reward, what each token is rewarded with instead is
+-beta * (k1 of itself and of the tokens after it in its turn), not divided by the scale of advantages.
+
+Legend: N sampled tokens of a micro-batch.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from core.settings import LearnerSettings
+from learner.objective.credit import to_go
+from learner.objective.losses.kl import estimate, k1, k3
+from learner.objective.losses.normalisers import normalised
+from learner.objective.losses.policy import policy_loss
+
+_FARTHEST = 60.0  # nats, in figures: beyond, the estimate is not a number that can be kept
+
+
+@dataclass(frozen=True)
+class TokenInputs:
+    """Each [N]. `logprobs_N` and `entropy_N` have a gradient. `turns_N` says whose a token is: a turn's stand
+    together, in order."""
+
+    logprobs_N: Tensor
+    entropy_N: Tensor
+    behaviour_N: Tensor
+    anchor_N: Tensor
+    advantage_N: Tensor
+    keep_N: Tensor
+    turns_N: Tensor
+
+
+@dataclass(frozen=True)
+class TokenLosses:
+    """Each [N]; `loss_N`, the sum of the three after it, has a gradient, the rest are figures. `truncated_N`: where a
+    bound of the policy's term took effect."""
+
+    loss_N: Tensor
+    policy_N: Tensor
+    kl_N: Tensor
+    entropy_N: Tensor
+    ratio_N: Tensor
+    k3_N: Tensor
+    truncated_N: Tensor
+
+
+def token_losses(given: TokenInputs, settings: LearnerSettings, tokens_per_turn: float) -> TokenLosses:
+    """To be summed and divided by the update's number of tokens, of which there are `tokens_per_turn` in the mean.
+    Tokens where `keep_N` is false contribute nothing."""
+    given = _only_kept(given)
+    logprobs_N, turns_N, constant = given.logprobs_N, given.turns_N, settings.normaliser_tokens
+    policy_N, changed_N = policy_loss(logprobs_N, given.behaviour_N, _advantage(given, settings), turns_N, settings)
+    policy_N = normalised(policy_N, settings.policy_normaliser, turns_N, tokens_per_turn, constant)
+    loss_N, kl_N, entropy_N = policy_N, torch.zeros_like(policy_N), torch.zeros_like(policy_N)
+    if settings.kl_placement == "loss":
+        kl_N = settings.kl_coefficient * estimate(settings.kl_estimator, logprobs_N, given.anchor_N)
+        kl_N = normalised(kl_N, settings.kl_normaliser, turns_N, tokens_per_turn, constant)
+        loss_N = loss_N + kl_N
+    if settings.entropy_coefficient:
+        entropy_N = settings.entropy_coefficient * given.entropy_N
+        entropy_N = -normalised(entropy_N, settings.entropy_normaliser, turns_N, tokens_per_turn, constant)
+        loss_N = loss_N + entropy_N
+    loss_N, policy_N, kl_N, entropy_N = (
+        torch.where(given.keep_N, term_N, 0.0) for term_N in (loss_N, policy_N, kl_N, entropy_N)
+    )
+    figures_N = logprobs_N.detach()
+    ratio_N = (figures_N - given.behaviour_N).exp()
+    terms = (policy_N.detach(), kl_N.detach(), entropy_N.detach())
+    k3_N = k3(figures_N, torch.minimum(given.anchor_N, figures_N + _FARTHEST))
+    return TokenLosses(loss_N, *terms, ratio_N, k3_N, changed_N & given.keep_N)
+
+
+def _only_kept(given: TokenInputs) -> TokenInputs:
+    """The same, without gradients where not kept: 0 times the gradient of a term that is infinite is no number."""
+    logprobs_N, entropy_N = given.logprobs_N, given.entropy_N
+    return replace(
+        given,
+        logprobs_N=torch.where(given.keep_N, logprobs_N, logprobs_N.detach()),
+        entropy_N=torch.where(given.keep_N, entropy_N, entropy_N.detach()),
+    )
+
+
+def _advantage(given: TokenInputs, settings: LearnerSettings) -> Tensor:
+    if settings.kl_placement == "loss" or settings.kl_coefficient == 0:
+        return given.advantage_N
+    cost_N = k1(given.logprobs_N.detach(), given.anchor_N)
+    return given.advantage_N - settings.kl_coefficient * to_go(cost_N, given.turns_N, 1.0)

@@ -1,0 +1,52 @@
+"""Turns of one session that continue each other, token for token, as one training sequence.
+
+The prompt of turn k+1 begins with prompt and answer of turn k. Merged, the shared tokens are computed once, and the
+gradient is the same: attention is causal, so each sampled token sees exactly its own prefix.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from learner.sequences.scored import ScoredTurn
+
+
+@dataclass(frozen=True)
+class TurnSpan:
+    """Turn `turn` (index into the batch) was sampled at [start, end) of the sequence."""
+
+    turn: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class TrainingSequence:
+    token_ids: tuple[int, ...]
+    spans: tuple[TurnSpan, ...]
+
+
+def merge(batch: Sequence[ScoredTurn]) -> list[TrainingSequence]:
+    """Every turn stands in exactly one sequence. Order follows the batch."""
+    by_session: dict[str, list[int]] = {}
+    for index, scored in enumerate(batch):
+        by_session.setdefault(scored.turn.session_id, []).append(index)
+    return [sequence for indices in by_session.values() for sequence in _merge_session(batch, indices)]
+
+
+def _merge_session(batch: Sequence[ScoredTurn], indices: list[int]) -> list[TrainingSequence]:
+    """Greedily, shortest first: a branch that does not continue an open sequence starts one of its own."""
+    open_sequences: list[TrainingSequence] = []
+    for index in sorted(indices, key=lambda i: (len(batch[i].turn.prompt_token_ids), i)):
+        turn = batch[index].turn
+        prompt, whole = turn.prompt_token_ids, turn.prompt_token_ids + turn.token_ids
+        span = TurnSpan(index, len(prompt), len(whole))
+        place = next((p for p, s in enumerate(open_sequences) if _continues(prompt, s.token_ids)), None)
+        if place is None:
+            open_sequences.append(TrainingSequence(whole, (span,)))
+        else:
+            open_sequences[place] = TrainingSequence(whole, (*open_sequences[place].spans, span))
+    return open_sequences
+
+
+def _continues(prompt: tuple[int, ...], sequence: tuple[int, ...]) -> bool:
+    return len(prompt) >= len(sequence) and prompt[: len(sequence)] == sequence

@@ -1,0 +1,77 @@
+"""Which texts are near-duplicates of the solutions that a suite of eval cases holds: trained on, they would be
+recalled, and the suite would measure nothing.
+
+Texts are compared by shingles, runs of 5 tokens (Broder 1997, "On the resemblance and containment of documents"): words
+and signs, whatever their case and the white space between them. A text resembles a solution when they have as many
+shingles in common as LIKENESS says of those that either has (Jaccard), or when CONTAINED of the solution's stand in it,
+among much else. One of fewer than LONG tokens stands by chance in many texts, and is only compared as a whole.
+"""
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+
+from core.events import Completion
+from core.text.edits import text_of_call
+
+SHINGLE = 5
+LIKENESS = 0.5
+CONTAINED = 0.8
+LONG = 20
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+Shingle = tuple[str, ...]
+
+
+class Solutions:
+    """By the name of their case. Looking a text up costs time in its own length, not in the number of solutions."""
+
+    def __init__(self, solutions: Mapping[str, str]) -> None:
+        self._sizes: dict[str, int] = {}
+        self._long: set[str] = set()
+        self._having: defaultdict[Shingle, list[str]] = defaultdict(list)
+        for name, solution in solutions.items():
+            tokens = _tokens(solution)
+            shingles = _shingles(tokens)
+            self._sizes[name] = len(shingles)
+            if len(tokens) >= LONG:
+                self._long.add(name)
+            for shingle in shingles:
+                self._having[shingle].append(name)
+
+    def resembled_by(self, text: str) -> str | None:
+        """The case whose solution the text resembles most; None when it resembles none as far as that."""
+        shingles = _shingles(_tokens(text))
+        shared = Counter(name for shingle in shingles for name in self._having.get(shingle, ()))
+        near = [name for name, common in shared.items() if self._near(name, common, len(shingles))]
+        return max(near, key=lambda name: shared[name] / self._sizes[name], default=None)
+
+    def recalled_in(self, turn: Completion) -> bool:
+        """Whether a solution is resembled by what the turn said, or wrote in a call."""
+        return bool(self._sizes) and any(self.resembled_by(text) is not None for text in _answers(turn))
+
+    def _near(self, name: str, common: int, size: int) -> bool:
+        alike = common / (size + self._sizes[name] - common)
+        return alike >= LIKENESS or (name in self._long and common / self._sizes[name] >= CONTAINED)
+
+
+def _answers(turn: Completion) -> Iterator[str]:
+    yield turn.text
+    for call in turn.tool_calls:
+        text = text_of_call(call.arguments)
+        yield call.arguments if text is None else text
+
+
+def resembles(text: str, solutions: Mapping[str, str]) -> str | None:
+    """For one text; for many, make `Solutions` once."""
+    return Solutions(solutions).resembled_by(text)
+
+
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def _shingles(tokens: list[str]) -> set[Shingle]:
+    """A text too short for one is its own; no tokens have none."""
+    last = max(1, len(tokens) - SHINGLE + 1) if tokens else 0
+    return {tuple(tokens[start : start + SHINGLE]) for start in range(last)}

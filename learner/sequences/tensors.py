@@ -1,0 +1,124 @@
+"""Training sequences as micro-batches: padded, or packed into one row in which they do not see each other.
+
+Legend: B sequences, T positions, N sampled tokens of a micro-batch (the places that are predicted and trained).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from core.events import Completion
+from learner.sequences.joining import TrainingSequence
+from learner.sequences.packing import pack
+from learner.sequences.scored import ScoredTurn
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """`rows_N`, `places_N` say which hidden state predicts each sampled token; `turns_N` which turn it belongs to."""
+
+    ids_BT: Tensor
+    positions_BT: Tensor | None  # of a packed row: from 0 in each sequence, by which models tell them apart
+    rows_N: Tensor
+    places_N: Tensor
+    targets_N: Tensor
+    behaviour_N: Tensor  # log-probabilities from serving
+    temperature_N: Tensor
+    turns_N: Tensor  # index into the batch
+    indices_N: Tensor  # among the output tokens of its turn
+    versions_N: Tensor  # that each token was sampled from; 0: not recorded
+
+
+def micro_batches(
+    sequences: Sequence[TrainingSequence],
+    batch: Sequence[ScoredTurn],
+    max_tokens: int,
+    device: str,
+    *,
+    packed: bool = False,
+) -> list[MicroBatch]:
+    """Each within `max_tokens` tokens, or a single longer sequence. Padded ones are of sequences of like length, so
+    that little is padded; packed ones have no padding at all."""
+    lengths = [len(sequence.token_ids) for sequence in sequences]
+    order = sorted(range(len(sequences)), key=lengths.__getitem__, reverse=packed)
+    rows = pack(lengths, order, max_tokens) if packed else _alike(lengths, order, max_tokens)
+    return [_to_tensors([sequences[index] for index in row], batch, device, packed=packed) for row in rows]
+
+
+def _alike(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for index in order:
+        if not groups or (len(groups[-1]) + 1) * lengths[index] > max_tokens:
+            groups.append([])
+        groups[-1].append(index)
+    return groups
+
+
+def _to_tensors(
+    group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], device: str, *, packed: bool
+) -> MicroBatch:
+    ids_BT, positions_BT, starts = _laid_out([sequence.token_ids for sequence in group], packed=packed)
+    rows, places, behaviour, temperature, turns, indices, versions = [], [], [], [], [], [], []
+    for sequence, (row, start) in zip(group, starts, strict=True):
+        for span in sequence.spans:
+            turn = batch[span.turn].turn
+            sampled = sampled_places(turn)
+            rows += [row] * len(sampled)
+            places += [start + span.start - 1 + index for index in sampled]
+            behaviour += [turn.logprobs[index] for index in sampled]
+            temperature += [turn.logprob_space.temperature] * len(sampled)
+            turns += [span.turn] * len(sampled)
+            indices += sampled
+            spoke = _versions(turn)
+            versions += [spoke[index] for index in sampled]
+    rows_N, places_N = torch.tensor(rows), torch.tensor(places)
+    return MicroBatch(
+        ids_BT=ids_BT.to(device),
+        positions_BT=None if positions_BT is None else positions_BT.to(device),
+        rows_N=rows_N.to(device),
+        places_N=places_N.to(device),
+        targets_N=ids_BT[rows_N, places_N + 1].to(device),
+        behaviour_N=torch.tensor(behaviour, dtype=torch.float32, device=device),
+        temperature_N=torch.tensor(temperature, dtype=torch.float32, device=device),
+        turns_N=torch.tensor(turns, device=device),
+        indices_N=torch.tensor(indices, device=device),
+        versions_N=torch.tensor(versions, device=device),
+    )
+
+
+def _laid_out(
+    sequences: Sequence[tuple[int, ...]], *, packed: bool
+) -> tuple[Tensor, Tensor | None, list[tuple[int, int]]]:
+    """(ids_BT, positions_BT, the row and the place at which each begins)."""
+    lengths = [len(ids) for ids in sequences]
+    if packed:
+        ids_BT = torch.tensor([[token for ids in sequences for token in ids]])
+        positions_BT = torch.cat([torch.arange(length) for length in lengths])[None]
+        return (
+            ids_BT,
+            positions_BT,
+            [(0, end - length) for end, length in zip(accumulate(lengths), lengths, strict=True)],
+        )
+    ids_BT = torch.zeros(len(sequences), max(lengths), dtype=torch.long)
+    for row, ids in enumerate(sequences):
+        ids_BT[row, : len(ids)] = torch.tensor(ids)
+    return ids_BT, None, [(row, 0) for row in range(len(sequences))]
+
+
+def sampled_places(turn: Completion) -> list[int]:
+    """The output tokens that the model chose: forced ones were put into its mouth."""
+    forced = {
+        index for segment in turn.segments if segment.kind == "forced" for index in range(segment.start, segment.end)
+    }
+    return [index for index in range(len(turn.token_ids)) if index not in forced]
+
+
+def _versions(turn: Completion) -> list[int]:
+    """Of each output token."""
+    versions = [0] * len(turn.token_ids)
+    for span in turn.policy_versions:
+        versions[span.start : span.end] = [int(span.version)] * (span.end - span.start)
+    return versions

@@ -1,0 +1,106 @@
+"""What an update says of itself, for operators: sums over its sampled tokens, and what is read off them.
+
+Legend: N sampled tokens of a micro-batch, M turns of the batch.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from core.ids import Version
+from learner.batches.admission import Ledger
+from learner.model.ranks import Ranks
+from learner.objective.losses import TokenLosses
+from learner.sequences.tensors import MicroBatch
+
+_PER_TOKEN = (
+    *("loss", "policy_loss", "kl_loss", "entropy_loss", "value_loss"),
+    *("ratio", "truncated", "masked", "kl", "entropy", "versions_behind"),
+)
+_RATIO_QUANTILES = {"ratio_p01": 0.01, "ratio_p50": 0.5, "ratio_p99": 0.99, "ratio_max": 1.0}
+
+
+@dataclass
+class Tally:
+    """Sums over the batch, by figure, and the ratios of all of its tokens. `released`: versions that were, in ascending
+    order."""
+
+    released: Sequence[Version] = ()
+    sums: dict[str, float] = field(default_factory=dict)
+    ratios: list[Tensor] = field(default_factory=list)
+    most_behind: int = 0
+
+    def add(self, **figures: float | Tensor) -> None:
+        for name, value in figures.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+
+    def enter(self, part: MicroBatch, losses: TokenLosses, entropy_N: Tensor, keep_N: Tensor, fit: Tensor) -> None:
+        """What was computed of a micro-batch. `fit`: the baseline's own loss, a mean over its tokens."""
+        behind_N = self._behind(part.versions_N.cpu())
+        self.most_behind = max(self.most_behind, int(behind_N.max()))
+        self.ratios.append(losses.ratio_N.cpu())
+        self.add(
+            loss=losses.loss_N.detach().sum(),
+            policy_loss=losses.policy_N.sum(),
+            kl_loss=losses.kl_N.sum(),
+            entropy_loss=losses.entropy_N.sum(),
+            value_loss=fit.detach() * len(part.targets_N),
+            ratio=losses.ratio_N.sum(),
+            truncated=losses.truncated_N.sum(),
+            masked=(~keep_N).sum(),
+            kl=losses.k3_N.sum(),
+            entropy=entropy_N.detach().sum(),
+            versions_behind=behind_N.sum(),
+            positions=part.ids_BT.numel(),
+        )
+
+    def _behind(self, versions_N: Tensor) -> Tensor:
+        """How many versions were released after each token's; none where it was not recorded."""
+        released = torch.tensor(self.released, dtype=versions_N.dtype)
+        behind_N = len(released) - torch.searchsorted(released, versions_N, right=True)
+        return torch.where(versions_N > 0, behind_N, 0)
+
+    def meet(self, ranks: Ranks) -> None:
+        """Take in what other processes counted."""
+        every = ranks.gather((self.ratios, self.most_behind))
+        self.ratios = [ratio_N for ratios, _ in every for ratio_N in ratios]
+        self.most_behind = max(most for _, most in every)
+        self.sums = ranks.total(self.sums)
+
+    def figures(self, rewards_M: Tensor, ledger: Ledger) -> dict[str, float]:
+        """By name: means over tokens, where nothing else is said. What cannot be said is left out."""
+        records, sums = ledger.records(), self.sums
+        ratio_N = torch.cat(self.ratios).double()
+        quantiles = torch.quantile(ratio_N, torch.tensor(list(_RATIO_QUANTILES.values()), dtype=ratio_N.dtype))
+        return {
+            **{name: sums[name] / len(ratio_N) for name in _PER_TOKEN},
+            **dict(zip(_RATIO_QUANTILES, quantiles.tolist(), strict=True)),
+            "versions_behind_max": float(self.most_behind),
+            "ess": ledger.ess,
+            "gradient_norm": sums["gradient_norm"],
+            "reward": float(rewards_M.mean()),
+            "tokens": float(len(ratio_N)),
+            "positions": sums["positions"],
+            "kept_share": sum(record.dropped is None for record in records) / len(records),
+            "limited_turns": float(ledger.limited),
+            "stale_tokens": float(ledger.stale_tokens),
+            "divergence": sum(record.divergence for record in records) / len(records),
+            **{name: sums[name] / len(ratio_N) for name in ("kto_loss",) if ledger.has_kto},
+            **explained(ledger),
+        }
+
+
+def explained(ledger: Ledger) -> dict[str, float]:
+    """`explained_variance`, 1 - Var(R - V) / Var(R) over the turns that are rewarded for the first time: how much of
+    what sets rewards apart the baseline knows; 0 for a constant, below 0 for one that misleads."""
+    first = [record for record in ledger.records() if record.applied_revision is None]
+    if len(first) < 2:
+        return {}
+    rewards_M = torch.tensor([record.reward + record.follow for record in first], dtype=torch.float64)
+    left_M = rewards_M - torch.tensor([record.baseline for record in first], dtype=torch.float64)
+    spread = float(rewards_M.var())
+    share = 1 - float(left_M.var()) / spread if spread > 0 else math.nan
+    return {"explained_variance": share} if math.isfinite(share) else {}

@@ -1,0 +1,122 @@
+"""What an update changes, and what a checkpoint keeps of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.errors import ConfigError
+from core.settings import LearnerSettings
+from learner.model import lora
+from learner.model.policy_model import PolicyModel
+from learner.model.ranks import ALONE, Ranks, like, whole
+from learner.objective.advantages import Advantages, make_advantages
+from learner.objective.influence import Influence
+from learner.sequences.packable import require_packable
+
+
+@dataclass
+class LearnerState:
+    """`anchor` is the model that the KL term holds the policy near; updates never change it. Of both, and of the
+    optimizer's moments, each of several processes has its shards."""
+
+    policy: PolicyModel
+    anchor: PolicyModel
+    optimizer: torch.optim.Optimizer
+    advantages: Advantages
+    ranks: Ranks = field(default=ALONE)
+    lora_rank: int = 0
+    influence: Influence = field(default_factory=lambda: Influence(LearnerSettings()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the policy's weights, in full, however many processes share it."""
+        return {
+            "optimizer": self._optimizer_state(lambda tensor, _: whole(tensor), self.optimizer.state_dict()),
+            **({"lora": {"rank": self.lora_rank, **self.policy.adapters()}} if self.lora_rank else {}),
+            **self.memory(),
+        }
+
+    def memory(self) -> dict[str, Any]:
+        """What is learned beside the weights, and is small: baseline, influence, random state."""
+        return {
+            "advantages": self.advantages.state_dict(),
+            "influence": self.influence.state_dict(),
+            "rng": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError where other weights trained than do now."""
+        kept = state.get("lora", {"rank": 0})
+        if kept["rank"] != self.lora_rank:
+            raise ConfigError(
+                f"learner.lora_rank is {self.lora_rank}, and was {kept['rank']} when its checkpoint was written; "
+                "without the learner's directory it begins anew from the live version"
+            )
+        if self.lora_rank:
+            self.policy.load_adapters(kept)
+        self.optimizer.load_state_dict(self._optimizer_state(like, state["optimizer"]))
+        self.load_memory(state)
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        self.advantages.load_state_dict(state["advantages"])
+        if "influence" in state:  # of builds before there was one
+            self.influence.load_state_dict(state["influence"])
+        torch.set_rng_state(state["rng"])
+
+    def forget(self, settings: LearnerSettings) -> None:
+        """A fresh optimizer, and nothing learned beside the weights."""
+        torch.manual_seed(settings.seed)
+        self.optimizer = make_optimizer(self.policy, settings)
+        self.advantages = make_advantages(settings, self.policy.hidden_size)
+        self.influence = Influence(settings)
+
+    def _optimizer_state(self, change: Callable[[Tensor, Tensor], Tensor], state: dict[str, Any]) -> dict[str, Any]:
+        parameters = self.policy.parameters()
+        of_each = {
+            index: {name: change(tensor, parameters[index]) for name, tensor in moments.items()}
+            for index, moments in state["state"].items()
+        }
+        return {**state, "state": of_each}
+
+
+def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> LearnerState:
+    """The anchor's weights, and a fresh optimizer."""
+    torch.set_num_threads(1)
+    torch.manual_seed(settings.seed)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a guard against reading it, which costs a tenth
+    fused = settings.precision == "float32"
+    policy, anchor = (PolicyModel(model, settings.device, fused=fused) for _ in range(2))
+    if settings.packed:
+        require_packable(anchor.model)
+    anchor.model.requires_grad_(False)
+    if settings.lora_rank:
+        lora.adapt(policy.model, settings)
+    if settings.gradient_checkpointing:
+        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if ranks.mesh is not None:
+        policy.shard(ranks.mesh)
+        anchor.shard(ranks.mesh)
+    advantages = make_advantages(settings, policy.hidden_size)
+    return LearnerState(
+        policy,
+        anchor,
+        make_optimizer(policy, settings),
+        advantages,
+        ranks,
+        settings.lora_rank,
+        Influence(settings),
+    )
+
+
+def make_optimizer(policy: PolicyModel, settings: LearnerSettings) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        policy.parameters(),
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )

@@ -1,0 +1,126 @@
+"""Manifests: which turns and revisions made a version, so that training can be checked and lived again."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import zstandard
+
+from core.events import Completion, Reward
+from core.ids import InferenceId, Version
+from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
+
+TRAINED, UNTRAINED = "reward_mass_", "untrained_mass_"
+"""Prefixes of figures: absolute advantage, by the age of its outcome."""
+_AGES_S = {"1m": 60.0, "1h": 3600.0, "1d": 86400.0}
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One update. `turns` in the batch's order; `drops` are turns that left the backlog without any update, by reason;
+    `rewards` as they were applied. `released`: the versions that had been, by which staleness is counted; `held_to`:
+    the version that the KL term holds to, None the given model; `afresh`: the optimizer began with this update, upon
+    the published weights of the parent."""
+
+    version: Version
+    parent: Version
+    seed: int
+    settings: str  # the learner's settings, as JSON
+    turns: tuple[TurnRecord, ...]
+    rewards: tuple[Reward, ...]
+    ages_s: tuple[float, ...]  # from each turn to the outcome that decided its reward
+    applied: dict[InferenceId, Applied]  # of the corrections among the turns
+    drops: dict[str, tuple[InferenceId, ...]] = {}
+    released: tuple[Version, ...] = ()
+    held_to: Version | None = None
+    afresh: bool = False
+
+
+def encode(manifest: Manifest) -> bytes:
+    return zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(manifest))
+
+
+def decode(data: bytes) -> Manifest:
+    return msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data), type=Manifest)
+
+
+def path_of(version: Version) -> str:
+    return f"manifests/{version:08d}.msgpack.zst"
+
+
+def memory_path_of(version: Version) -> str:
+    """What the version's learner knew beside the weights."""
+    return f"memories/{version:08d}.pt"
+
+
+def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[ScoredTurn]:
+    """The very batch that made the version."""
+    return [
+        ScoredTurn(turns[reward.inference_id], reward, manifest.applied.get(reward.inference_id))
+        for reward in manifest.rewards
+    ]
+
+
+def as_one(updates: Sequence[Manifest], version: Version, parent: Version) -> Manifest:
+    """Several updates, one upon the other, as one: of each turn that trained the last record. `version` is made of them
+    all, at once, from `parent`."""
+    last: dict[InferenceId, tuple[TurnRecord, Reward, float]] = {}
+    for update in updates:
+        for record, reward, age_s in zip(update.turns, update.rewards, update.ages_s, strict=True):
+            if record.dropped is None:
+                last[record.inference_id] = (msgspec.structs.replace(record, applied_revision=None), reward, age_s)
+    newest = updates[-1]
+    return Manifest(
+        version=version,
+        parent=parent,
+        seed=newest.seed,
+        settings=newest.settings,
+        turns=tuple(record for record, _, _ in last.values()),
+        rewards=tuple(reward for _, reward, _ in last.values()),
+        ages_s=tuple(age_s for _, _, age_s in last.values()),
+        applied={},
+    )
+
+
+def prove_exactly_once(lineage: Iterable[Manifest]) -> int:
+    """How many (inference, revision) trained weights on a lineage, from anchor to version.
+
+    Raises AssertionError naming the first that trained twice, or a correction of what was not the last applied.
+    """
+    last: dict[InferenceId, int] = {}
+    parent: Version | None = None
+    trained = 0
+    for manifest in lineage:
+        assert parent is None or manifest.parent == parent, f"version {manifest.version} is no child of {parent}"
+        parent = manifest.version
+        for record in manifest.turns:
+            before = last.get(record.inference_id)
+            assert before is None or record.revision > before, (
+                f"{record.inference_id} revision {record.revision} trained again in version {manifest.version}"
+            )
+            assert record.applied_revision == before, f"{record.inference_id} corrects {record.applied_revision}"
+            if record.dropped is None:
+                last[record.inference_id] = record.revision
+                trained += 1
+    return trained
+
+
+def counts(manifest: Manifest) -> dict[str, float]:
+    """For the version's metrics: `late_turns`, that trained without importance weights; `dropped_REASON`, turns that
+    trained the baseline alone or nothing at all; and `reward_mass_AGE`, the absolute advantage that trained weights by
+    the age of its outcome; `untrained_mass_AGE`, that of the turns that an update left out."""
+    figures = defaultdict[str, float](float)
+    for why, ids in manifest.drops.items():
+        figures[f"dropped_{why}"] += len(ids)
+    for record, age_s in zip(manifest.turns, manifest.ages_s, strict=True):
+        if record.late:
+            figures["late_turns"] += 1
+        elif record.dropped is not None:
+            figures[f"dropped_{record.dropped}"] += 1
+            figures[f"{UNTRAINED}{_age(age_s)}"] += abs(record.credit)
+        else:
+            figures[f"{TRAINED}{_age(age_s)}"] += abs(record.credit)
+    return dict(figures)
+
+
+def _age(seconds: float) -> str:
+    return next((name for name, limit_s in _AGES_S.items() if seconds <= limit_s), "older")

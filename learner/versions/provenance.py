@@ -1,0 +1,43 @@
+"""What a lineage was trained on, read from its manifests: for a learner that has the weights and not the checkpoint."""
+
+from core.ids import InferenceId, Version
+from core.ports import Blobs, Store
+from core.store import policies
+from learner.sequences.scored import Applied
+from learner.versions import manifest
+
+
+def ancestry(store: Store, version: Version) -> list[Version]:
+    """From the anchor to `version`, which is in the store."""
+    lineage: list[Version] = []
+    step: Version | None = version
+    with store.read() as connection:
+        while step is not None:
+            lineage.insert(0, step)
+            policy = policies.get_policy(connection, step)
+            assert policy is not None, f"version {step} is in a lineage and not in the store"
+            step = policy.parent
+    return lineage
+
+
+def applied_on(lineage: list[Version], blobs: Blobs) -> dict[InferenceId, Applied]:
+    """The last revision of each turn that trained on the lineage. Versions without a manifest trained on none."""
+    applied: dict[InferenceId, Applied] = {}
+    for version in lineage:
+        path = manifest.path_of(version)
+        if not blobs.exists(path):
+            continue
+        made = manifest.decode(blobs.get(path))
+        rewards = {reward.inference_id: reward for reward in made.rewards}
+        for record in made.turns:
+            if record.dropped is None:
+                applied[record.inference_id] = Applied(
+                    revision=record.revision,
+                    reward=record.reward,
+                    follow=record.follow,
+                    credits=rewards[record.inference_id].credits,
+                    scale=record.scale,
+                    version=version,
+                    received_at=rewards[record.inference_id].decided_at,
+                )
+    return applied

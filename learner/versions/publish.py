@@ -1,0 +1,31 @@
+"""From a checkpoint to a published version: every step may be repeated, so a crash in between is completed later."""
+
+import msgspec
+
+from core.events import PolicyVersion, Topic
+from core.model.probes import ProbeRecord, put_probe
+from core.ports import Blobs, EventLog, Store, Weights
+from core.store import policies
+from learner.versions import manifest
+from learner.versions.checkpoint import Checkpoint
+
+
+def publish(
+    checkpoint: Checkpoint, probe: ProbeRecord, store: Store, log: EventLog, weights: Weights, blobs: Blobs
+) -> PolicyVersion:
+    """Weights, manifest, memory and probe first, then the row, then the event: who reads of a version finds all of it.
+
+    `probe` is of the checkpoint's weights, and still lacks their digest.
+    """
+    draft = checkpoint.meta.policy
+    ref = weights.publish(draft.version, [checkpoint.weights], draft.parent)
+    path = manifest.path_of(draft.version)
+    blobs.put(path, checkpoint.manifest)
+    if checkpoint.memory is not None:
+        blobs.put(manifest.memory_path_of(draft.version), checkpoint.memory)
+    put_probe(blobs, draft.version, msgspec.structs.replace(probe, weights_digest=ref.digest))
+    policy = msgspec.structs.replace(draft, digest=ref.digest, weights=ref.path, manifest=path)
+    with store.begin() as connection:
+        policies.put_policy(connection, policy)
+    log.append_blocking(Topic.POLICIES, [policy])
+    return policy

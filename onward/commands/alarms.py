@@ -1,0 +1,59 @@
+"""`onward alarms`: what monitors found, and an operator's word that it is known."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rich.console import Console
+from rich.table import Table
+
+from onward.commands.client import call
+
+_STATES = {"opened": "open", "acknowledged": "acknowledged", "closed": "closed"}
+
+
+def show_alarms(directory: Path, key: str | None, *, everything: bool) -> None:
+    table = Table(title="Alarms" if everything else "Alarms that are not closed")
+    for column in ("alarm", "severity", "state", "namespace", "workload", "opened", "holds"):
+        table.add_column(column, overflow="fold")
+    found = _all(directory, key, "all" if everything else "open")
+    for alarm in found:
+        holds = alarm["holds"] if alarm["state"] == "opened" else []
+        table.add_row(
+            alarm["alarm_id"],
+            alarm["severity"],
+            _STATES[alarm["state"]],
+            alarm["namespace"],
+            alarm["workload"],
+            alarm["opened_at"],
+            ", ".join(holds) or "-",
+        )
+    console = Console()
+    console.print(table)
+    for alarm in found:
+        if alarm["state"] == "opened" or everything:
+            console.print(f"{alarm['alarm_id']}: {alarm['meaning']}\n  {_figures(alarm)}", markup=False)
+        if alarm["acknowledged_by"]:
+            console.print(f"  acknowledged by {alarm['acknowledged_by']}: {alarm['note'] or '-'}", markup=False)
+
+
+def acknowledge(directory: Path, alarm_id: str, note: str | None, key: str | None) -> None:
+    body = {} if note is None else {"note": note}
+    alarm = call(directory, "POST", f"/v1/alarms/{quote(alarm_id, safe='')}/ack", key, body)
+    Console().print(f"{alarm['alarm_id']} is acknowledged, by {alarm['acknowledged_by']}", markup=False)
+
+
+def _all(directory: Path, key: str | None, state: str) -> list[dict[str, Any]]:
+    """The newest first, page by page."""
+    found: list[dict[str, Any]] = []
+    query = ""
+    while True:
+        page = call(directory, "GET", f"/v1/alarms?state={state}{query}", key)
+        found += page["alarms"]
+        if page["next"] is None:
+            return found
+        query = f"&before={page['next']}"
+
+
+def _figures(alarm: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.3g}" for name, value in sorted(alarm["figures"].items()))

@@ -1,0 +1,128 @@
+"""The commands that talk to a running service, through its public API like everybody else."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from core.errors import OnwardError
+from onward.directory.addresses import find_certificate, find_urls
+from onward.http.tls import client_context
+
+_TIMEOUT_S = 90
+
+
+def show_policies(directory: Path, key: str | None) -> None:
+    table = Table(title="Policy versions")
+    for column in ("version", "state", "parent", "turns", "digest", "created"):
+        table.add_column(column)
+    answer = call(directory, "GET", "/v1/policies", key)
+    for policy in answer["data"]:
+        table.add_row(
+            str(policy["version"]),
+            _standing(policy, answer),
+            str(policy["parent"] or "-"),
+            str(policy["turns"]),
+            policy["digest"][:12],
+            policy["created_at"],
+        )
+    Console().print(table)
+    for policy in answer["data"]:
+        if policy["verdict"] is not None:
+            Console().print(f"version {policy['version']}: {policy['verdict']['action']}: {policy['verdict']['why']}")
+    experiment = answer["experiment"]
+    if experiment is not None:
+        share = f"{experiment['share']:.0%} of the users"
+        Console().print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}")
+    for order in reversed(answer["orders"]):
+        Console().print(_order_line(order), markup=False)
+    for alarm in answer["held_by"]:
+        Console().print(f"releases wait for alarm {alarm['alarm_id']}: `onward alarms ack {alarm['alarm_id']}`")
+
+
+def _order_line(order: dict[str, Any]) -> str:
+    came = "waits" if order["done_at"] is None else order["done_at"] if order["error"] is None else order["error"]
+    return f"order: {order['kind']} {order['version']}, by {order['by']}: {order['why']} ({came})"
+
+
+def _standing(policy: dict[str, Any], answer: dict[str, Any]) -> str:
+    marks = [word for word, holds in (("pinned", policy["version"] == answer["pinned"]),) if holds]
+    marks += ["held"] if policy["version"] in answer["held"] else []
+    judged = policy["verdict"]
+    marks += (
+        ["waits for `onward promote`"]
+        if policy["state"] == "candidate" and judged and judged["action"] == "hold"
+        else []
+    )
+    marks += ["waits for an alarm"] if policy["state"] == "candidate" and answer["held_by"] else []
+    return ", ".join([policy["state"], *marks])
+
+
+def show_fleet(directory: Path, key: str | None) -> None:
+    answer = call(directory, "GET", "/v1/fleet", key)
+    table = Table(title=f"Fleet (live: version {answer['live']})")
+    for column in ("engine", "state", "lane", "serves", "shall serve", "holds", "heard", "url"):
+        table.add_column(column)
+    for replica in answer["data"]:
+        table.add_row(
+            replica["name"],
+            replica["state"],
+            replica["lane"],
+            str(replica["serving"] or "-"),
+            str(replica["target"] or "-"),
+            ", ".join(map(str, replica["held"])),
+            f"{replica['heartbeat_age_s']:.1f} s ago",
+            replica["url"] or "within the service",
+        )
+    Console().print(table)
+    for replica in answer["data"]:
+        for version, why in replica["refused"].items():
+            Console().print(f"{replica['name']} refuses version {version}: {why}")
+
+
+def give_order(directory: Path, kind: str, version: int, why: str, key: str | None) -> None:
+    answer = call(directory, "POST", f"/v1/policies/{version}/{kind}", key, {"why": why})
+    Console().print(f"version {version}: {answer['status']}, by {answer['by']}", markup=False)
+
+
+def call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
+    """The answer's JSON. Raises OnwardError with what the service says is wrong."""
+    with opened(directory, method, path, key, body) as response:
+        return json.load(response)
+
+
+@contextmanager
+def opened(
+    directory: Path,
+    method: str,
+    path: str,
+    key: str | None,
+    body: dict[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[IO[bytes]]:
+    """The answer as it comes."""
+    certificate = find_certificate(directory)
+    tls = None if certificate is None else client_context(certificate)
+    request = urllib.request.Request(
+        find_urls(directory)[0] + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {key}"} if key else {}),
+            **(headers or {}),
+        },
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls) as response:
+            yield response
+    except urllib.error.HTTPError as error:
+        raise OnwardError(json.load(error)["error"]["message"]) from error
+    except urllib.error.URLError as error:
+        raise OnwardError(f"the service does not answer: {error.reason}") from error

@@ -1,0 +1,43 @@
+"""`onward dead-letters`: records that could not be used. Imports what a command needs when it runs, as `onward.cli`
+does."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from onward.commands.options import DEFAULT_DIRECTORY, Directory, Set, overrides_of
+
+dead_letters = App(name="dead-letters", help="Records that could not be used: see them, and try them again.")
+
+
+@dead_letters.command(name="list")
+def list_dead_letters(
+    directory: Directory = DEFAULT_DIRECTORY, *, limit: Annotated[int, Parameter(help="Most.")] = 50, set_: Set = None
+) -> None:
+    """The latest first, with why they were set aside."""
+    from onward.commands.dead_letters import show_all
+
+    show_all(directory, overrides_of(set_), limit)
+
+
+@dead_letters.command(name="show")
+def show_dead_letter(
+    record: str,
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    save: Annotated[Path | None, Parameter(help="Where its bytes go.")] = None,
+    set_: Set = None,
+) -> None:
+    """One of them (TOPIC:PARTITION:OFFSET): its reason and its first bytes."""
+    from onward.commands.dead_letters import show_one
+
+    show_one(directory, overrides_of(set_), record, save)
+
+
+@dead_letters.command(name="redrive")
+def redrive_dead_letter(record: str, directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+    """Put one of them (TOPIC:PARTITION:OFFSET) back at the end of its topic, once this build can read it."""
+    from onward.commands.dead_letters import redrive
+
+    redrive(directory, overrides_of(set_), record)

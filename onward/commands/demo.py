@@ -1,0 +1,129 @@
+"""`onward demo`: the product in its own process tree, simulated users in another, one report."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from core.errors import ConfigError, OnwardError
+from onward.directory.layout import SHIPPED_REWARDS, Layout
+
+_SECONDS = 150.0
+_SHIFT_AT_S = 100.0
+_SHIFT_SECONDS = 200.0
+_RATES = {"local": 20.0, "sglang": 8.0}  # sessions a second: what two cores carry besides the learner
+_START_TIMEOUT_S = 300.0
+_STOP_TIMEOUT_S = 90.0
+_MATURITY_S = 20.0  # users have spoken by then; the shipped spec waits ten minutes for them
+
+
+@dataclass(frozen=True)
+class Hacking:
+    """What is wrong with users and their client: the simulator's options, and the reward spec that goes with them."""
+
+    options: tuple[str, ...] = ()
+    spec: str = ""
+
+
+def hacking(
+    exploit: str | None,
+    *,
+    liars: float,
+    lie: Literal["invert", "style"],
+    spammers: float,
+    spam: Literal["random", "same"],
+    users: int,
+) -> Hacking:
+    """Raises ConfigError naming the option."""
+    from simulator.exploits import exploit_of
+    from simulator.users.crowd import CrowdOptions
+
+    try:
+        crowd, spec = CrowdOptions(liars, lie, spammers, spam, users), exploit_of(exploit).spec()
+    except ValueError as error:
+        raise ConfigError(f"--{error}") from None
+    options = [] if exploit is None else ["--exploit", exploit]
+    if not crowd.is_honest:
+        options += ["--liars", str(liars), "--lie", lie, "--spammers", str(spammers), "--spam", spam]
+        options += ["--users", str(users)]
+    return Hacking(tuple(options), spec)
+
+
+def run_demo(
+    output: Path,
+    *,
+    seconds: float | None,
+    seed: int,
+    shift: bool,
+    rate: float | None,
+    overrides: Mapping[str, str],
+    hacking: Hacking = Hacking(),
+) -> int:
+    """The simulator's exit code: 0 when nothing was lost and true quality rose."""
+    if seconds is None:
+        seconds = _SHIFT_SECONDS if shift else _SECONDS
+    if rate is None:
+        rate = _RATES[overrides.get("ONWARD_SERVING__ENGINE", "local")]
+    service_directory = output / "service"
+    shutil.rmtree(service_directory, ignore_errors=True)
+    options = ["--seconds", str(seconds), "--seed", str(seed), "--rate", str(rate), "--output", str(output)]
+    if shift:
+        options += ["--shift-at", str(_SHIFT_AT_S)]
+    options += hacking.options
+    settings = {"ONWARD_LEARNER__SEED": str(seed)}
+    if hacking.options:
+        settings["ONWARD_MONITORS__MATURITY_S"] = str(_MATURITY_S)
+    if hacking.spec:
+        service_directory.mkdir(parents=True)
+        Layout(service_directory).rewards.write_text(SHIPPED_REWARDS.read_text() + hacking.spec)
+    with running_service(service_directory, {**settings, **overrides}) as urls:
+        replicas = [argument for url in urls for argument in ("--url", url)]
+        return subprocess.run([sys.executable, "-m", "simulator", *replicas, *options], check=False).returncode
+
+
+@contextmanager
+def running_service(directory: Path, overrides: Mapping[str, str]) -> Iterator[list[str]]:
+    """The URLs of a service started on `directory` and stopped afterwards; its log goes to DIRECTORY.log."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    settings = [
+        f"{name.removeprefix('ONWARD_').lower().replace('__', '.')}={value}" for name, value in overrides.items()
+    ]
+    command = [sys.executable, "-m", "onward", "run", str(directory), "--port", "0"]
+    for setting in settings:
+        command += ["--set", setting]
+    with directory.with_suffix(".log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield _wait_until_ready(process, Layout(directory.resolve()), Path(log.name))
+        finally:
+            process.terminate()
+            process.wait(_STOP_TIMEOUT_S)
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", layout: Layout, log: Path) -> list[str]:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise OnwardError(f"the service ended with {process.returncode}, see {log}:\n{log.read_text()[-2000:]}")
+        if layout.address.exists():
+            urls = [str(url) for url in json.loads(layout.address.read_text())["urls"]]
+            if all(map(_ready, urls)):
+                return urls
+        time.sleep(0.1)
+    raise OnwardError(f"the service was not ready within {_START_TIMEOUT_S:.0f} s, see {log}")
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url + "/readyz", timeout=2) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, TimeoutError):
+        return False

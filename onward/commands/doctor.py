@@ -1,0 +1,210 @@
+"""`onward doctor`: what a service needs, looked at one by one, and what to do where it is not as it must be."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from rich.console import Console
+from rich.table import Table
+
+from core.blobs import FsspecBlobs
+from core.errors import ConfigError, OnwardError
+from core.reward_spec import load_reward_spec
+from core.reward_spec.outcome_ages import with_ages
+from core.secrets import redacted
+from core.settings import Settings
+from onward.directory.layout import SHIPPED_MODEL, Layout
+from onward.wiring import is_distributed, read_directory, spec_path
+
+_MAX_SKEW_S = 1.0
+_OK = "[green]ok[/green]"
+_WRONG = "[red]wrong[/red]"
+
+
+@dataclass(frozen=True)
+class Check:
+    """`look` returns what was found, or raises OnwardError or OSError, whose message says what is wrong."""
+
+    name: str
+    look: Callable[[], str]
+    advice: str
+
+
+def examine(directory: Path, overrides: Mapping[str, str]) -> int:
+    """Prints a table; 0 when all is well, else 1."""
+    try:
+        layout, settings = read_directory(directory, overrides)
+    except ConfigError as error:
+        Console().print(f"{_WRONG} {redacted(str(error))}\n  see docs/settings.md")
+        return 1
+    table = Table("what", "", "found", "to do")
+    wrong = 0
+    for check in _checks(layout, settings):
+        try:
+            table.add_row(check.name, _OK, redacted(check.look()), "")
+        except (OnwardError, OSError) as error:
+            wrong += 1
+            table.add_row(check.name, _WRONG, redacted(str(error)), check.advice)
+    Console().print(table)
+    return 1 if wrong else 0
+
+
+def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
+    yield Check("directory", lambda: _directory(layout, settings), "make room, or allow us to write there")
+    yield Check("model", lambda: _model(settings), "point serving.model at a Hugging Face directory")
+    yield Check("rewards", lambda: _rewards(layout, settings), "mend the file; docs/rewards.md says how it is written")
+    yield Check("api keys", lambda: _keys(settings), "docs/settings.md, [api]")
+    yield Check("blobs", lambda: _place("blobs", settings.blobs, layout), "allow us to read, write and delete there")
+    if settings.archive.has_work:
+        yield Check("archive", lambda: _archive(settings, layout), "allow us to read, write and delete there")
+    if settings.judge.enabled:
+        yield Check("judge", lambda: _judge(settings), "start its endpoint, or mend [judge]; without it all else works")
+    if settings.serving.engine == "sglang":
+        yield from _engine_checks(settings)
+    if is_distributed(settings):
+        yield Check("Kafka", lambda: _kafka(settings), "start it, mend [kafka], or run `onward migrate`")
+        yield Check("Postgres", lambda: _postgres(settings), "start it, mend [postgres], or run `onward migrate`")
+        yield Check("Redis", lambda: _redis(settings), "start it or mend [redis]; without it all works, but slower")
+    else:
+        yield Check("log and store", lambda: _embedded(layout, settings), "restore the files, or take a new directory")
+
+
+def _directory(layout: Layout, settings: Settings) -> str:
+    probe = layout.root / f".doctor-{uuid4().hex}"
+    probe.write_bytes(b"")
+    probe.unlink()
+    free = shutil.disk_usage(layout.root).free
+    if free < settings.ingest.spool_bytes:
+        raise ConfigError(
+            f"{layout.root}: {free:,} bytes are free, ingest.spool_bytes is {settings.ingest.spool_bytes:,}"
+        )
+    return f"{layout.root}, {free / 1e9:.1f} GB free"
+
+
+def _model(settings: Settings) -> str:
+    from serving.engines.model_facts import read_model_facts
+
+    directory = settings.serving.model or SHIPPED_MODEL
+    facts = read_model_facts(directory)
+    return f"{directory}: {facts.vocabulary:,} tokens, context {facts.context_length:,}"
+
+
+def _rewards(layout: Layout, settings: Settings) -> str:
+    path = spec_path(layout, settings)
+    spec = load_reward_spec(path)
+    with_ages(settings.learner, spec)
+    return f"{path}: {', '.join(spec.outcomes)}"
+
+
+def _keys(settings: Settings) -> str:
+    from api.access.identity import KeyRing
+
+    KeyRing(settings.api)
+    count = len(settings.api.keys)
+    return f"{count} keys" if count else "none: requests from loopback may do everything"
+
+
+def _archive(settings: Settings, layout: Layout) -> str:
+    days = settings.archive.retention_days
+    kept = "the log is kept whole" if days is None else f"the log keeps {days:g} days"
+    if not settings.archive.enabled:
+        return f"nothing is archived; {kept}"
+    return f"{_place('archive.url', settings.archive.url or settings.blobs, layout)}; {kept}"
+
+
+def _judge(settings: Settings) -> str:
+    from scoring.judge.endpoint import try_endpoint
+
+    vote = try_endpoint(settings.judge)
+    return f"{settings.judge.base_url}: {settings.judge.model} gives {vote.score:g} to a trivial answer"
+
+
+def _place(setting: str, url: str | None, layout: Layout) -> str:
+    place = url or layout.blobs
+    blobs, name, content = FsspecBlobs(place, layout.cache), f"doctor/{uuid4().hex}", b"onward"
+    blobs.put(name, content)
+    found = blobs.get(name)
+    blobs.delete(name)
+    if found != content:
+        raise ConfigError(f"{setting}: {place} gave back something else than was put there")
+    return str(place)
+
+
+def _engine_checks(settings: Settings) -> Iterator[Check]:
+    servers = settings.serving.sglang
+    if servers.replicas and not servers.urls:
+        yield Check(
+            "SGLang", lambda: _interpreter(servers.python), "run `make sglang-cpu`, or set serving.sglang.python"
+        )
+    for url in servers.urls:
+        yield Check(f"SGLang {url}", lambda url=url: _engine(url, settings), "start it, or mend serving.sglang.urls")  # type: ignore[misc]
+
+
+def _interpreter(python: Path) -> str:
+    if not python.exists():
+        raise ConfigError(f"serving.sglang.python: {python} is not there")
+    return str(python)
+
+
+def _engine(url: str, settings: Settings) -> str:
+    from serving.engines.sglang.admin import Admin
+
+    servers = settings.serving.sglang
+    admin = Admin(url, servers.admin_key, servers.admin_timeout_s)
+    try:
+        info = admin.info()
+    finally:
+        admin.close()
+    if info.dtype not in ("auto", servers.dtype):
+        raise ConfigError(f"serving.sglang.dtype is {servers.dtype}, and the server has {info.dtype}")
+    return f"SGLang {info.sglang}, {info.dtype}, context {info.context_length:,}"
+
+
+def _kafka(settings: Settings) -> str:
+    from ingest.kafka.topics import check
+
+    return check(settings.kafka)
+
+
+def _postgres(settings: Settings) -> str:
+    from sqlalchemy import text
+
+    from core.store import open_postgres
+
+    store = open_postgres(settings.postgres)
+    try:
+        with store.read() as connection:
+            before_s = time.time()
+            row = connection.execute(text("SELECT version(), extract(epoch FROM clock_timestamp())::float8")).one()
+            after_s = time.time()
+    finally:
+        store.close()
+    skew_s = float(row[1]) - (before_s + after_s) / 2
+    if abs(skew_s) > _MAX_SKEW_S:
+        raise ConfigError(f"its clock is {skew_s:+.1f} s from ours: leases and waits would end at other times")
+    return f"{str(row[0]).split(' (')[0]}, clock {1000 * skew_s:+.0f} ms"
+
+
+def _redis(settings: Settings) -> str:
+    from redis import Redis
+    from redis.exceptions import RedisError
+
+    try:
+        with Redis.from_url(settings.redis.url, socket_timeout=2.0, socket_connect_timeout=2.0) as client:
+            return f"Redis {client.info('server')['redis_version']}"
+    except (RedisError, ValueError) as error:
+        raise ConfigError(f"redis.url: {error}") from error
+
+
+def _embedded(layout: Layout, settings: Settings) -> str:
+    from core.store import open_sqlite
+    from ingest.sqlite.log import SqliteEventLog
+
+    if not layout.log.exists():
+        return "a new directory"
+    SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s).close()
+    open_sqlite(layout.store).close()
+    return f"{layout.log.name}, {layout.store.name}"

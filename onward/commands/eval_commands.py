@@ -1,0 +1,66 @@
+"""`onward evals` and `propose`: what a version must show before it serves. Imports what a command needs when it
+runs, as `onward.cli` does."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from onward.commands.options import DEFAULT_DIRECTORY, Directory, Key, Set, overrides_of
+
+evals = App(name="evals", help="Suites of cases with checkers: what a version makes of them, beside another.")
+
+
+@evals.command(name="run")
+def run_evals(
+    suite: Annotated[Path, Parameter(help="A directory of case files (*.toml).")],
+    *,
+    url: Annotated[str, Parameter(help="Of an OpenAI-compatible endpoint, with /v1.")],
+    model: Annotated[str, Parameter(help="As the endpoint calls it.")],
+    live_url: Annotated[str | None, Parameter(help="Of the version to compare with; else as --url.")] = None,
+    live_model: Annotated[str | None, Parameter(help="The same; else as --model.")] = None,
+    margin: Annotated[float, Parameter(help="By which part of all cases it may be worse and pass.")] = 0.05,
+    concurrency: Annotated[int, Parameter(help="Requests under way at once.")] = 8,
+    budget_s: Annotated[float, Parameter(help="Time for the whole suite; cases beyond it could not run.")] = 600.0,
+    allow_commands: Annotated[bool, Parameter(negative="", help="Run checkers that are commands here.")] = False,
+    key: Key = None,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
+) -> None:
+    """Ask every case once and check the answer; with --live-url or --live-model ask that one, too, and say whether the
+    first may take its place. Exit code 1 when it may not, or when a case could not run."""
+    from onward.replays.evals import run
+
+    live = None if live_url is None and live_model is None else (live_url or url, live_model or model)
+    limits = (budget_s, concurrency, allow_commands)
+    sys.exit(0 if run(suite, (url, model), live, limits, margin, key, as_json=json_) else 1)
+
+
+def propose(
+    replay: Annotated[Path, Parameter(help="What `onward replay --out` made.")],
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    suite: Annotated[Path | None, Parameter(help="Case files (*.toml) to ask it and the live version.")] = None,
+    margin: Annotated[float, Parameter(help="By which part of all cases it may be worse and pass.")] = 0.05,
+    reward_margin: Annotated[float, Parameter(help="By how much less it may have earned on users held out.")] = 0.05,
+    concurrency: Annotated[int, Parameter(help="Cases under way at once.")] = 8,
+    budget_s: Annotated[float, Parameter(help="Time for the whole suite; cases beyond it could not run.")] = 600.0,
+    allow_commands: Annotated[bool, Parameter(negative="", help="Run checkers that are commands here.")] = False,
+    set_: Set = None,
+) -> None:
+    """Judge a replay's newest version, by cases and by the users that the replay held out, and hand it to the service's
+    releases: it is released, waits for `onward promote`, or is refused. What has nobody else to judge it is left to the
+    service's own suite (`release.evals.suite`), where there is one. Exit code 1 when it is not to be released."""
+    from onward.replays.evals import check_options
+    from onward.replays.propose import propose as hand_over
+    from serving.evals.gate import Bounds
+    from serving.evals.run import Limits
+
+    check_options(margin, budget_s, concurrency, reward_margin)
+    limits = Limits(budget_s, concurrency, allow_commands)
+    policy = hand_over(replay, directory, suite, limits, Bounds(margin=margin), reward_margin, overrides_of(set_))
+    assert policy.verdict is not None
+    print(f"version {policy.version}: {policy.verdict.action}: {policy.verdict.why}")
+    if policy.verdict.action == "hold":
+        print(f"it waits: `onward promote {policy.version}` releases it")
+    sys.exit(0 if policy.verdict.action in ("pass", "ask") else 1)

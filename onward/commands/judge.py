@@ -1,0 +1,61 @@
+"""`onward judge agreement`: what the judge said of turns beside what became of them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from core.store.judgements import judged_turns
+from onward.replays.history import require_directory
+from onward.wiring import open_foundation
+from scoring.judge.agreement import ALL, LEAST, Agreement, agreements
+
+
+def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bool) -> None:
+    """Prints it. Raises ConfigError for a directory that is none of ours."""
+    require_directory(directory)
+    foundation = open_foundation(directory, overrides)
+    try:
+        name = foundation.settings.judge.outcome
+        with foundation.store.read() as connection:
+            found = agreements(judged_turns(connection, name), name)
+    finally:
+        foundation.close()
+    if as_json:
+        print(json.dumps({"outcome": name, "agreements": msgspec.to_builtins(found)}, indent=2))
+        return
+    console = Console(markup=False)
+    if not found:
+        console.print(f"no turn has both {name!r} by a judge and an outcome to hold it against")
+        return
+    console.print(_figures(found))
+    for agreement in found:
+        if agreement.against == ALL and agreement.figures is not None:
+            console.print(_calibration(agreement))
+    if any(agreement.figures is None for agreement in found):
+        console.print(f"-: too few pairs; figures are shown from {LEAST} on")
+
+
+def _figures(found: list[Agreement]) -> Table:
+    table = Table("version", "against", "pairs", "accuracy", "kappa", "Brier", "of base rate", "good", "judged")
+    for each in found:
+        figures = each.figures
+        shown: tuple[str, ...] = ("-",) * 6
+        if figures is not None:
+            kappa = "-" if figures.kappa is None else f"{figures.kappa:.2f}"
+            rest = (figures.brier, figures.brier_of_base_rate, figures.good, figures.judged)
+            shown = (f"{figures.accuracy:.2f}", kappa, *(f"{value:.3f}" for value in rest))
+        table.add_row(each.version, each.against, str(each.pairs), *shown)
+    return table
+
+
+def _calibration(agreement: Agreement) -> Table:
+    table = Table("judged", "pairs", "mean", "turned out good", title=f"Calibration of {agreement.version}")
+    assert agreement.figures is not None
+    for each in agreement.figures.calibration:
+        figures = ("-", "-") if each.judged is None else (f"{each.judged:.2f}", f"{each.good:.2f}")
+        table.add_row(f"{each.start:.1f} to {each.end:.1f}", str(each.pairs), *figures)
+    return table

@@ -1,0 +1,95 @@
+"""`onward rewards`: the stream of rewards as it comes, and the story of one turn."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote
+
+from rich.console import Console
+
+from core.errors import OnwardError
+from onward.commands.client import call, opened
+
+_AGAIN_S = 1.0
+
+
+def tail(directory: Path, key: str | None, workload: str | None, after: int | None, count: int | None) -> None:
+    """One line for each revision, of the key's namespace, until interrupted or `count` were shown. Goes on where it was
+    when the service comes back. Raises OnwardError when it is not there at the start."""
+    console = Console(soft_wrap=True)
+    shown = 0
+    for reward in _follow(directory, key, after, console):
+        if workload in (None, reward["workload"]):
+            console.print(_line(reward), markup=False, highlight=False)
+            shown += 1
+            if shown == count:
+                return
+
+
+def explain(directory: Path, inference_id: str, key: str | None) -> None:
+    """What was said of a turn, and what that was worth, in order of time."""
+    turn = call(directory, "GET", f"/v1/rewards/{quote(inference_id, safe='')}", key)
+    console = Console(soft_wrap=True)
+    spans = ", ".join(str(span["version"]) for span in turn["policy_versions"]) or "none"
+    console.print(
+        f"{turn['inference_id']}  turn {turn['turn_index']} of session {turn['session_id']}\n"
+        f"workload {turn['workload']}, version {spans}, {turn['completion_tokens']} tokens, {turn['finish_reason']}\n",
+        markup=False,
+        highlight=False,
+    )
+    lines = [(turn["received_at"], "asked")]
+    lines += [(outcome["received_at"], _said(outcome)) for outcome in turn["outcomes"]]
+    lines += [(reward["decided_at"], _decided(reward)) for reward in turn["rewards"]]
+    for at, line in sorted(lines, key=lambda entry: entry[0]):
+        console.print(f"{at}  {line}", markup=False, highlight=False)
+    if not turn["rewards"]:
+        console.print("no reward yet", highlight=False)
+
+
+# ---------------------------------------------------------------------------------------------- the stream
+
+
+def _follow(directory: Path, key: str | None, after: int | None, console: Console) -> Iterator[dict[str, Any]]:
+    is_open = False
+    while True:
+        headers = {} if after is None else {"Last-Event-ID": str(after)}
+        try:
+            with opened(directory, "GET", "/v1/rewards/stream", key, headers=headers) as stream:
+                is_open = True
+                for reward in _events(stream):
+                    after = reward["sequence"]
+                    yield reward
+        except (OnwardError, OSError) as error:
+            if not is_open:
+                raise
+            console.print(f"({error}; trying again)", markup=False, highlight=False)
+        time.sleep(_AGAIN_S)
+
+
+def _events(stream: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Ours are one line of data each."""
+    for line in stream:
+        if line.startswith(b"data: "):
+            yield json.loads(line.removeprefix(b"data: "))
+
+
+# ---------------------------------------------------------------------------------------------- words
+
+
+def _line(reward: dict[str, Any]) -> str:
+    return f"{reward['decided_at']}  {reward['inference_id']}  {reward['workload']:12}  {_decided(reward)}"
+
+
+def _decided(reward: dict[str, Any]) -> str:
+    parts = ", ".join(f"{name} {value:+.3g}" for name, value in sorted(reward["components"].items())) or "nothing"
+    last = "" if reward["final"] else ", not final"
+    return f"reward {reward['value']:+.3f}  revision {reward['revision']}{last}: {parts}  ({reward['why']})"
+
+
+def _said(outcome: dict[str, Any]) -> str:
+    whose = "" if outcome["inference_id"] else " of the session"
+    amends = f", instead of {outcome['supersedes']}" if outcome["supersedes"] else ""
+    value = "withdrawn" if outcome["withdrawn"] else json.dumps(outcome["value"])
+    return f"{outcome['name']}{whose}: {value}, by {outcome['source']}{amends}"

@@ -1,0 +1,95 @@
+"""Where a directory's services are, written for those who look for them on the same machine."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from core.errors import ConfigError
+from onward.directory.layout import Layout
+
+
+def write_address(path: Path, url: str, urls: list[str] | None = None, certificate: Path | None = None) -> None:
+    """Of this process; `certificate` where it speaks TLS."""
+    known = {"pid": os.getpid(), "url": url, "urls": urls or [url]}
+    if certificate is not None:
+        known["certificate"] = str(certificate.resolve())
+    _write_whole(path, json.dumps(known))
+
+
+def announce(path: Path, url: str, certificate: Path | None) -> None:
+    """This process in a file: its pid and URL, or (for a supervisor, which knows the rest) its pid alone."""
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".json":
+        write_address(path, url, certificate=certificate)
+    else:
+        write_pid(path)
+
+
+def write_pid(path: Path) -> None:
+    """This process's."""
+    _write_whole(path, str(os.getpid()))
+
+
+def own_address(layout: Layout) -> Path:
+    """Where this process writes its own, as one of several replicas."""
+    return layout.api(_name(os.getpid()))
+
+
+def address_of(layout: Layout, pid: int | None) -> str:
+    """The URL of a replica on this machine that is ready."""
+    assert pid is not None
+    return str(json.loads(layout.api(_name(pid)).read_text())["url"])
+
+
+def find_urls(directory: Path) -> list[str]:
+    """Of the services that run on a directory. Raises ConfigError when there is none."""
+    return [str(url) for url in _find(directory)["urls"]]
+
+
+def find_certificate(directory: Path) -> Path | None:
+    """That they show; None where they speak no TLS. Raises ConfigError when there is none."""
+    found = _find(directory).get("certificate")
+    return None if found is None else Path(found)
+
+
+def _find(directory: Path) -> dict[str, Any]:
+    layout = Layout(directory.resolve())
+    candidates = [layout.address, *sorted(layout.apis.glob(f"{_name('*')}.json"))]
+    for path in candidates:
+        try:
+            found: dict[str, Any] = json.loads(path.read_text())
+        except FileNotFoundError:
+            continue
+        if _is_alive(found["pid"]):
+            return found
+    raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Who looks while it is written finds nothing, or all of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _name(pid: int | str) -> str:
+    """Several machines may share a directory."""
+    return f"{socket.gethostname()}-{pid}"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
+
+
+def free_port(host: str) -> int:
+    """Nobody listens there now."""
+    with socket.create_server((host, 0)) as server:
+        return int(server.getsockname()[1])

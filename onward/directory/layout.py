@@ -1,0 +1,82 @@
+"""What lies where in a service's directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from onward.directory.private import private_folder
+
+SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
+SHIPPED_REWARDS = Path(__file__).resolve().parents[1] / "rewards.toml"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of one directory; `root` is made on first use."""
+
+    root: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.root / "onward.toml"
+
+    @property
+    def rewards(self) -> Path:
+        return self.root / "rewards.toml"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.db"
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store.db"
+
+    @property
+    def blobs(self) -> Path:
+        return self.root / "blobs"
+
+    @property
+    def spool(self) -> Path:
+        return self.root / "spool"
+
+    @property
+    def spools(self) -> Path:
+        """Those of API processes that run alone, a directory each."""
+        return self.root / "spools"
+
+    @property
+    def learner(self) -> Path:
+        return self.root / "learner"
+
+    def host(self, name: str) -> Path:
+        """What the host of one engine keeps: verified versions, its engine's log."""
+        return self.root / "hosts" / name
+
+    @property
+    def apis(self) -> Path:
+        """JSON of the pid and URL of each replica of the API that runs alone."""
+        return self.root / "apis"
+
+    def api(self, name: str) -> Path:
+        return self.apis / f"{name}.json"
+
+    def ready(self, name: str) -> Path:
+        """The pid of a stage that runs alone, once it does its work."""
+        return self.root / "ready" / f"{name}.pid"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the service that runs on this directory."""
+        return self.root / "service.lock"
+
+    @property
+    def address(self) -> Path:
+        """JSON of the running service's pid and URL."""
+        return self.root / "service.json"
+
+    def ensure(self) -> None:
+        private_folder(self.root)

@@ -1,0 +1,98 @@
+"""`/metrics`, `/healthz` and `/readyz` of a stage that is no HTTP service, or is none yet."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from core.errors import ConfigError
+from core.settings import ApiSettings, MetricsSettings
+from core.telemetry import CONTENT_TYPE, exposition
+from onward.http.tls import server_context
+
+OK = "ok"
+_LOOK_S = 0.1  # whether it is to end
+
+
+@contextmanager
+def metrics_server(settings: MetricsSettings, name: str, state: Callable[[], str]) -> Iterator[None]:
+    """`state`: of the stage, `ok` or what is wrong; asked from other threads. Raises ConfigError for a port in use."""
+    if settings.port is None:
+        yield
+        return
+    with _serving(_bind("metrics.port", settings.host, settings.port, _handler(name, state))):
+        yield
+
+
+@contextmanager
+def waiting_server(settings: ApiSettings, name: str, state: Callable[[], str]) -> Iterator[None]:
+    """The same at the API's address, while that cannot start; whatever else is asked there is 503."""
+    server = _bind("api.port", settings.host, settings.port, _handler(name, state, is_waiting=True))
+    tls = server_context(settings)
+    if tls is not None:  # hands are shaken in the thread that answers
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    with _serving(server):
+        yield
+
+
+def _bind(setting: str, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    try:
+        return ThreadingHTTPServer((host, port), handler)
+    except OSError as error:
+        raise ConfigError(f"{setting}: {host}:{port}: {error.strerror}") from error
+
+
+@contextmanager
+def _serving(server: ThreadingHTTPServer) -> Iterator[None]:
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _handler(name: str, state: Callable[[], str], *, is_waiting: bool = False) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            match self.path:
+                case "/metrics":
+                    self._answer(200, CONTENT_TYPE, exposition())
+                case "/healthz":
+                    self._answer_json(200, {"status": OK})
+                case "/readyz":
+                    found = state()
+                    status = OK if found == OK else "not ready"
+                    self._answer_json(200 if found == OK else 503, {"status": status, "components": {name: found}})
+                case _:
+                    self._answer_elsewhere()
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))  # who still sends would not see the answer
+            self._answer_elsewhere()
+
+        def _answer_elsewhere(self) -> None:
+            if is_waiting:  # in the words of the API
+                error = {"message": state(), "type": "server_error", "param": None, "code": "unavailable"}
+                self._answer_json(503, {"error": error})
+            else:
+                self._answer_json(404, {"error": {"message": f"no {self.path} here"}})
+
+        def _answer_json(self, status: int, body: object) -> None:
+            self._answer(status, "application/json", json.dumps(body).encode())
+
+        def _answer(self, status: int, kind: str, body: bytes) -> None:
+            with suppress(ConnectionError):  # who asked has gone
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Scrapes are no news."""
+
+    return Handler

@@ -1,0 +1,147 @@
+"""`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone: until stopped."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from core.errors import Unavailable
+from core.settings import ApiSettings
+from onward.directory.addresses import announce, own_address
+from onward.directory.locks import exclusive
+from onward.http.metrics_server import waiting_server
+from onward.http.server import HttpServer
+from onward.http.tls import server_context
+from onward.processes.condition import AGAIN_S, Condition
+from onward.processes.stage_alarms import StageAlarms, watched
+from onward.processes.supervisor import ChildProcess, StageThread
+from onward.processes.tree import metrics_port, run_tree
+from onward.wiring import (
+    Foundation,
+    Service,
+    build_api,
+    build_app,
+    build_service,
+    is_distributed,
+    open_foundation,
+    read_directory,
+)
+
+_SWITCH_INTERVAL_S = 0.0001  # the engine takes the interpreter back after each of its operations: decision 0002
+_OK = "ok"
+
+
+def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
+    """All of it, until SIGINT or SIGTERM. Raises ConfigError when the directory is in use or a setting is wrong."""
+    layout, settings = read_directory(directory, overrides)
+    server_context(settings.api)
+    with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
+        if is_distributed(settings):
+            run_tree(layout, settings, overrides)
+        else:
+            with _built(directory, overrides, build_service) as service:
+                _serve(service, [layout.address])
+
+
+def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
+    """One replica of the API, until SIGINT or SIGTERM. What it needs may come late: until then it says so. `child`: the
+    name by which the process that started this one looks for it. Raises ConfigError as `run_service` does."""
+    layout, settings = read_directory(directory, overrides)
+    server_context(settings.api)
+    layout.apis.mkdir(exist_ok=True)
+    announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
+    with ExitStack() as stack:
+        _serve(_build_patiently(stack, directory, overrides, settings.api), announced)
+
+
+@contextmanager
+def _built(directory: Path, overrides: Mapping[str, str], build: Callable[[Foundation], Service]) -> Iterator[Service]:
+    foundation = open_foundation(directory, overrides)
+    try:
+        yield build(foundation)
+    finally:
+        foundation.close()
+
+
+def _build_patiently(stack: ExitStack, directory: Path, overrides: Mapping[str, str], settings: ApiSettings) -> Service:
+    """While something that it needs is away, whoever asks is told what that is."""
+    condition = Condition("api")
+    with ExitStack() as waiting:
+        while True:
+            try:
+                return stack.enter_context(_built(directory, overrides, build_api))
+            except Unavailable as error:
+                if not condition.is_waiting:
+                    waiting.enter_context(waiting_server(settings, "start", condition.now))
+                condition.waits(error)
+                time.sleep(AGAIN_S)
+
+
+def _serve(service: Service, announced: Sequence[Path]) -> None:
+    """`announced`: files for those who look for this process, there while it serves: its pid, or pid and URL (JSON)."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    overrides = service.foundation.overrides
+    settings, makers = service.foundation.settings, service.makers
+    threads = [StageThread(name, stage, settings.stages, makers.get(name)) for name, stage in service.stages.items()]
+    children = [
+        ChildProcess(
+            each.name,
+            each.arguments,
+            each.ready,
+            {**overrides, **metrics_port(settings, number)},
+            settings.stages,
+        )
+        for number, each in enumerate(service.children)
+    ]
+    parts: list[StageThread | ChildProcess] = [*threads, *children]
+
+    def readiness() -> dict[str, str]:
+        states = {part.name: part.state for part in parts}
+        for name, state in {"log": service.log.state, **service.serving.states()}.items():
+            if states.get(name, _OK) == _OK:
+                states[name] = state
+        if service.live_state.state != _OK:
+            states["live_state"] = f"degraded: {service.live_state.state}"
+        return states
+
+    app = build_app(service, readiness)
+    service.serving.bring_up()
+    for part in parts:
+        part.start()
+    looking = StageAlarms(parts, service.foundation.store, service.foundation.clock, settings.stages.well_s)
+    try:
+        with watched(looking):
+            _serve_http(service, app, announced)
+    finally:
+        _stop(children, threads)
+        service.serving.close()
+        service.log.close()
+
+
+def _stop(children: Sequence[ChildProcess], threads: Sequence[StageThread]) -> None:
+    """All children at once: each may have something to finish."""
+    for child in children:
+        child.terminate()
+    for child in children:
+        child.stop()
+    for thread in threads:
+        thread.stop()
+
+
+def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> None:
+    foundation = service.foundation
+    settings = foundation.settings.api
+    server = HttpServer(app, settings)
+
+    def started() -> None:
+        for path in announced:
+            announce(path, server.url, settings.tls_certificate)
+        print(f"onward serves at {server.url}  (directory {foundation.layout.root})", flush=True)
+
+    try:
+        server.run(started, service.serving.aclose)
+    finally:
+        for path in announced:
+            path.unlink(missing_ok=True)
+        server.close()

@@ -1,0 +1,137 @@
+"""Alarms of stages that are down: opened for each, closed once it has been well for a while. And their metric."""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from core import telemetry
+from core.ids import Namespace
+from core.operations.alarms import STAGE_DOWN, Opening
+from core.ports import Clock, Store
+from core.records.handling import failure_of
+from core.store import alarms
+from onward.processes.supervisor import OK
+
+_LOOK_S = 0.25
+_NOBODYS = Namespace("")
+logger = logging.getLogger(__name__)
+
+
+class Part(Protocol):
+    """What is kept going: a thread, a child process, or this process' own stage."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def state(self) -> str:
+        """`ok`, or what is wrong."""
+        ...
+
+    @property
+    def fault(self) -> str | None:
+        """Why it is down, until it is back."""
+        ...
+
+    @property
+    def restarts(self) -> int: ...
+
+
+class StageAlarms:
+    """Of `parts`. The store knows which are open: who begins again closes what another opened. One thread at a time."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        store: Store,
+        clock: Clock,
+        well_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._parts, self._store, self._clock = parts, store, clock
+        self._well_s, self._monotonic = well_s, monotonic
+        self._open: dict[str, str] | None = None  # by stage; None: not asked yet
+        self._down: set[str] = set()
+        self._well_since_s: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Raises StoreUnavailable; the next look does what this one did not."""
+        for part in self._parts:
+            telemetry.STAGE_UP.labels(part=part.name).set(part.state == OK)
+        if self._open is None:
+            self._open = self._known()
+        for part in self._parts:
+            fault, name = part.fault, part.name
+            if fault is not None:
+                self._well_since_s.pop(name, None)
+                if name not in self._down:
+                    self._open[name] = self._raise(part, fault)
+                    self._down.add(name)
+                continue
+            self._down.discard(name)
+            if name in self._open and part.state == OK:
+                self._close_if_well(name, self._open)
+
+    def _known(self) -> dict[str, str]:
+        names = {part.name for part in self._parts}
+        with self._store.read() as connection:
+            return {
+                alarm.opening.workload: alarm.alarm_id
+                for alarm in alarms.open_alarms(connection)
+                if alarm.opening.monitor == STAGE_DOWN and alarm.opening.workload in names
+            }
+
+    def _raise(self, part: Part, fault: str) -> str:
+        now = self._clock.now()
+        opening = Opening(
+            alarm_id=f"{STAGE_DOWN}-{secrets.token_hex(4)}",
+            monitor=STAGE_DOWN,
+            meaning=f"the stage {part.name} is down: {fault}",
+            severity="critical",
+            namespace=_NOBODYS,
+            workload=part.name,
+            figures={"restarts": float(part.restarts)},
+            holds=(),
+            opened_at=now,
+            window_start=now,
+            window_end=now,
+        )
+        with self._store.begin() as connection:
+            if alarms.open_alarm(connection, opening):
+                telemetry.ALARMS.labels(monitor=STAGE_DOWN, severity="critical").inc()
+                logger.warning("alarm %s: %s", opening.alarm_id, opening.meaning)
+                return opening.alarm_id
+        return self._known()[part.name]  # another process has opened one
+
+    def _close_if_well(self, name: str, known: dict[str, str]) -> None:
+        since_s = self._well_since_s.setdefault(name, self._monotonic())
+        if self._monotonic() - since_s < self._well_s:
+            return
+        with self._store.begin() as connection:
+            alarms.close_alarm(connection, known[name], self._clock.now())
+        logger.info("alarm %s is closed", known[name])
+        del known[name], self._well_since_s[name]
+
+
+@contextmanager
+def watched(stage_alarms: StageAlarms) -> Iterator[None]:
+    """In a thread of its own."""
+    ending = threading.Event()
+
+    def keep_looking() -> None:
+        while not ending.wait(_LOOK_S):
+            failure = failure_of(stage_alarms.look)
+            if failure is not None:
+                logger.warning("the alarms of stages wait: %s", failure)
+
+    thread = threading.Thread(target=keep_looking, name="stage-alarms", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()

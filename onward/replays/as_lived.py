@@ -1,0 +1,133 @@
+"""`onward replay --as-lived`: the updates that made what serves, done again from their manifests, and held against the
+live digests.
+
+Where `onward replay` scores and learns from the log anew, this follows what was done: each version's batch, settings,
+releases and anchor as its manifest has them, from the given model on. Bits are equal on the machine, and with the
+number of processes, that made them.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from safetensors.torch import save_file
+
+from core.errors import ConfigError
+from core.events import PolicyVersion
+from core.ids import Version
+from core.model.weights_digest import digest_of_shards
+from core.ports import WeightsRef
+from core.settings import LearnerSettings
+from core.store import policies, turns
+from learner.crew import adopt, anchor_at
+from learner.updates.state import LearnerState, make_state
+from learner.updates.update import update
+from learner.versions import manifest
+from learner.versions.manifest import Manifest, batch_of
+from learner.versions.provenance import ancestry
+from onward.replays.history import require_directory
+from onward.wiring import Foundation, open_foundation
+from serving.releases import CLUSTER
+
+
+class Unlike(Exception):
+    """What of a version is not as it was lived: in words for a person."""
+
+
+class Relived:
+    """A learner that is led by manifests."""
+
+    def __init__(self, source: Foundation) -> None:
+        self._source = source
+        self._state: LearnerState | None = None
+        self._held_to: Version | None = None
+
+    def live_again(self, policy: PolicyVersion) -> str:
+        """Make the version from its parent, which was made before; in words how that went. Raises Unlike."""
+        made = self._manifest_of(policy)
+        settings = LearnerSettings.model_validate_json(made.settings)
+        if self._state is None:
+            self._state = make_state(self._source.model, settings)
+        if made.afresh:
+            adopt(self._state, self._open(made.parent), settings, self._memory_of(made.parent))
+        if made.held_to != self._held_to:
+            anchor_at(self._state, [] if made.held_to is None else self._open(made.held_to))
+            self._held_to = made.held_to
+        with self._source.store.read() as connection:
+            found = turns.get_turns(connection, [reward.inference_id for reward in made.rewards])
+        if missing := {reward.inference_id for reward in made.rewards} - found.keys():
+            raise Unlike(f"{len(missing)} of its {len(made.rewards)} turns are no longer in the store")
+        result = update(self._state, batch_of(made, found), settings, made.released)
+        digest = self._digest(self._state)
+        if digest != policy.digest:
+            raise Unlike(f"digest {digest}, and the live one is {policy.digest}")
+        if result.records != made.turns:
+            raise Unlike("its weights are those that lived, and the records of its turns are not")
+        return f"digest {digest} equals the live one ({len(made.turns)} turns)"
+
+    def _manifest_of(self, policy: PolicyVersion) -> Manifest:
+        if policy.manifest is None or not self._source.blobs.exists(policy.manifest):
+            raise Unlike("it has no manifest")
+        return manifest.decode(self._source.blobs.get(policy.manifest))
+
+    def _memory_of(self, version: Version) -> bytes | None:
+        path = manifest.memory_path_of(version)
+        return self._source.blobs.get(path) if self._source.blobs.exists(path) else None
+
+    def _open(self, version: Version) -> list[Path]:
+        with self._source.store.read() as connection:
+            policy = policies.get_policy(connection, version)
+        if policy is None:
+            raise Unlike(f"version {version}, which it is made with, is not in the store")
+        ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+        return list(self._source.weights.open(ref))
+
+    @staticmethod
+    def _digest(state: LearnerState) -> str:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "model.safetensors"
+            save_file(state.policy.tensors(), path)
+            return digest_of_shards([path])
+
+
+def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) -> bool:
+    """Print a line for each version on the way from the anchor to `version` (None: the one that serves); whether all
+    came out as they were lived. The first that does not is the last that is tried. Raises ConfigError where there is no
+    such version."""
+    require_directory(directory)
+    with (
+        closing(open_foundation(directory, overrides)) as source,
+        Progress(console=Console(stderr=True)) as progress,  # on stdout are the proofs
+    ):
+        lineage = _lineage(source, version)
+        relived = Relived(source)
+        for policy in progress.track(lineage[1:], description="live again"):
+            if policy.is_proposed:
+                print(f"version {policy.version}: was proposed, and not made here: taken as it was published")
+                continue  # who goes on from it began afresh
+            try:
+                print(f"version {policy.version}: {relived.live_again(policy)}", flush=True)
+            except Unlike as difference:
+                print(f"version {policy.version}: DIFFERS: {difference}", flush=True)
+                return False
+        print(f"{len(lineage) - 1} versions from {lineage[0].version} to {lineage[-1].version}, all as they were lived")
+        return True
+
+
+def _lineage(source: Foundation, version: int | None) -> list[PolicyVersion]:
+    """From the anchor."""
+    with source.store.read() as connection:
+        chosen = policies.live_version(connection, CLUSTER) if version is None else Version(version)
+        known = chosen is not None and policies.get_policy(connection, chosen) is not None
+    if chosen is None or not known:
+        raise ConfigError("nothing serves yet" if version is None else f"--version {version}: there is no such version")
+    found = []
+    for step in ancestry(source.store, chosen):
+        with source.store.read() as connection:
+            policy = policies.get_policy(connection, step)
+        assert policy is not None, "a lineage is of versions in the store"
+        found.append(policy)
+    return found

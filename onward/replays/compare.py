@@ -1,0 +1,95 @@
+"""`onward compare A B`: two replays side by side: what was set otherwise, and what came of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from onward.replays.report import read
+
+_TAIL = 10  # updates whose mean stands for the end
+_FIGURES = ("reward", "kl", "entropy", "ratio", "truncated", "kept_share", "divergence", "gradient_norm")
+_SAME = ("from", "to", "missing", "spec", "holdout", "rewards_digest", "weights_digest")
+
+
+def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict[str, Any]:
+    """Prints both; returns `same` (what both have), `settings` (what differs), `figures`, by name as pairs, and
+    `refused`: why users held out tell nothing. Raises ConfigError where either is no replay."""
+    a, b = read(first), read(second)
+    compared = {
+        "same": {name: a[name] == b[name] for name in _SAME},
+        "refused": tuple((report["held_out"] or {}).get("refused") for report in (a, b)),
+        "settings": dict(_different(a["learner"], b["learner"])),
+        "figures": dict(_figures(a, b)),
+    }
+    console = Console()
+    if as_json:
+        console.print_json(data=compared)
+    else:
+        _show(console, compared, (str(first), str(second)))
+    return compared
+
+
+def _different(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for name in sorted(a.keys() | b.keys()):
+        if a.get(name) != b.get(name):
+            yield name, (a.get(name), b.get(name))
+
+
+def _figures(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, tuple[float | None, float | None]]]:
+    yield "rewards", (a["rewards"], b["rewards"])
+    yield "updates", (len(a["updates"]), len(b["updates"]))
+    yield "turns learned", (_sum(a, "turns"), _sum(b, "turns"))
+    for name in _FIGURES:
+        yield f"{name}, last {_TAIL} updates", (_tail(a, name), _tail(b, name))
+    for stratum in sorted(a["strata"].keys() | b["strata"].keys()):
+        yield f"reward, {stratum}", (_reward(a, stratum), _reward(b, stratum))
+    for name in ("snips", "clipped", "dr"):
+        for bound in ("low", "value", "high"):
+            pair = (_gain(a, name, bound), _gain(b, name, bound))
+            if pair != (None, None):
+                yield f"gain on users held out, {name}, {bound}", pair
+
+
+def _sum(report: dict[str, Any], name: str) -> float:
+    return float(sum(update[name] for update in report["updates"]))
+
+
+def _tail(report: dict[str, Any], name: str) -> float | None:
+    values = [update[name] for update in report["updates"][-_TAIL:] if name in update]
+    return sum(values) / len(values) if values else None
+
+
+def _reward(report: dict[str, Any], stratum: str) -> float | None:
+    found = report["strata"].get(stratum)
+    return None if found is None else float(found["reward"])
+
+
+def _gain(report: dict[str, Any], estimator: str, bound: str) -> float | None:
+    """Over what was earned on the same turns."""
+    found = (report["held_out"] or {}).get("gains", {}).get(estimator)
+    return None if found is None else float(found[bound])
+
+
+def _show(console: Console, compared: dict[str, Any], names: tuple[str, str]) -> None:
+    same = compared["same"]
+    period = same["from"] and same["to"]
+    console.print("the same records" if period else "[yellow]other records[/]: figures of rewards do not compare")
+    if not same["missing"]:
+        console.print("[yellow]records are missing[/] of the one that are not of the other")
+    if not same["spec"]:
+        console.print("[yellow]other reward specs[/]: rewards are not in the same measure")
+    if same["weights_digest"]:
+        console.print("the same weights, bit for bit")
+    for name, why in zip(names, compared["refused"], strict=True):
+        if why is not None:
+            console.print(f"{name}: users held out tell nothing of it: {why}")
+    table = Table("", *names)
+    for name, pair in compared["settings"].items():
+        table.add_row(f"learner.{name}", *map(str, pair))
+    table.add_section()
+    for name, pair in compared["figures"].items():
+        table.add_row(name, *("-" if value is None else f"{value:,.4g}" for value in pair))
+    console.print(table)

@@ -1,0 +1,86 @@
+"""Users that a replay keeps its candidate from, so that what they said can judge it."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from core.events import Completion, Reward
+from core.ids import InferenceId
+from core.ports import WeightsRef
+from core.reward_spec import RewardSpec
+from core.settings import LearnerSettings
+from core.store import policies, turns
+from learner.batches.backlog import refusal
+from learner.model.policy_model import PolicyModel
+from learner.off_policy.estimators import OffPolicy, off_policy
+from learner.off_policy.jackknife import Estimate
+from learner.off_policy.log_ratios import logged_turns
+from learner.sequences.scored import ScoredTurn
+from onward.wiring import Foundation
+
+_PART = 500  # of one query
+_WHOLE = 1 << 64
+
+
+def split(rewards: Sequence[Reward], share: float, target: Foundation) -> tuple[list[Reward], list[Reward]]:
+    """(to learn from, held out), by a hash of who spoke: a user's turns, or a session's of nobody, are on one side."""
+    if not share:
+        return list(rewards), []
+    found = _turns(target, {reward.inference_id for reward in rewards})
+    held = {name for name, turn in found.items() if _place(turn) < share}
+    learned = [reward for reward in rewards if reward.inference_id not in held]
+    return learned, [reward for reward in rewards if reward.inference_id in held]
+
+
+def judge(
+    target: Foundation, model: Path, held: Iterable[Reward], spec: RewardSpec, settings: LearnerSettings
+) -> dict[str, Any]:
+    """What the newest version would have earned on the last revisions of the turns held out, with 95 % intervals."""
+    last = {reward.inference_id: reward for reward in held}
+    found = _turns(target, set(last))
+    batch = [ScoredTurn(found[name], reward) for name, reward in last.items() if refusal(found[name], reward) is None]
+    result: dict[str, Any] = {"turns": len(last), "unusable": len(last) - len(batch)}
+    if not batch:
+        return result | {"refused": "no turn that could be learned from", "values": {}, "gains": {}}
+    candidate = _candidate(target, model, settings.device)
+    logged = logged_turns(candidate, batch, settings.micro_batch_tokens, settings.device)
+    clips = [spec.rules(scored.reward.workload, scored.reward.namespace).clip for scored in batch]
+    bounds = min(least for least, _ in clips), max(greatest for _, greatest in clips)
+    return result | _figures(off_policy(logged, reward_range=bounds))
+
+
+def _place(turn: Completion) -> float:
+    """In [0, 1)."""
+    who = f"{turn.namespace}\0{turn.user_id or turn.session_id}"
+    return int.from_bytes(hashlib.blake2b(who.encode(), digest_size=8).digest()) / _WHOLE
+
+
+def _turns(target: Foundation, ids: set[InferenceId]) -> dict[InferenceId, Completion]:
+    wanted, found = sorted(ids), dict[InferenceId, Completion]()
+    with target.store.read() as connection:
+        for start in range(0, len(wanted), _PART):
+            found |= turns.get_turns(connection, wanted[start : start + _PART])
+    return found
+
+
+def _candidate(target: Foundation, model: Path, device: str) -> PolicyModel:
+    with target.store.read() as connection:
+        policy, _ = policies.list_policies(connection, 1)[0]
+    ref = WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+    candidate = PolicyModel(model, device)
+    candidate.load(list(target.weights.open(ref)))
+    return candidate
+
+
+def _figures(result: OffPolicy) -> dict[str, Any]:
+    return {
+        "effective_turns": result.overlap.effective,
+        "refused": result.overlap.refused,
+        "values": {name: _interval(estimate) for name, estimate in result.values.items()},
+        "gains": {name: _interval(estimate) for name, estimate in result.gains.items()},
+    }
+
+
+def _interval(estimate: Estimate) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

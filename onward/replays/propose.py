@@ -1,0 +1,155 @@
+"""`onward propose`: the newest version of a replay, judged beside what a service serves, and handed to its releases.
+
+What it was judged to be stands on the version. The release controller obeys: it is refused, held until an operator
+promotes it, or released as any candidate is.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.errors import ConfigError
+from core.events import GateVerdict, PolicyVersion, Topic
+from core.ids import Version
+from core.model.probes import get_probe, put_probe
+from core.operations.fleet import CLUSTER
+from core.ports import WeightsRef
+from core.store import policies
+from learner.versions import manifest
+from onward.replays.history import require_directory
+from onward.replays.report import read, text_digest
+from onward.wiring import Foundation, open_foundation, open_offline
+from serving.evals.cases import Suite, load_suite
+from serving.evals.gate import Bounds, evaluate
+from serving.evals.run import Limits
+from serving.evals.spoken import Spoken
+from serving.evals.verdicts import LEFT, of_cases, of_users, together
+
+
+def propose(
+    replay: Path,
+    directory: Path,
+    suite: Path | None,
+    limits: Limits,
+    bounds: Bounds,
+    reward_margin: float,
+    overrides: Mapping[str, str] | None = None,
+) -> PolicyVersion:
+    """The version as it now stands among the service's candidates, with its verdict. Raises ConfigError where `replay`
+    is no replay, learned nothing, may have learned a solution of `suite` by heart, or began from another model than the
+    service; and where nothing was ever served."""
+    report = read(replay)
+    require_directory(directory)
+    cases = None if suite is None else load_suite(suite)
+    if cases is not None:
+        _require_kept_out(cases, report, f"--suite {suite}", replay)
+    with closing(open_foundation(directory, overrides or {})) as target, closing(open_offline(replay)) as source:
+        made = _newest(source, replay)
+        _check_same_anchor(source, target, replay)
+        draft = _hand_over(source, target, made)
+        found = [] if report["held_out"] is None else [of_users(report["held_out"], reward_margin)]
+        if cases is not None:
+            found.append(_ask(target, draft, cases, limits, bounds))
+        is_left = not found and target.settings.release.evals.suite is not None
+        verdict = LEFT if is_left else together(found)
+        return _publish(target, msgspec.structs.replace(draft, verdict=verdict))
+
+
+def _require_kept_out(cases: Suite, report: dict[str, Any], option: str, replay: Path) -> None:
+    kept_out = report.get("kept_out", ())  # an older build's says nothing of it
+    learnable = sorted(name for name, text in cases.solutions().items() if text_digest(text) not in kept_out)
+    if learnable:
+        raise ConfigError(
+            f"{option}: {replay} may have learned solutions by heart ({', '.join(learnable)}): replay it with "
+            "`--set learner.keep_out=` and this suite's directory"
+        )
+
+
+def _newest(source: Foundation, replay: Path) -> PolicyVersion:
+    with source.store.read() as connection:
+        listed = policies.list_policies(connection, 1)
+    if not listed or listed[0][0].manifest is None:
+        raise ConfigError(f"{replay}: it learned nothing that could be proposed")
+    return listed[0][0]
+
+
+def _check_same_anchor(source: Foundation, target: Foundation, replay: Path) -> None:
+    theirs, ours = (_anchor(foundation).digest for foundation in (source, target))
+    if theirs != ours:
+        raise ConfigError(f"{replay}: it began from other weights ({theirs}) than this service ({ours})")
+
+
+def _anchor(foundation: Foundation) -> PolicyVersion:
+    with foundation.store.read() as connection:
+        versions = policies.list_versions(connection)
+        found = policies.get_policy(connection, versions[0]) if versions else None
+    if found is None:
+        raise ConfigError(f"{foundation.layout.root}: no version was ever served here (`onward run` serves the first)")
+    return found
+
+
+def _hand_over(source: Foundation, target: Foundation, made: PolicyVersion) -> PolicyVersion:
+    """Weights, manifest and probe: whatever reads of the version, once it is published, finds all of it."""
+    anchor = _anchor(target).version
+    with target.store.begin() as connection:
+        version = policies.allocate_version(connection, target.clock.now())
+    shards = list(source.weights.open(_ref(made)))
+    ref = target.weights.publish(version, shards, anchor)
+    path = manifest.path_of(version)
+    target.blobs.put(path, manifest.encode(_manifest(source, version, anchor)))
+    probe = get_probe(source.blobs, made.version)
+    put_probe(target.blobs, version, msgspec.structs.replace(probe, weights_digest=ref.digest))
+    return msgspec.structs.replace(
+        made,
+        version=version,
+        digest=ref.digest,
+        weights=ref.path,
+        manifest=path,
+        parent=anchor,
+        log_offsets={},
+        outcome_arrivals=(),
+        created_at=target.clock.now(),
+    )
+
+
+def _manifest(source: Foundation, version: Version, anchor: Version) -> manifest.Manifest:
+    """All updates of the replay as one."""
+    updates = [manifest.decode(source.blobs.get(path)) for path in sorted(source.blobs.list("manifests/"))]
+    return manifest.as_one(updates, version, anchor)
+
+
+def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits, bounds: Bounds) -> GateVerdict:
+    """The cases, of candidate and live version, in this process."""
+    from serving.engines.local import LocalEngine
+    from serving.rendering import load_renderer
+
+    with target.store.read() as connection:
+        live = policies.live_version(connection, CLUSTER)
+        serving = None if live is None else policies.get_policy(connection, live)
+    assert serving is not None, "a service that ran has a live version"
+    engine = LocalEngine(target.settings.serving, target.model, target.weights, _ref(_anchor(target)))
+    renderer = load_renderer(target.model)
+    for policy in {each.version: each for each in (serving, draft)}.values():
+        if policy.version not in engine.pinnable():
+            engine.load(_ref(policy))
+    engine.start()
+    try:
+        sides = [Spoken(engine, renderer, policy.version) for policy in (draft, serving)]
+        return of_cases(asyncio.run(evaluate(suite, sides[0], sides[1], limits, bounds)), serving.version)
+    finally:
+        engine.close()
+
+
+def _ref(policy: PolicyVersion) -> WeightsRef:
+    return WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+
+
+def _publish(target: Foundation, policy: PolicyVersion) -> PolicyVersion:
+    with target.store.begin() as connection:
+        policies.put_policy(connection, policy)
+    target.log.append_blocking(Topic.POLICIES, [policy])
+    return policy

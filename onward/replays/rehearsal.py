@@ -1,0 +1,108 @@
+"""The sessions of `onward midtrain --mix`: a directory's log and archive, scored by its own spec, as a corpus of what
+users took, in the midtraining run's directory.
+
+It is made once: a run that is resumed goes on with the sessions that it began with, whatever was logged since.
+"""
+
+import json
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from sqlalchemy import select
+
+from core.clock import ManualClock
+from core.errors import ConfigError
+from core.events import Completion, Reward, Topic
+from core.ids import Namespace, SessionId
+from core.ports import Store
+from core.store import open_sqlite, rewards, turns
+from core.store.database import tables
+from learner.batches.backlog import Bounds
+from learner.midtraining.rehearsal import Rehearsal
+from learner.midtraining.run import Sessions
+from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
+from onward.wiring import open_foundation, solutions_kept_out
+from scoring.rescore import rescore
+from serving.rendering import load_renderer
+
+_FILE, _FIGURES = "sessions.jsonl", "sessions.json"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which sessions; `begin` and `end` as `--from` and `--to` say them."""
+
+    directory: Path
+    begin: str | None
+    end: str | None
+    min_reward: float
+
+
+def gather(
+    choice: Choice, model: Path, row_tokens: int, out: Path, overrides: Mapping[str, str], *, again: bool
+) -> Sessions:
+    """What `model` may learn from, of turns that a row of so many tokens holds. `again`: as it was gathered before, if
+    it was. Raises ConfigError naming the option at fault, or where no turn is left."""
+    chosen = asdict(choice) | {"directory": str(choice.directory), "row_tokens": row_tokens}
+    file, figures = out / _FILE, out / _FIGURES
+    if again and file.exists() and figures.exists():
+        known = json.loads(figures.read_text())
+        if known["chosen"] != chosen:
+            raise ConfigError(f"{figures}: made with other options: {json.dumps(known['chosen'])}")
+        return Sessions(file, known)
+    require_directory(choice.directory)
+    out.mkdir(parents=True, exist_ok=True)
+    bounds = Bounds(load_renderer(model).tokenizer_digest, row_tokens)
+    counts = _write(choice, bounds, file.with_suffix(".partial"), overrides)
+    if not counts.get("taken"):
+        raise ConfigError(f"{choice.directory}: no turn to mix in, of these: {json.dumps(counts)}")
+    made = {"chosen": chosen, "counts": counts}
+    figures.write_text(json.dumps(made) + "\n")
+    file.with_suffix(".partial").replace(file)
+    return Sessions(file, made)
+
+
+def forget(out: Path) -> None:
+    """They are a copy, of use to the run alone."""
+    for name in (_FILE, _FIGURES):
+        (out / name).unlink(missing_ok=True)
+
+
+def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, str]) -> dict[str, int]:
+    """Grouped by session in a store on disk: memory does not grow with the past."""
+    times = period(choice.begin, choice.end)
+    with (
+        closing(open_foundation(choice.directory, overrides)) as source,
+        tempfile.TemporaryDirectory(prefix="onward-midtrain-") as place,
+        closing(open_sqlite(Path(place) / "store.db")) as store,
+        Progress(console=Console(stderr=True)) as progress,
+        file.open("wb") as out,
+    ):
+        history = open_history(source, Topic.TURNS, *times)
+        first, last = span(watched(history, progress, "look"), choice.directory)
+        records = put_turns_of(watched(history, progress, "sessions"), store)
+        deque(rescore(records, source.spec, store, ManualClock(first), until=last), maxlen=0)
+        rehearsal = Rehearsal(bounds, choice.min_reward, solutions_kept_out(source.settings.learner))
+        for document in _documents(store, rehearsal):
+            out.write(msgspec.json.encode(document) + b"\n")
+    return dict(sorted(rehearsal.counts.items()))
+
+
+def _documents(store: Store, rehearsal: Rehearsal) -> Iterator[dict[str, Any]]:
+    """Session by session, in an order that the records alone say."""
+    known = tables.turns.c
+    sessions = select(known.namespace, known.session_id).distinct().order_by(known.namespace, known.session_id)
+    with store.read() as connection, store.read() as inner:
+        for namespace, name in connection.execute(sessions):
+            session: list[Completion] = turns.get_session_turns(inner, Namespace(namespace), SessionId(name))
+            found = rewards.get_rewards(inner, [turn.inference_id for turn in session])
+            last: dict[Any, Reward] = {reward.inference_id: reward for reward in found}
+            yield from rehearsal.documents(session, last)

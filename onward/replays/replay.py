@@ -1,0 +1,151 @@
+"""`onward replay`: a directory's log and archive scored and learned from again, from the anchor, in a directory of its
+own.
+
+Time is the log's; every version is released as soon as it is made. The same records, wherever they are now, spec,
+settings and seed give the same rewards and the same weights, down to the digest.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from core.clock import ManualClock
+from core.errors import ConfigError
+from core.events import Release, Reward, Topic
+from core.ids import Version
+from core.model.probe_prompts import probe_prompts
+from core.model.weights_digest import digest_of_shards
+from core.reward_spec import load_reward_spec
+from core.reward_spec.outcome_ages import with_ages
+from core.settings import LearnerSettings
+from core.store import policies
+from learner.stage import Learner
+from learner.versions.probe import probe_of_model
+from onward.replays.held_out import judge, split
+from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
+from onward.replays.report import draw, pace_of, report_of, summary, write
+from onward.wiring import Foundation, open_foundation, open_offline, read_directory, solutions_kept_out
+from scoring.rescore import rescore
+from serving.releases import CLUSTER, ensure_anchor
+from serving.rendering import load_renderer
+
+
+def replay_log(
+    directory: Path,
+    out: Path,
+    spec: Path | None,
+    seed: int | None,
+    begin: str | None = None,
+    end: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    holdout: float = 0.0,
+) -> dict[str, Any]:
+    """What was logged from `begin` to before `end`. `spec`, `seed` and what `overrides` leaves open default to the
+    directory's own. `holdout`: the share of users that the candidate does not learn from, and is judged by. What was
+    learned, update by update, goes into report.json and report.png of `out`. Raises ConfigError when `out` is in use
+    already, where another model spoke, or naming the option at fault."""
+    require_directory(directory)
+    if not 0 <= holdout < 1:
+        raise ConfigError(f"--holdout {holdout:g}: want a share from 0 to below 1")
+    times = period(begin, end)
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out}: not empty")
+    with (
+        closing(open_foundation(directory, overrides or {})) as source,
+        Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
+    ):
+        _require_the_model_that_spoke(source)
+        reward_spec, settings = source.spec, source.settings.learner
+        if spec is not None:
+            reward_spec = load_reward_spec(spec)
+            settings = with_ages(read_directory(directory, overrides)[1].learner, reward_spec)
+        if seed is not None:
+            settings = settings.model_copy(update={"seed": seed})
+        history = open_history(source, Topic.TURNS, *times)
+        first, last = span(watched(history, progress, "look"), source.layout.root)
+        with closing(open_offline(out)) as target:
+            records = put_turns_of(watched(history, progress, "score"), target.store)
+            rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
+            learned, held = split(rewards, holdout, target)
+            left_out = _learn(source, target, learned, settings, progress)
+            judged = judge(target, source.model, held, reward_spec, settings) if holdout else None
+            kept_out = solutions_kept_out(settings).values()
+            report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing, kept_out) | {
+                "left_out": left_out,
+                "holdout": holdout,
+                "held_out": judged,
+            }
+            pace = pace_of(target)
+    write(report, pace, out)
+    draw(report, out / "report.png")
+    return summary(report)
+
+
+def _require_the_model_that_spoke(source: Foundation) -> None:
+    """As far as the directory knows what its first version was; a log alone does not say."""
+    with source.store.read() as connection:
+        versions = policies.list_versions(connection)
+        first = policies.get_policy(connection, versions[0]) if versions else None
+    ours = digest_of_shards(sorted(source.model.glob("*.safetensors")))
+    if first is not None and first.digest != ours:
+        raise ConfigError(
+            f"{source.layout.root}: its turns are of versions of other weights ({first.digest}) than those of "
+            f"serving.model, {source.model} ({ours})"
+        )
+
+
+def _learn(
+    source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings, progress: Progress
+) -> dict[str, int]:
+    """How many turns never trained, by reason."""
+    clock = ManualClock(rewards[0].decided_at if rewards else source.clock.now())
+    ensure_anchor(
+        target.store,
+        target.log,
+        target.weights,
+        target.blobs,
+        source.model,
+        source.settings.serving.model_name,
+        partial(probe_of_model, device=settings.device, prompts=probe_prompts(load_renderer(source.model))),
+        clock,
+    )
+    learner = Learner(
+        target.log,
+        target.store,
+        target.weights,
+        target.blobs,
+        settings,
+        source.model,
+        target.layout.learner,
+        clock,
+        solutions_kept_out(settings),
+        load_renderer(source.model).tokenizer_digest,
+    )
+    try:
+        task = progress.add_task("learn", total=len(rewards))
+        for start in range(0, len(rewards), settings.min_turns):
+            part = rewards[start : start + settings.min_turns]
+            target.log.append_blocking(Topic.REWARDS, part)
+            clock.advance_to(part[-1].decided_at)
+            while learner.step(0.0):
+                _release_newest(target, learner.newest, clock)
+            progress.advance(task, len(part))
+        return dict(learner.left_out)
+    finally:
+        learner.close()
+
+
+def _release_newest(target: Foundation, newest: Version | None, clock: ManualClock) -> None:
+    """Offline nobody is served: each version counts as live at once, so that the learner goes on from it."""
+    with target.store.read() as connection:
+        live = policies.live_version(connection, CLUSTER)
+    if newest is not None and newest != live:
+        release = Release(version=newest, cluster=CLUSTER, state="live", why="replay", by="gate", at=clock.now())
+        with target.store.begin() as connection:
+            policies.put_release(connection, release)
+        target.log.append_blocking(Topic.RELEASES, [release])

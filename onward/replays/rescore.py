@@ -1,0 +1,114 @@
+"""`onward rescore`: the past under another spec beside the one in force, before anybody adopts it."""
+
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from core.clock import ManualClock
+from core.errors import ConfigError
+from core.events import Completion, Topic
+from core.reward_spec import RewardSpec, load_reward_spec
+from core.store import open_sqlite
+from ingest.archive.history import History
+from onward.replays.history import open_history, period, require_directory
+from onward.wiring import open_foundation
+from scoring.comparison import Comparison, Distribution, Last, compare, last_rewards
+from scoring.rescore import rescore
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_BARS = " ▁▂▃▄▅▆▇█"
+_FIGURES = ("turns", "revisions", "mean", "deviation", "p10", "p50", "p90", "negative")
+
+
+def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | None, out: Path | None) -> dict[str, Any]:
+    """Prints both distributions; returns their figures, which go to `out`, too. Raises ConfigError naming
+    the option or the file at fault."""
+    require_directory(directory)
+    times, new_spec = period(begin, end), load_reward_spec(spec)
+    foundation = open_foundation(directory)
+    try:
+        history, now = open_history(foundation, Topic.TURNS, *times), foundation.clock.now()
+        with Progress(console=Console(stderr=True)) as progress:
+            started_s = time.monotonic()
+            old, turns = _score(history, foundation.spec, now, progress, "in force")
+            new, _ = _score(history, new_spec, now, progress, "new")
+            took_s = time.monotonic() - started_s
+    finally:
+        foundation.close()
+    if not turns:
+        raise ConfigError(f"{directory}: no turns to score, as --from and --to say")
+    comparisons = compare(old, new)
+    specs = {"old": foundation.spec.digest, "new": new_spec.digest}
+    encoded = msgspec.json.encode({"specs": specs, "turns": turns, "seconds": took_s, "comparisons": comparisons})
+    if out is not None:
+        out.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
+    _show(comparisons)
+    figures: dict[str, Any] = msgspec.json.decode(encoded)
+    return figures
+
+
+def _score(history: History, spec: RewardSpec, now: datetime, progress: Progress, name: str) -> tuple[Last, int]:
+    """The last reward of each turn, and how many turns there were. The ledger lies on disk: memory does not grow with
+    the past."""
+    task, turns = progress.add_task(f"score, spec {name}", total=1.0), 0
+    with tempfile.TemporaryDirectory(prefix="onward-rescore-") as place:
+        store = open_sqlite(Path(place) / "store.db")
+        try:
+
+            def read() -> Any:
+                nonlocal turns
+                for records in history.read():
+                    turns += sum(isinstance(record.event, Completion) for record in records)
+                    yield records
+                    progress.update(task, completed=history.share)
+
+            rewards = last_rewards(rescore(read(), spec, store, ManualClock(_BEGINNING), now))
+        finally:
+            store.close()
+    progress.update(task, completed=1.0)
+    return rewards, turns
+
+
+def _show(comparisons: list[Comparison]) -> None:
+    console = Console()
+    for one in comparisons:
+        console.print(_table(one))
+        correlation = "-" if one.correlation is None else f"{one.correlation:+.3f}"
+        sign = "-" if one.changed_sign is None else f"{one.changed_sign:.1%}"
+        console.print(
+            f"the same turns: correlation {correlation}, {sign} change sign; "
+            f"{one.only_old} rewarded only as it is, {one.only_new} only by the new\n"
+        )
+
+
+def _table(one: Comparison) -> Table:
+    table = Table(title=one.workload or "all workloads", title_justify="left")
+    for column in ("", "in force", "new"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name in _FIGURES:
+        table.add_row(name, *(_figure(name, getattr(side, name)) for side in (one.old, one.new)))
+    for name in sorted(one.old.components.keys() | one.new.components.keys()):
+        values = (side.components.get(name) for side in (one.old, one.new))
+        table.add_row(f"  {name}", *("-" if value is None else f"{value:+.4f}" for value in values))
+    table.add_row(f"{one.old.low:+.2f} … {one.old.high:+.2f}", _bars(one.old), _bars(one.new))
+    return table
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if name == "negative":
+        return f"{value:.1%}"
+    return str(value) if isinstance(value, int) else f"{value:+.4f}"
+
+
+def _bars(one: Distribution) -> str:
+    most = max(*one.histogram, 1)
+    return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in one.histogram)

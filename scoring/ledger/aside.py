@@ -1,0 +1,54 @@
+"""Outcomes that are set aside, whole and with the reason: those that cannot be used, and those whose turn never came.
+
+`onward dead-letters` shows them, and brings one back once the spec, or the log, has what it lacked.
+"""
+
+from collections.abc import Container, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from core.codec import encode
+from core.events import DeadLetter, Outcome, Topic
+from core.ids import inference_routing
+from core.ports import EventLog, Store, TopicPartition
+from core.records.handling import set_aside
+from scoring.ledger import rows as ledger
+from scoring.rewards.state import Heard
+
+
+def letter_of(heard: Heard, partition: int, reason: str) -> DeadLetter:
+    return DeadLetter(
+        topic=Topic.TURNS,
+        partition=partition,
+        offset=heard.offset,
+        reason=reason,
+        raw=encode(heard.outcome),
+        at=heard.outcome.received_at,
+    )
+
+
+def overdue(
+    store: Store, log: EventLog, ended: Container[TopicPartition], oldest: datetime
+) -> list[tuple[TopicPartition, Heard]]:
+    """Outcomes that arrived before `oldest` and still wait for their turn, though their partition, one of `ended`, is
+    read to its end. Raises StoreUnavailable, LogUnavailable."""
+    with store.read() as connection:
+        waiting = [heard for heard in ledger.waiting_outcomes(connection) if heard.outcome.received_at < oldest]
+    sources = [(_source(heard.outcome, log), heard) for heard in waiting]
+    return [(source, heard) for source, heard in sources if source in ended]
+
+
+def give_up(connection: Connection, log: EventLog, waiting: Sequence[tuple[TopicPartition, Heard]]) -> None:
+    """Raises LogUnavailable: then the transaction must not end."""
+    set_aside(connection, log, [letter_of(heard, source.partition, _why(heard.outcome)) for source, heard in waiting])
+    ledger.forget_outcomes(connection, [heard.outcome for _, heard in waiting])
+
+
+def _why(outcome: Outcome) -> str:
+    return f"its turn {outcome.inference_id} never came; it waited since {outcome.received_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _source(outcome: Outcome, log: EventLog) -> TopicPartition:
+    assert outcome.inference_id is not None
+    return TopicPartition(Topic.TURNS, inference_routing(outcome.inference_id) % log.partitions(Topic.TURNS))

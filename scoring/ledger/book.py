@@ -1,0 +1,359 @@
+"""The ledger's pages that one transaction needs, changed in memory and written back at once.
+
+Deterministic in event time: each partition of the log is a machine of its own, which takes its records one by one in
+offset order. Before a record that arrived at t, the waits of its partition that are over by t fire in order of
+(due_at, inference_id). Whatever changes the value of a turn makes a reward there and then, so neither the size of a
+batch nor the order in which partitions are read can change any reward.
+"""
+
+import heapq
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy import Connection
+
+from core import telemetry
+from core.events import Completion, DeadLetter, Outcome, Reward, SessionEnded
+from core.ids import InferenceId, Namespace, OutcomeId, SessionId
+from core.ports import Record
+from core.records.handling import attempt, words_of
+from core.reward_spec import RewardSpec
+from core.store.rewards import put_rewards
+from core.store.turns import put_outcomes
+from scoring.derived import derive
+from scoring.ledger import rows as ledger
+from scoring.ledger.aside import letter_of
+from scoring.ledger.shelf import Shelf
+from scoring.rewards.defence import LeftOut, is_on, left_out
+from scoring.rewards.facts import Facts, facts_of
+from scoring.rewards.rules import Decision, decide, news_about, outcomes_about
+from scoring.rewards.state import Heard, Session, SessionKey, Turn, open_turn
+from scoring.rewards.usable import fault_of
+
+_Scored = Completion | Outcome | SessionEnded
+logger = logging.getLogger(__name__)
+_Counts = dict[int, int]
+
+
+class Book:
+    """One transaction's worth: `take` or `let_pass`, once. Then `rewards` are those made, in order, and `letters` what
+    could not be used."""
+
+    def __init__(self, spec: RewardSpec, shelf: Shelf | None = None) -> None:
+        """`shelf`: of sessions that an earlier one had; once the transaction is over, `sessions` belong onto it."""
+        self._spec = spec
+        self._shelf = Shelf() if shelf is None else shelf
+        self._digest = spec.digest
+        self._is_defended = is_on(spec.defence) or any(scope.defence for scope in spec.scopes)
+        self.rewards: list[Reward] = []
+        self.concluded: list[Outcome] = []  # derived from what came
+        self.letters: list[DeadLetter] = []
+        self.oddities = Counter[str]()
+        self.newly_open = 0  # turns that began to wait, less those that ceased to
+        self._sessions: dict[SessionKey, Session] = {}
+        self._owner: dict[InferenceId, Session] = {}
+        self._known: set[tuple[Namespace, OutcomeId]] = set()
+        self._early: dict[InferenceId, list[Heard]] = {}  # outcomes that wait for their turn
+        self._due: dict[int, list[tuple[datetime, InferenceId]]] = {}  # by partition: a heap, stale entries included
+        self._changed_turns: dict[InferenceId, Turn] = {}
+        self._changed_sessions: dict[SessionKey, Session] = {}
+        self._changed_outcomes: dict[tuple[Namespace, OutcomeId], tuple[Heard, SessionId | None]] = {}
+
+    def take(self, connection: Connection, records: Sequence[Record]) -> None:
+        """All of `records`, and the waits that are over before the last of them."""
+        until: dict[int, datetime] = {}
+        for record in records:
+            if isinstance(record.event, _Scored):
+                at = record.event.received_at
+                until[record.partition] = max(at, until.get(record.partition, at))
+        self._load(connection, records, until)
+        for record in records:
+            self._apply(record)
+        self._save(connection)
+
+    def count_oddities(self) -> None:
+        """For the metrics, once the transaction has ended: one that is tried again says nothing."""
+        for reason, count in self.oddities.items():
+            telemetry.SCORER_ODDITIES.labels(reason=reason).inc(count)
+
+    def let_pass(self, connection: Connection, until: Mapping[int, datetime]) -> None:
+        """Time, by partition, where no record brings it."""
+        self._load(connection, (), until)
+        for partition, moment in sorted(until.items()):
+            self._expire(partition, moment)
+        self._save(connection)
+
+    @property
+    def sessions(self) -> Iterable[Session]:
+        """As the store has them, once the transaction is over."""
+        return self._sessions.values()
+
+    # ------------------------------------------------------------------------------------------ the store
+
+    def _load(self, connection: Connection, records: Sequence[Record], until: Mapping[int, datetime]) -> None:
+        """What `records` can touch, and the turns whose waits are over by their partition's moment."""
+        events = [record.event for record in records]
+        outcomes = [event for event in events if isinstance(event, Outcome)]
+        spoken_of = {event.inference_id for event in outcomes if event.inference_id is not None}
+        opened = {event.inference_id for event in events if isinstance(event, Completion)}
+        owners = ledger.find_sessions(connection, spoken_of | opened)
+        due = ledger.due_turns(connection, until)
+        keys = set(owners.values())
+        keys |= {_key(event) for event in events if isinstance(event, Completion | SessionEnded)}
+        keys |= {_key(outcome) for outcome in outcomes if outcome.inference_id is None}
+        keys |= {SessionKey((turn.namespace, turn.session_id)) for turn in due}
+        self._sessions = self._shelf.lend(keys)
+        self._sessions |= ledger.load_sessions(connection, keys - self._sessions.keys())
+        self._owner = {inference_id: self._sessions[key] for inference_id, key in owners.items()}
+        self._known = ledger.known_outcomes(connection, map(_identity, outcomes))
+        for early in ledger.early_outcomes(connection, opened):
+            self._expect(early)
+        for row in due:
+            session = self._sessions[SessionKey((row.namespace, row.session_id))]
+            self._remember_due(session.turns[row.inference_id], session)
+
+    def _save(self, connection: Connection) -> None:
+        ledger.save_turns(connection, self._changed_turns.values())
+        ledger.save_sessions(connection, self._changed_sessions.values())
+        ledger.save_outcomes(connection, self._changed_outcomes.values())
+        put_outcomes(connection, self.concluded)
+        put_rewards(connection, [(self._partition(reward), reward) for reward in self.rewards])
+
+    def _partition(self, reward: Reward) -> int:
+        return self._owner[reward.inference_id].turns[reward.inference_id].partition
+
+    # ------------------------------------------------------------------------------------------ events
+
+    def _apply(self, record: Record) -> None:
+        event = record.event
+        if not isinstance(event, _Scored):
+            self.oddities["undecodable" if event is None else "foreign"] += 1
+            return
+        self._expire(record.partition, event.received_at)
+        if isinstance(event, Completion):
+            self._open(event, record.partition, record.offset)
+        elif isinstance(event, Outcome):
+            self._hear(Heard(event, record.offset), record.partition)
+        else:
+            self._end(event)
+
+    def _expire(self, partition: int, until: datetime) -> None:
+        """Fire the waits that are over."""
+        waits = self._due.get(partition, [])
+        while waits and waits[0][0] <= until:
+            due_at, inference_id = heapq.heappop(waits)
+            session = self._owner[inference_id]
+            turn = session.turns[inference_id]
+            if turn.due_at == due_at:
+                failure = attempt(partial(self._decide, turn, session, due_at))
+                if failure is not None:
+                    self._leave_undecided(turn, failure)
+
+    def _leave_undecided(self, turn: Turn, failure: Exception) -> None:
+        """What time brings is nobody's record, so no record is blamed for it: this turn alone waits no longer."""
+        self.oddities["undecidable"] += 1
+        logger.error("turn %s is not decided: %s", turn.inference_id, words_of(failure), exc_info=failure)
+        self.newly_open -= turn.due_at is not None
+        turn.due_at, turn.closed = None, True
+        self._changed_turns[turn.inference_id] = turn
+
+    def _open(self, completion: Completion, partition: int, offset: int) -> None:
+        if completion.inference_id in self._owner:
+            self.oddities["duplicate"] += 1
+            return
+        session = self._session(_key(completion))
+        turn = open_turn(completion, partition, self._facts(completion, session))
+        session.add(turn)
+        self._owner[turn.inference_id] = session
+        now = completion.received_at
+        session.last_at = now if session.last_at is None else max(session.last_at, now)
+        session.ended_at = now if completion.session_done else None
+        self._changed_sessions[session.key] = session
+        early = [heard for heard in self._early.pop(turn.inference_id, []) if heard.outcome.namespace == turn.namespace]
+        for heard in early:
+            self._keep(heard, session)
+        self._changed_turns[turn.inference_id] = turn
+        self._decide(turn, session, now)
+        self._conclude(completion, session, offset)
+        if early and self._is_defended:
+            self._reschedule((other for other in session.turns.values() if other is not turn), session, now)
+        elif any(heard.outcome.received_at >= now for heard in session.heard_of(None)):  # it was in the middle
+            self._reschedule((other for other in session.waiting.values() if other is not turn), session, now)
+        else:
+            self._shorten(session, now)
+
+    def _conclude(self, completion: Completion, session: Session, offset: int) -> None:
+        """What the turn says of those before it."""
+        rules = self._spec.rules(completion.workload, completion.namespace)
+        concluded = derive(completion, session, rules.derived, rules.outcomes)
+        for outcome in concluded:
+            self._keep(Heard(outcome, offset), session)
+        self.concluded += concluded
+        about = {outcome.inference_id for outcome in concluded} - {None}
+        turns = (session.turns[each] for each in about if each is not None)
+        self._reschedule(turns, session, completion.received_at)
+
+    def _facts(self, completion: Completion, session: Session) -> Facts:
+        parent = None if completion.parent_id is None else session.turns.get(completion.parent_id)
+        rules = self._spec.rules(completion.workload, completion.namespace)
+        return facts_of(completion, None if parent is None else parent.facts, rules)
+
+    def _hear(self, heard: Heard, partition: int) -> None:
+        outcome = heard.outcome
+        identity = _identity(outcome)
+        if fault := fault_of(outcome, self._spec.outcomes.get(outcome.name)):
+            self._refuse(heard, partition, fault)
+            return
+        if identity in self._known:
+            self.oddities["duplicate"] += 1
+            return
+        self._known.add(identity)
+        if outcome.inference_id is None:
+            session = self._session(_key(outcome))
+        else:
+            owner = self._owner.get(outcome.inference_id)
+            if owner is None or owner.key[0] != outcome.namespace:
+                self.oddities["unknown_inference"] += 1
+                self._expect(heard)
+                self._changed_outcomes[identity] = (heard, None)
+                return
+            session = owner
+        amended = session.heard.get(outcome.supersedes) if outcome.supersedes is not None else None
+        before = {id(out): len(out.changes) for out in self._left_out(session)}
+        self._keep(heard, session)
+        concerned = self._concerned(session, outcome, amended, before)
+        decisions = [self._decide(turn, session, outcome.received_at) for turn in concerned]
+        if any(outcome.name in decision.contradicting for decision in decisions):
+            self.oddities["contradiction"] += 1
+        self._count_left_out(outcome, session)
+
+    def _end(self, ended: SessionEnded) -> None:
+        session = self._session(_key(ended))
+        session.ended_at = ended.received_at
+        session.last_at = session.last_at or ended.received_at
+        self._changed_sessions[session.key] = session
+        self._shorten(session, ended.received_at)
+
+    # ------------------------------------------------------------------------------------------ the pages
+
+    def _session(self, key: SessionKey) -> Session:
+        return self._sessions.setdefault(key, Session(key=key))
+
+    def _expect(self, heard: Heard) -> None:
+        assert heard.outcome.inference_id is not None
+        self._early.setdefault(heard.outcome.inference_id, []).append(heard)
+
+    def _keep(self, heard: Heard, session: Session) -> None:
+        session.hear(heard)
+        self._changed_outcomes[_identity(heard.outcome)] = (heard, session.key[1])
+
+    def _remember_due(self, turn: Turn, session: Session) -> None:
+        self._owner[turn.inference_id] = session
+        if turn.due_at is not None:
+            heapq.heappush(self._due.setdefault(turn.partition, []), (turn.due_at, turn.inference_id))
+
+    def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None, before: _Counts) -> list[Turn]:
+        """`before`: what had been left out. What the outcome says may leave out what was said of another."""
+        subjects = {outcome.inference_id} | ({amended.outcome.inference_id} if amended else set())
+        for out in self._left_out(session):
+            changed = out.changes[before.get(id(out), 0) :]
+            subjects |= {session.heard[outcome_id].outcome.inference_id for outcome_id in changed}
+        if None in subjects:
+            turns = list(session.turns.values())
+        else:
+            turns = [session.turns[subject] for subject in subjects if subject is not None and subject in session.turns]
+        return sorted(turns, key=lambda turn: turn.order)
+
+    def _left_out(self, session: Session) -> list[LeftOut]:
+        """By each of the defences that its turns have."""
+        if not self._is_defended:
+            return []
+        return [left_out(session, spec) for spec in {self._spec.rules(*place).defence for place in session.places}]
+
+    def _count_left_out(self, outcome: Outcome, session: Session) -> None:
+        reasons = {out.reason(outcome.outcome_id) for out in self._left_out(session)}
+        self.oddities.update(reason for reason in reasons if reason is not None)
+
+    def _refuse(self, heard: Heard, partition: int, fault: str) -> None:
+        """It is not kept: brought back once the spec has it, it is heard like any other."""
+        reason = "unusable_value" if heard.outcome.name in self._spec.outcomes else "unknown_outcome"
+        self.oddities[reason] += 1
+        self.letters.append(letter_of(heard, partition, fault))
+
+    # ------------------------------------------------------------------------------------------ decisions
+
+    def _shorten(self, session: Session, now: datetime) -> None:
+        """The session may be over sooner than some of its turns wait. That it goes on moves no turn here: of one whose
+        wait then seems over, `_decide` finds that it is not."""
+        if session.ended_at is not None:
+            ended_at = session.ended_at
+            sooner = [turn for turn in session.waiting.values() if self._outwaits(turn, ended_at)]
+            self._reschedule(sooner, session, now)
+
+    def _outwaits(self, turn: Turn, ended_at: datetime) -> bool:
+        end_wait_s = self._spec.rules(turn.workload, turn.namespace).session.end_wait_s
+        return turn.due_at is not None and turn.due_at > ended_at + timedelta(seconds=end_wait_s)
+
+    def _reschedule(self, turns: Iterable[Turn], session: Session, now: datetime) -> None:
+        for turn in sorted(turns, key=lambda turn: turn.order):
+            self._decide(turn, session, now)
+
+    def _decide(self, turn: Turn, session: Session, now: datetime) -> Decision:
+        self._owner[turn.inference_id] = session
+        decision = decide(turn, session, outcomes_about(turn, session, self._spec), self._spec, now)
+        if not math.isfinite(decision.value):
+            raise ValueError(f"turn {turn.inference_id} would be worth {decision.value}")
+        if (decision.due_at, decision.closed) != (turn.due_at, turn.closed):
+            self.newly_open += (decision.due_at is not None) - (turn.due_at is not None)
+            turn.due_at, turn.closed = decision.due_at, decision.closed
+            self._changed_turns[turn.inference_id] = turn
+            session.note_wait(turn)
+            self._remember_due(turn, session)
+        if turn.revision >= 0:
+            if decision.value != turn.value:
+                self._reward(turn, session, decision, now)
+        elif decision.decided:
+            self._reward(turn, session, decision, now)
+        return decision
+
+    def _reward(self, turn: Turn, session: Session, decision: Decision, now: datetime) -> None:
+        """The next revision. It is dated no earlier than the one before, whatever the clocks of the machines say."""
+        news = news_about(turn, session, self._spec)
+        arrivals = [heard.outcome.received_at for heard in news]
+        why = decision.why if turn.value is None else f"{decision.why}; corrects {turn.value:+.2f}"
+        turn.revision += 1
+        turn.value = decision.value
+        turn.decided_at = now if turn.decided_at is None else max(turn.decided_at, now)
+        turn.seen_offset = max((heard.offset + 1 for heard in news), default=turn.seen_offset)
+        self._changed_turns[turn.inference_id] = turn
+        self.rewards.append(
+            Reward(
+                inference_id=turn.inference_id,
+                session_id=turn.session_id,
+                namespace=turn.namespace,
+                workload=turn.workload,
+                revision=turn.revision,
+                value=decision.value,
+                components=decision.components,
+                outcome_ids=decision.outcome_ids,
+                first_outcome_at=min(arrivals, default=None),
+                last_outcome_at=max(arrivals, default=None),
+                why=why,
+                spec=self._digest,
+                final=decision.final,
+                decided_at=turn.decided_at,
+            )
+        )
+
+
+def _key(event: _Scored) -> SessionKey:
+    assert event.session_id is not None, "an outcome names an inference or a session"
+    return SessionKey((event.namespace, event.session_id))
+
+
+def _identity(outcome: Outcome) -> tuple[Namespace, OutcomeId]:
+    return outcome.namespace, outcome.outcome_id

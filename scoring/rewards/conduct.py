@@ -1,0 +1,26 @@
+"""What a turn costs by itself, from its facts: parts of its reward once there is one.
+
+A fault is a reason for a reward by itself; effort is not: of a turn that nobody spoke of, nothing is known.
+"""
+
+from core.reward_spec import Rules
+from scoring.rewards.state import Turn
+
+_FAULTS = ("malformed_call", "cut_off", "empty_answer", "repeated_answer", "unbacked_claim")
+
+
+def penalties_of(turn: Turn, rules: Rules) -> dict[str, float]:
+    if turn.purpose != "turn":
+        return {}
+    costs = {fault: float(getattr(rules.penalties, fault)) for fault in _FAULTS if getattr(turn.facts, fault)}
+    return {fault: cost for fault, cost in costs.items() if cost}
+
+
+def effort_of(turn: Turn, rules: Rules) -> dict[str, float]:
+    """What the turn adds to the cost of the path that leads to it. Not of suggestions: those cost nobody's time."""
+    spec = rules.effort
+    if not spec.coefficient or turn.purpose == "suggestion":
+        return {}
+    before = turn.facts.before.weighed(spec)
+    added = spec.cost(before + turn.facts.effort.weighed(spec)) - spec.cost(before)
+    return {"effort": -spec.coefficient * added}

@@ -1,0 +1,238 @@
+"""What a turn shows by itself, known when it opens: how much effort it took, and whether its form is good.
+
+Spec-dependent where it must be (what counts as a claim): the words themselves are not kept in the ledger.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from core.events import Completion, ToolCall
+from core.ids import GroupId, InferenceId
+from core.reward_spec import ClaimSpec, EffortSpec, Rules, call_line
+from core.text.json_objects import object_of
+from core.text.json_schema import Budget, NoSchema, Schema
+from core.text.patterns import pattern
+from scoring.rewards.runs import run_of, verdict_of
+
+_ANSWERS = 100  # that an answer is compared with
+
+
+class Effort(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens by kind, calls, and turns. `tool_output` is the share of the prompt's new tokens that tools' answers have
+    by their length in characters."""
+
+    thinking: int = 0
+    tool_call: int = 0
+    tool_output: int = 0
+    answer: int = 0
+    calls: int = 0  # the first of a turn
+    parallel_calls: int = 0  # each further one
+    turns: int = 0
+
+    def __add__(self, other: "Effort") -> "Effort":
+        return Effort(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
+
+    def weighed(self, spec: EffortSpec) -> float:
+        return (
+            spec.thinking * self.thinking
+            + spec.tool_call * self.tool_call
+            + spec.tool_output * self.tool_output
+            + spec.answer * self.answer
+            + spec.call * self.calls
+            + spec.parallel_call * self.parallel_calls
+            + spec.turn * self.turns
+        )
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest
+    of what the turn adds to its conversation. `whole`: neither broken off nor failed."""
+
+    parent_id: InferenceId | None = None
+    group_id: GroupId | None = None
+    asked: str = ""
+    whole: bool = True
+    effort: Effort = Effort()
+    before: Effort = Effort()
+    context_tokens: int = 0
+    malformed_call: bool = False
+    cut_off: bool = False
+    empty_answer: bool = False
+    repeated_answer: bool = False
+    unbacked_claim: bool = False
+
+
+def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
+    """`parent`: of the turn that this one continues, where it is known."""
+    if turn.unstored is not None:
+        return _unstored_facts(turn, parent)
+    return Facts(
+        parent_id=turn.parent_id,
+        group_id=turn.group_id,
+        asked=_digest(turn.messages if turn.parent_id is None else new_messages(turn.messages)),
+        whole=turn.finish_reason not in ("abort", "error"),
+        effort=_effort(turn, parent),
+        before=Effort() if parent is None else parent.before + parent.effort,
+        context_tokens=len(turn.prompt_token_ids) + len(turn.token_ids),
+        malformed_call=has_malformed_call(turn),
+        cut_off=turn.finish_reason == "length",
+        empty_answer=not turn.text.strip() and not turn.tool_calls,
+        repeated_answer=_repeats(turn),
+        unbacked_claim=any(_claims(turn.text, claim) and not _is_backed(turn, claim, rules) for claim in rules.claims),
+    )
+
+
+def _unstored_facts(turn: Completion, parent: Facts | None) -> Facts:
+    """Nothing of what it said is known: its outcomes alone say what it was worth. Nor is it whole, so that nobody is
+    found to have left it for another answer."""
+    return Facts(
+        parent_id=turn.parent_id,
+        group_id=turn.group_id,
+        whole=False,
+        before=Effort() if parent is None else parent.before + parent.effort,
+        context_tokens=turn.num_prompt_tokens + turn.num_output_tokens,
+    )
+
+
+def _effort(turn: Completion, parent: Facts | None) -> Effort:
+    tokens = dict.fromkeys(("thinking", "tool", "answer", "forced"), 0)
+    for segment in turn.segments:
+        tokens[segment.kind] += segment.end - segment.start
+    calls = len(turn.tool_calls)
+    return Effort(
+        thinking=tokens["thinking"],
+        tool_call=tokens["tool"],
+        tool_output=_tool_output(turn, parent),
+        answer=tokens["answer"],
+        calls=min(calls, 1),
+        parallel_calls=max(calls - 1, 0),
+        turns=1,
+    )
+
+
+def _tool_output(turn: Completion, parent: Facts | None) -> int:
+    new_tokens = len(turn.prompt_token_ids) - (0 if parent is None else parent.context_tokens)
+    new = new_messages(turn.messages) if parent is not None else turn.messages
+    lengths = [(message["role"] == "tool", len(content_of(message))) for message in new]
+    characters = sum(length for _, length in lengths)
+    by_tools = sum(length for is_tool, length in lengths if is_tool)
+    return max(new_tokens, 0) * by_tools // characters if characters else 0
+
+
+# ------------------------------------------------------------------------------------------------ the conversation
+
+
+def content_of(message: Mapping[str, Any]) -> str:
+    """Its words; of parts, those that are text."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    texts = (part.get("text") for part in content if isinstance(part, Mapping))
+    return "\n".join(text if isinstance(text, str) else "" for text in texts)
+
+
+def new_messages(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Those after the last answer: what the turn adds to the conversation."""
+    for place in range(len(messages), 0, -1):
+        if messages[place - 1]["role"] == "assistant":
+            return messages[place:]
+    return messages
+
+
+def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
+    said = [(message["role"], normal(content_of(message))) for message in messages]
+    return hashlib.blake2b(msgspec.json.encode(said), digest_size=8).hexdigest()
+
+
+def _repeats(turn: Completion) -> bool:
+    """Looks at the last answers only: a conversation may have any number."""
+    said = normal(turn.text)
+    if not said or turn.tool_calls or turn.purpose != "turn":
+        return False
+    answers = (message for message in reversed(turn.messages) if message["role"] == "assistant")
+    return any(normal(content_of(message)) == said for message in islice(answers, _ANSWERS))
+
+
+def normal(text: str) -> str:
+    """Its words, whatever their case and the space between them."""
+    return " ".join(text.split()).casefold()
+
+
+def _claims(text: str, claim: ClaimSpec) -> bool:
+    return pattern(claim.says).is_in(text)
+
+
+def _is_backed(turn: Completion, claim: ClaimSpec, rules: Rules) -> bool:
+    """By the calls before the answer, of which the last that says anything decides: those of the same turn have no
+    result yet. A run that failed is no evidence."""
+    for call, result in _latest_calls(turn.messages):
+        if pattern(claim.needs).is_in(call):
+            return result is None or run_of(call, rules.derived) is None or verdict_of(result) is not False
+        if claim.voided_by is not None and pattern(claim.voided_by).is_in(call):
+            return False
+    return False
+
+
+def _latest_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str | None]]:
+    """The tool calls of the conversation, as patterns see them, each with its result; the last first."""
+    results: dict[object, str] = {}
+    for message in reversed(messages):
+        if message["role"] == "tool":
+            results[message.get("tool_call_id")] = content_of(message)
+        for call in reversed(message.get("tool_calls") or ()):
+            yield call_line(call["function"]["name"], call["function"]["arguments"]), results.get(call.get("id"))
+
+
+# ------------------------------------------------------------------------------------------------ tool calls
+
+_KEPT_SCHEMAS = 1024
+_LARGEST_KEPT = 1 << 16  # characters: larger ones are read anew, so that what is kept stays small
+
+
+def has_malformed_call(turn: Completion) -> bool:
+    if turn.broken_calls > 0:
+        return True
+    schemas = _Schemas(turn)
+    return any(schemas.refuse(call) for call in turn.tool_calls)
+
+
+class _Schemas:
+    """Of the tools that a turn was offered. All its calls share one budget: what one takes the others cannot."""
+
+    def __init__(self, turn: Completion) -> None:
+        self._offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
+        self._read: dict[str, Schema | None] = {}
+        self._budget = Budget()
+
+    def refuse(self, call: ToolCall) -> bool:
+        """False also where the schema itself makes no sense, which is not the model's fault, or where nobody can
+        tell."""
+        if call.name not in self._offered:
+            return True
+        arguments = object_of(call.arguments)
+        if arguments is None:
+            return True
+        schema = self._of(call.name)
+        return schema is not None and schema.admits(arguments, self._budget) is False
+
+    def _of(self, name: str) -> Schema | None:
+        if name not in self._read:
+            text = json.dumps(self._offered[name].get("parameters") or {}, sort_keys=True)
+            self._read[name] = _kept_schema(text) if len(text) <= _LARGEST_KEPT else _schema(text)
+        return self._read[name]
+
+
+def _schema(text: str) -> Schema | None:
+    try:
+        return Schema(json.loads(text))
+    except NoSchema:
+        return None
+
+
+_kept_schema = lru_cache(maxsize=_KEPT_SCHEMAS)(_schema)

@@ -1,0 +1,52 @@
+"""Runs of tests, builds and linters, and what their results say."""
+
+from core.reward_spec import DerivedSpec
+from core.text.json_objects import object_of
+from core.text.patterns import Pattern, pattern
+
+_TAIL = 4000  # characters of a result, from its end, where tools sum up
+_EXIT_CODES = ("exit_code", "exitCode", "returncode", "exit_status", "code")
+_VERDICTS = ("passed", "success", "ok")
+_EXIT = pattern(r"\bexit(?:ed)?(?: with)?(?: code| status)?[:= ]+(-?\d+)\b")
+_COUNTED = pattern(r"\b(\d+) (failed|failures?|errors?|failing)\b")
+_BAD = Pattern(
+    r"(?m)^[^\w\n]*(fail(ed|ure)?|error)\b|\b(FAILED|FAIL|BUILD FAILURE|Traceback|error\[E\d+\]|error TS\d+)"
+)
+_GOOD = pattern(
+    r"(?m)^[^\w\n]*(pass(ed)?|ok|success)[^\w\n]*$|\b\d+ (passed|passing)\b"
+    r"|\b(BUILD SUCCESS|All checks passed|Success: no issues|PASS)\b"
+)
+
+
+def run_of(line: str, spec: DerivedSpec) -> str | None:
+    """The outcome that the result of this call decides, if it runs anything. `line`: as `call_line` has it."""
+    kinds = (("tests_passed", spec.tests), ("build_passed", spec.builds), ("lint_passed", spec.lints))
+    return next((name for name, kind in kinds if pattern(kind).is_in(line)), None)
+
+
+def verdict_of(result: str) -> bool | None:
+    """None where the result does not say."""
+    told = _told(result)
+    if told is not None:
+        return told
+    tail = result[-_TAIL:]
+    if codes := _EXIT.groups(tail):
+        return _is_zero(codes[-1][0])
+    if counts := _COUNTED.groups(tail):
+        return all(_is_zero(count) for count, *_ in counts)
+    if _BAD.is_in(tail):
+        return False
+    return True if _GOOD.is_in(tail) else None
+
+
+def _is_zero(digits: str) -> bool:
+    return not digits.strip("-0")
+
+
+def _told(result: str) -> bool | None:
+    """By a result that is an object with an exit code or a verdict."""
+    told = object_of(result) or {}
+    for key in _EXIT_CODES:
+        if isinstance(told.get(key), int) and not isinstance(told[key], bool):
+            return bool(told[key] == 0)
+    return next((told[key] for key in _VERDICTS if isinstance(told.get(key), bool)), None)

@@ -1,0 +1,167 @@
+"""What the ledger knows of a session, in memory: its turns, what was said of them, and whether it is over.
+
+All of a session's records share one partition of the log, so nothing here depends on another session.
+"""
+
+from bisect import insort
+from collections.abc import Collection, Hashable, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, NewType
+
+import msgspec
+
+from core.events import Completion, Outcome, Purpose
+from core.ids import InferenceId, Namespace, OutcomeId, SessionId
+from scoring.rewards.amendments import Standing, standing
+from scoring.rewards.facts import Facts
+
+SessionKey = NewType("SessionKey", tuple[Namespace, SessionId])
+
+
+class Turn(msgspec.Struct, kw_only=True):
+    """One row of `ledger_turns`. `due_at` is None when no wait runs; `closed` says that the waits ran out for good;
+    `revision` is -1, `value` and `decided_at` None before the first reward; outcomes whose offset in the log is at
+    least `seen_offset` are news to the last reward."""
+
+    inference_id: InferenceId
+    session_id: SessionId
+    namespace: Namespace
+    workload: str
+    purpose: Purpose
+    turn_index: int
+    empty: bool
+    partition: int
+    facts: Facts
+    opened_at: datetime
+    due_at: datetime | None = None
+    closed: bool = False
+    revision: int = -1
+    value: float | None = None
+    decided_at: datetime | None = None
+    seen_offset: int = 0
+
+    @property
+    def silent(self) -> bool:
+        """A suggestion that suggests nothing: nobody saw it."""
+        return self.purpose == "suggestion" and self.empty
+
+    @property
+    def order(self) -> tuple[datetime, int, str]:
+        return self.opened_at, self.turn_index, self.inference_id
+
+
+def open_turn(completion: Completion, partition: int, facts: Facts) -> Turn:
+    return Turn(
+        inference_id=completion.inference_id,
+        session_id=completion.session_id,
+        namespace=completion.namespace,
+        workload=completion.workload,
+        purpose=completion.purpose,
+        turn_index=completion.turn_index,
+        empty=not completion.num_characters and not completion.tool_calls,
+        partition=partition,
+        facts=facts,
+        opened_at=completion.received_at,
+    )
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """An outcome and its offset in the log."""
+
+    outcome: Outcome
+    offset: int
+
+
+Subject = InferenceId | None
+"""Whom an outcome speaks of; None: the session."""
+
+
+class Session(msgspec.Struct, kw_only=True):
+    """`last_at` is the arrival of its latest turn; `ended_at` is None while it goes on; `waiting`: turns whose waits
+    run. What is asked of it for a turn takes no longer the more turns it has."""
+
+    key: SessionKey
+    last_at: datetime | None = None
+    ended_at: datetime | None = None
+    turns: dict[InferenceId, Turn] = {}
+    heard: dict[OutcomeId, Heard] = {}
+    said: list[Heard] = []
+    """All of `heard`, as it came."""
+    waiting: dict[InferenceId, Turn] = {}
+    places: set[tuple[str, Namespace]] = set()
+    """Workload and namespace of its turns."""
+    memory: dict[Hashable, Any] = {}
+    """What others worked out from its turns; forgotten when one is added."""
+    kept: dict[Hashable, Any] = {}
+    """What others keep up to date themselves."""
+    _answers: dict[InferenceId | None, list[Turn]] = {}
+    _said: dict[Subject, dict[OutcomeId, Heard]] = {}
+    _chains: dict[OutcomeId, set[OutcomeId]] = {}
+    _standing: dict[Subject, list[Standing]] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self.turns) + len(self.heard)
+
+    def add(self, turn: Turn) -> None:
+        self.turns[turn.inference_id] = turn
+        if turn.purpose == "turn" and turn.facts.whole:
+            insort(self._answers.setdefault(turn.facts.parent_id, []), turn, key=attrgetter("order"))
+        self.places.add((turn.workload, turn.namespace))
+        self.memory.clear()
+        self.note_wait(turn)
+
+    def note_wait(self, turn: Turn) -> None:
+        """Its wait began, or ended."""
+        if turn.due_at is None:
+            self.waiting.pop(turn.inference_id, None)
+        else:
+            self.waiting[turn.inference_id] = turn
+
+    def answers_to(self, parent_id: InferenceId | None) -> Sequence[Turn]:
+        """The whole turns, of purpose `turn`, that continue that one, in order; of None those that begin anew."""
+        return self._answers.get(parent_id, ())
+
+    def hear(self, heard: Heard) -> None:
+        outcome = heard.outcome
+        if outcome.outcome_id not in self.heard:
+            self.said.append(heard)
+        self.heard[outcome.outcome_id] = heard
+        self._said.setdefault(outcome.inference_id, {})[outcome.outcome_id] = heard
+        for said in self._chain(outcome):
+            if said in self.heard:
+                self._standing.pop(self.heard[said].outcome.inference_id, None)
+
+    def heard_of(self, subject: Subject) -> Collection[Heard]:
+        return self._said.get(subject, {}).values()
+
+    def standing_of(self, subject: Subject) -> list[Standing]:
+        """What stands of what was said of it, in order of `since`."""
+        if subject not in self._standing:
+            self._standing[subject] = [
+                entry for entry in standing(self.chained(subject)) if entry.outcome.inference_id == subject
+            ]
+        return self._standing[subject]
+
+    def chained(self, subject: Subject) -> list[Outcome]:
+        """What was said of it, and what amends or is amended by any of that."""
+        chains = {id(chain): chain for chain in map(self._chains.__getitem__, self._said.get(subject, ()))}
+        return [self.heard[each].outcome for chain in chains.values() for each in chain if each in self.heard]
+
+    def is_alone(self, outcome: Outcome) -> bool:
+        """Whether it amends nothing and nothing amends it."""
+        return len(self._chains[outcome.outcome_id]) == 1
+
+    def _chain(self, outcome: Outcome) -> set[OutcomeId]:
+        """What amends what, of any of which nothing can be said without the others."""
+        chain = self._chains.setdefault(outcome.outcome_id, {outcome.outcome_id})
+        if outcome.supersedes is None:
+            return chain
+        other = self._chains.setdefault(outcome.supersedes, {outcome.supersedes})
+        if other is not chain:
+            small, large = sorted((chain, other), key=len)
+            large |= small
+            self._chains |= dict.fromkeys(small, large)
+            chain = large
+        return chain

@@ -1,0 +1,282 @@
+"""The host of one engine: makes it what the release controller wants of it, and says how it is.
+
+    target (store) ──► load what is to be held ──► switch to what is to serve ──► unload the rest ──► status (store)
+
+Level-triggered: each round compares what is with what is wanted, so that a host that was killed at any point, or an
+engine that was started again behind its back, is put right by the next round. One thing is done in a round, and said.
+Loading and switching take as long as the weights are large: loading has a thread of its own, and the heart goes on
+beating through both.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import msgspec
+
+from core.errors import Conflict, EngineUnavailable, StoreUnavailable, Unavailable, WeightsError
+from core.ids import Version
+from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
+from core.ports import Clock, Engine, Store, WeightsRef
+from core.store import fleet, policies
+
+_RETRY_S = 1.0  # of what failed because the engine was away
+logger = logging.getLogger(__name__)
+
+
+class EngineHost:
+    """A stage. Not thread-safe: one thread calls `step` and `close`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        cluster: str,
+        clock: Clock,
+        *,
+        heartbeat_s: float = 1.0,
+        poll_s: float = 0.1,
+    ) -> None:
+        self._engine, self._store, self._cluster, self._clock = engine, store, cluster, clock
+        self._heartbeat_s, self._poll_s = heartbeat_s, poll_s
+        self.on_change: Callable[[], None] | None = None  # called when the status has changed, from `step`'s thread
+        self._figures: dict[Version, dict[str, float]] = {}
+        self._refused: dict[Version, str] = {}
+        self._probed: dict[Version, str] = {}
+        self._detail = ""
+        self._state: ReplicaState = "starting"
+        self._draining = False
+        self._said: ReplicaStatus | None = None
+        self._said_s = float("-inf")
+        self._missed = ""  # why what was last asked of the engine did not come about
+        self._retry_at_s = float("-inf")
+        self._wakened = threading.Event()
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._loading: tuple[Version, Future[dict[str, float]]] | None = None
+
+    @property
+    def state(self) -> str:
+        """`ok` once the engine serves what is wanted; else what it waits for."""
+        return "ok" if self._state == "ready" else f"{self._state}: {self._detail}" if self._detail else self._state
+
+    def step(self, timeout_s: float) -> int:
+        """One round; returns how much was done. Waits when there is nothing to do."""
+        try:
+            done = self._round()
+        except StoreUnavailable as error:  # what serves goes on serving
+            logger.warning("host %s: %s", self._engine.name, error)
+            done = 0
+        if not done:
+            self._wakened.wait(min(timeout_s, self._poll_s))
+            self._wakened.clear()
+        return done
+
+    def wake(self) -> None:
+        """There is a new target: do not wait for the next poll. From any thread."""
+        self._wakened.set()
+
+    def drain(self) -> None:
+        """From now on no new requests, by the routers' grace; what runs is finished."""
+        self._draining = True
+
+    def close(self) -> None:
+        """The replica is gone on purpose: nobody waits for its heartbeat."""
+        self._loader.shutdown()
+        with self._store.begin() as connection:
+            fleet.forget_replica(connection, self._engine.name)
+
+    # ------------------------------------------------------------------------------------------ a round
+
+    def _round(self) -> int:
+        target = self._target()
+        if target is None:
+            self._state, self._detail = "starting", "no version is released yet"
+            self._report(None)
+            return 0
+        self._refused = {version: why for version, why in self._refused.items() if version in target.hold}
+        self._probed = {version: found for version, found in self._probed.items() if version in target.doubt}
+        done = self._load_next(target) or self._switch(target) or self._unload_next(target) or self._probe_next(target)
+        self._report(target)
+        return int(done)
+
+    def _target(self) -> ReplicaTarget | None:
+        """The controller's word; without one, what is live: a host comes up also where no controller runs."""
+        with self._store.read() as connection:
+            target = fleet.get_target(connection, self._engine.name)
+            live = policies.live_version(connection, self._cluster) if target is None else None
+        if target is not None or live is None:
+            return target
+        return ReplicaTarget(name=self._engine.name, lane="live", serve=live, hold=(live,))
+
+    def _load_next(self, target: ReplicaTarget) -> bool:
+        """What is to serve comes first."""
+        if self._loading is not None:
+            return self._loaded()
+        for version in dict.fromkeys((target.serve, *target.hold)):
+            if version in self._refused or self._is_verified(version):
+                continue
+            if self._clock.monotonic() < self._retry_at_s:
+                return False
+            self._figures.pop(version, None)  # of before the engine's last start
+            future = self._loader.submit(self._load, version)
+            self._loading = version, future
+            future.add_done_callback(lambda _: self._wakened.set())
+            return False
+        return False
+
+    def _is_verified(self, version: Version) -> bool:
+        """Held by the engine since its last start, its digest compared, and probed."""
+        return version in self._figures and version in self._engine.loaded()
+
+    def _loaded(self) -> bool:
+        """Take what the loader made, once it is done."""
+        assert self._loading is not None
+        version, future = self._loading
+        if not future.done():
+            return False
+        self._loading = None
+        try:
+            self._figures[version] = future.result()
+        except WeightsError as error:
+            self._refuse(version, str(error))
+        except (EngineUnavailable, StoreUnavailable) as error:
+            self._away(error)
+            return False
+        return True
+
+    def _load(self, version: Version) -> dict[str, float]:
+        with self._store.read() as connection:
+            policy = policies.get_policy(connection, version)
+        if policy is None:
+            raise WeightsError(f"no version {version} is published")
+        if version not in self._engine.loaded():
+            self._engine.load(
+                WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+            )
+        found = self._engine.loaded()[version]
+        if found != policy.digest:
+            raise WeightsError(f"version {version}: loaded digest {found}, published {policy.digest}")
+        return dict(self._engine.probe(version))
+
+    def _switch(self, target: ReplicaTarget) -> bool:
+        serving = self._engine.serving()
+        if serving == target.serve:
+            self._state, self._detail, self._missed = "ready", "", ""
+            return False
+        if target.serve in self._refused or not self._is_verified(target.serve):
+            why = self._refused.get(target.serve)
+            self._state = "ready" if serving is not None else "starting" if why is None else "failed"
+            self._detail = why or (self._missed if serving is None else "")
+            return False
+        if self._clock.monotonic() < self._retry_at_s:
+            return False
+        self._state = "swapping" if serving is not None else "starting"
+        self._report(target)
+        try:
+            with self._heart():
+                self._engine.switch(target.serve)
+        except WeightsError as error:
+            self._refuse(target.serve, str(error))
+        except EngineUnavailable as error:
+            self._away(error)
+            return False
+        return True
+
+    def _unload_next(self, target: ReplicaTarget) -> bool:
+        serving = self._engine.serving()
+        if serving is None:
+            return False  # an engine that is away may come back on any of them
+        wanted = {target.serve, *target.hold, serving}
+        if self._loading is not None:
+            wanted.add(self._loading[0])  # the loader has not done with it
+        for version in sorted(set(self._engine.loaded()) - wanted):
+            try:
+                self._engine.unload(version)
+            except (Conflict, EngineUnavailable):  # a request is pinned to it, or it is away: a later round tries again
+                continue
+            self._figures.pop(version, None)
+            return True
+        return False
+
+    def _probe_next(self, target: ReplicaTarget) -> bool:
+        """Once for as long as the controller doubts it. An engine that cannot be asked is asked again."""
+        if self._clock.monotonic() < self._retry_at_s:
+            return False
+        for version in target.doubt:
+            if version in self._probed or version not in self._engine.pinnable() or self._said is None:
+                continue
+            try:
+                with self._heart():
+                    self._probed[version] = self._engine.what_is_wrong(version) or ""
+            except (EngineUnavailable, WeightsError) as error:
+                logger.warning("host %s: version %d could not be probed: %s", self._engine.name, version, error)
+                self._retry_at_s = self._clock.monotonic() + _RETRY_S
+                return False
+            return True
+        return False
+
+    def _refuse(self, version: Version, why: str) -> None:
+        logger.warning("host %s refuses version %d: %s", self._engine.name, version, why)
+        self._refused[version] = why
+
+    def _away(self, error: Unavailable) -> None:
+        self._state, self._detail = "starting", str(error)
+        self._missed = str(error)
+        self._retry_at_s = self._clock.monotonic() + _RETRY_S
+
+    # ------------------------------------------------------------------------------------------ what is said
+
+    @contextmanager
+    def _heart(self) -> Iterator[None]:
+        """Beats while this thread waits for the engine: a switch takes as long as the weights are large, too."""
+        over = threading.Event()
+        said = self._said
+        assert said is not None
+
+        def beat() -> None:
+            while not over.wait(self._heartbeat_s):
+                try:
+                    with self._store.begin() as connection:
+                        fleet.put_status(connection, msgspec.structs.replace(said, heartbeat_at=self._clock.now()))
+                except StoreUnavailable as error:
+                    logger.warning("host %s: %s", self._engine.name, error)
+
+        thread = threading.Thread(target=beat, name="heart", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _report(self, target: ReplicaTarget | None) -> None:
+        """When something changed, and once in a heartbeat."""
+        serving = self._engine.serving()
+        held = set(self._engine.loaded())
+        status = ReplicaStatus(
+            name=self._engine.name,
+            cluster=self._cluster,
+            url=self._engine.url,
+            state="draining" if self._draining else self._state,
+            detail=self._detail,
+            serving=None if target is None else serving,
+            pinnable=tuple(sorted(self._engine.pinnable())),
+            holds_many=self._engine.holds_many,
+            figures={version: values for version, values in self._figures.items() if version in held},
+            refused=dict(self._refused),
+            probed=dict(self._probed),
+            heartbeat_at=self._clock.now(),
+        )
+        now_s = self._clock.monotonic()
+        same = self._said is not None and self._said == msgspec.structs.replace(
+            status, heartbeat_at=self._said.heartbeat_at
+        )
+        if same and now_s - self._said_s < self._heartbeat_s:
+            return
+        with self._store.begin() as connection:
+            fleet.put_status(connection, status)
+        self._said, self._said_s = status, now_s
+        if not same and self.on_change is not None:
+            self.on_change()

@@ -1,0 +1,164 @@
+"""The in-process engine: the Policy that the API asks and the Engine that the release controller steers."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from core import telemetry
+from core.errors import Conflict, EngineUnavailable
+from core.events import Sampling
+from core.ids import Version
+from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
+from core.settings import ServingSettings
+from serving.engines.local.model import Decoder, context_length, load_decoder
+from serving.engines.local.probe import Probe, Texts
+from serving.engines.local.scheduler import FirstToken, Scheduler
+from serving.engines.local.sequence import Sequence
+from serving.engines.local.stream import Stream
+from serving.engines.local.versions import build_version
+from serving.engines.requests import check_request, untrainable
+
+
+class LocalEngine:
+    """Implements core.ports.Policy and core.ports.Engine. Thread-safe. The anchor serves until the first switch."""
+
+    def __init__(
+        self,
+        settings: ServingSettings,
+        model_dir: Path,
+        weights: Weights,
+        anchor: WeightsRef,
+        *,
+        prompts: Texts = (),
+        recent: Callable[[], Texts] = tuple,
+    ) -> None:
+        """`prompts`: what the probe's texts begin with (core.probe_prompts); `recent`: what users said and heard of
+        late, and may be learned from. Raises ConfigError naming the setting that does not fit, WeightsError when the
+        anchor cannot be loaded."""
+        self._weights = weights
+        template = load_decoder(model_dir, settings)
+        model, digest = build_version(template.model, weights.open(anchor), anchor)
+        anchor_decoder = template.alike(model)
+        self._models = {anchor.version: anchor_decoder}
+        self._digests = {anchor.version: digest}
+        self._vocabulary: int = template.vocabulary
+        self._context_length = context_length(template.model.config, settings)
+        self._probe = Probe(anchor_decoder, self._context_length, prompts, recent)
+        self._scheduler = Scheduler(self._models, anchor.version, settings, self._context_length)
+        telemetry.POLICY_VERSION.set(anchor.version)
+
+    @property
+    def on_first_token(self) -> FirstToken | None:
+        """Called from the engine's thread with a version and the time, at its first token since it went live."""
+        return self._scheduler.on_first_token
+
+    @on_first_token.setter
+    def on_first_token(self, hook: FirstToken | None) -> None:
+        self._scheduler.on_first_token = hook
+
+    def start(self) -> None:
+        self._scheduler.start()
+
+    def close(self) -> None:
+        """Requests under way end with finish_reason `abort`."""
+        self._scheduler.close()
+
+    @property
+    def state(self) -> str:
+        """`ok`, or what is wrong."""
+        return "ok" if self._scheduler.is_alive else "its thread ended, see the log"
+
+    # ------------------------------------------------------------------------------------------ Policy
+
+    @property
+    def live_version(self) -> Version:
+        return self._scheduler.live
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._vocabulary
+
+    def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
+        return untrainable(sampling)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """`stop_token_ids` end with `stop` and are part of the answer."""
+        self._check(request)
+        stream = Stream()
+        sequence = Sequence(request, stream)
+        self._scheduler.submit(sequence)
+        try:
+            chunk = await stream.next()
+            yield msgspec.structs.replace(chunk, cached_tokens=sequence.cached_tokens)
+            while chunk.finish_reason is None:
+                chunk = await stream.next()
+                yield chunk
+        finally:
+            sequence.aborted = True  # no harm once it has ended
+
+    def _check(self, request: GenerateRequest) -> None:
+        check_request(request, self._vocabulary, self._context_length)
+        if request.version is not None and request.version not in self._models:
+            raise EngineUnavailable(f"version {request.version} is not loaded")
+
+    # ------------------------------------------------------------------------------------------ Engine
+
+    @property
+    def name(self) -> str:
+        return "local"
+
+    @property
+    def url(self) -> str:
+        return ""
+
+    @property
+    def holds_many(self) -> bool:
+        return True
+
+    def serving(self) -> Version | None:
+        return self.live_version if self._scheduler.is_alive else None
+
+    def pinnable(self) -> frozenset[Version]:
+        return frozenset(self._models)
+
+    def loaded(self) -> Mapping[Version, str]:
+        return dict(self._digests)
+
+    def load(self, ref: WeightsRef) -> None:
+        """On the caller's thread, beside decoding."""
+        live = self._models[self.live_version]
+        model, digest = build_version(live.model, self._weights.open(ref), ref)
+        self._digests[ref.version], self._models[ref.version] = digest, live.alike(model)
+
+    def probe(self, version: Version) -> Mapping[str, float]:
+        live = self.live_version
+        return self._probe.measure((version, self._loaded(version)), (live, self._models[live]))
+
+    def what_is_wrong(self, version: Version) -> str | None:
+        return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
+
+    def switch(self, version: Version) -> None:
+        self._loaded(version)
+        self._scheduler.between_steps(lambda: self._scheduler.switch(version))
+
+    def unload(self, version: Version) -> None:
+        """Raises Conflict while the version is live or a request is pinned to it."""
+        self._loaded(version)
+        self._scheduler.between_steps(lambda: self._unload(version))
+
+    def _unload(self, version: Version) -> None:
+        if version == self.live_version:
+            raise Conflict(f"version {version} is live", param="version")
+        if users := self._scheduler.users(version):
+            raise Conflict(f"version {version} still serves {users} requests", param="version")
+        del self._models[version], self._digests[version]
+
+    def _loaded(self, version: Version) -> Decoder:
+        if version not in self._models:
+            raise EngineUnavailable(f"version {version} is not loaded")
+        return self._models[version]

@@ -1,0 +1,120 @@
+"""Exact sampling for many requests at once, each with its own seed and parameters.
+
+One uniform number per token comes from the request's own generator, so that what a request samples does not depend on
+who else is in the batch. The token is found by inverting the cumulative distribution in float64.
+
+Log-probabilities are always log_softmax(logits / temperature) of the model's own logits in float32, at temperature 1
+where the request asks for 0: what `LogprobSpace` says. Penalties, biases and truncation change what is sampled, which
+is why they make a turn untrainable. R rows, V vocabulary.
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from core.events import Sampling
+from serving.engines.requests import untrainable
+
+_BELOW_ONE = 1.0 - 2.0**-52  # times any sum of probabilities stays below it, so that the search finds a possible token
+
+
+class Sampled(Protocol):
+    """What the sampler must know of a row."""
+
+    @property
+    def sampling(self) -> Sampling: ...
+
+    @property
+    def rng(self) -> random.Random: ...
+
+    @property
+    def output(self) -> Sequence[int]: ...
+
+    @property
+    def top_logprobs(self) -> int: ...
+
+
+@dataclass
+class Samples:
+    token_ids: list[int]
+    logprobs: list[float]
+    tops: dict[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)  # by row, where asked for
+
+
+@torch.inference_mode()
+def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
+    """One token for each row. Where a row's numbers are not finite, its token is any, and its log-probability neither:
+    the other rows know nothing of it."""
+    logits_RV = logits_RV.float()
+    temperatures = [row.sampling.temperature or 1.0 for row in rows]
+    scaled_RV = logits_RV
+    if any(temperature != 1.0 for temperature in temperatures):
+        scaled_RV = logits_RV / torch.tensor(temperatures, device=logits_RV.device)[:, None]
+    logprobs_RV = scaled_RV.log_softmax(-1)
+    probabilities_RV = logprobs_RV.exp()
+    narrowed = [index for index, row in enumerate(rows) if untrainable(row.sampling)]
+    if narrowed:
+        chosen = torch.tensor(narrowed, device=logits_RV.device)
+        probabilities_RV[chosen] = _narrow(logits_RV[chosen], [rows[index] for index in narrowed])
+    cumulative_RV = probabilities_RV.cumsum(-1, dtype=torch.float64)
+    uniforms = [min(row.rng.random(), _BELOW_ONE) for row in rows]
+    targets_R1 = torch.tensor(uniforms, dtype=torch.float64, device=logits_RV.device)[:, None] * cumulative_RV[:, -1:]
+    tokens_R1 = torch.searchsorted(cumulative_RV, targets_R1, right=True).clamp_max_(logits_RV.shape[-1] - 1)
+    chosen_R1 = logprobs_RV.gather(1, tokens_R1)
+    chosen_R1 = torch.where(cumulative_RV[:, -1:] > 0, chosen_R1, math.nan)  # nothing to draw from; false of NaN, too
+    return Samples(tokens_R1[:, 0].tolist(), chosen_R1[:, 0].tolist(), _tops(logprobs_RV, rows))
+
+
+def _narrow(logits_RV: Tensor, rows: Sequence[Sampled]) -> Tensor:
+    """The probabilities that the rows really sample from. Truncations apply in turn: top-k, top-p, min-p."""
+    logits_RV = logits_RV.clone()
+    for logits_V, row in zip(logits_RV, rows, strict=True):
+        _shift(logits_V, row)
+    temperatures = torch.tensor([row.sampling.temperature or 1.0 for row in rows], device=logits_RV.device)
+    ordered_RV, order_RV = (logits_RV / temperatures[:, None]).softmax(-1).sort(dim=-1, descending=True, stable=True)
+    for ordered_V, row in zip(ordered_RV, rows, strict=True):
+        _truncate(ordered_V, row.sampling)
+    return torch.zeros_like(ordered_RV).scatter_(1, order_RV, ordered_RV)
+
+
+def _shift(logits_V: Tensor, row: Sampled) -> None:
+    sampling = row.sampling
+    if sampling.logit_bias:
+        logits_V[list(sampling.logit_bias)] += logits_V.new_tensor(list(sampling.logit_bias.values()))
+    if row.output and (sampling.frequency_penalty or sampling.presence_penalty):
+        counts = Counter(row.output)
+        penalties = [sampling.frequency_penalty * count + sampling.presence_penalty for count in counts.values()]
+        logits_V[list(counts)] -= logits_V.new_tensor(penalties)
+
+
+def _truncate(ordered_V: Tensor, sampling: Sampling) -> None:
+    """Zero what is cut off; at least the likeliest stays. `ordered_V` is descending."""
+    if sampling.temperature == 0:
+        ordered_V[1:] = 0
+    if sampling.top_k is not None:
+        ordered_V[sampling.top_k :] = 0
+    if sampling.top_p < 1:
+        before_V = ordered_V.cumsum(0) - ordered_V
+        beyond_V = before_V >= sampling.top_p * ordered_V.sum()
+        beyond_V[0] = False  # also where the product is none that float32 can tell from 0
+        ordered_V[beyond_V] = 0
+    if sampling.min_p:
+        ordered_V[ordered_V < sampling.min_p * ordered_V[0].clone()] = 0
+
+
+def _tops(logprobs_RV: Tensor, rows: Sequence[Sampled]) -> dict[int, tuple[tuple[int, float], ...]]:
+    asking = [index for index, row in enumerate(rows) if row.top_logprobs]
+    if not asking:
+        return {}
+    most = min(max(rows[index].top_logprobs for index in asking), logprobs_RV.shape[-1])
+    values, tokens = logprobs_RV[asking].topk(most)
+    return {
+        index: tuple(zip(token_ids[: rows[index].top_logprobs], logprobs, strict=False))
+        for index, token_ids, logprobs in zip(asking, tokens.tolist(), values.tolist(), strict=True)
+    }

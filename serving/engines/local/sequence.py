@@ -1,0 +1,63 @@
+"""A request inside the engine."""
+
+import random
+
+from core.events import FinishReason, Sampling
+from core.ids import Version
+from core.ports import GenerateRequest
+from serving.engines.local.stream import Stream
+
+
+class Sequence:
+    """Belongs to the engine's thread, but for `aborted`, which its reader sets."""
+
+    __slots__ = (
+        "aborted",
+        "cached_tokens",
+        "computed",
+        "computed_under",
+        "limit",
+        "pin",
+        "prompt_tokens",
+        "request",
+        "rng",
+        "sampling",
+        "slot",
+        "stop_token_ids",
+        "stream",
+        "tokens",
+        "top_logprobs",
+    )
+
+    def __init__(self, request: GenerateRequest, stream: Stream) -> None:
+        self.request = request
+        self.stream = stream
+        self.sampling: Sampling = request.sampling
+        self.rng = random.Random(request.sampling.seed)  # None draws one
+        self.tokens = list(request.prompt_token_ids)
+        self.prompt_tokens = len(self.tokens)
+        self.limit = self.prompt_tokens + request.sampling.max_tokens
+        self.stop_token_ids = frozenset(request.stop_token_ids)
+        self.top_logprobs = request.top_logprobs
+        self.pin: Version | None = request.version
+        self.slot = -1  # none yet
+        self.computed = 0  # tokens whose keys and values the slot holds ...
+        self.computed_under: Version | None = None  # ... under this version
+        self.cached_tokens = 0
+        self.aborted = False
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_tokens :]
+
+    @property
+    def pending(self) -> int:
+        """Tokens to compute before the next can be sampled; 1 while it decodes."""
+        return len(self.tokens) - self.computed
+
+    def take(self, token_id: int) -> FinishReason | None:
+        """Continue by a sampled token; the reason if it was the last."""
+        self.tokens.append(token_id)
+        if token_id in self.stop_token_ids:
+            return "stop"
+        return "length" if len(self.tokens) >= self.limit else None

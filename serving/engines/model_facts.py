@@ -1,0 +1,62 @@
+"""What a Hugging Face model directory says of its model, read without any tensor library."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core.errors import ConfigError
+from core.model.files import check_model_files
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    vocabulary: int
+    context_length: int
+    is_moe: bool
+    """Whether tokens are routed to experts, so that a learner must know which."""
+
+
+def read_model_facts(directory: Path) -> ModelFacts:
+    """Raises ConfigError naming the file and the field, also where the tokenizer has ids that the model lacks, or where
+    there are weights that nobody may read."""
+    check_model_files(directory)
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path}: no object")
+    config = {**config, **(config.get("text_config") or {})}
+    facts = ModelFacts(
+        vocabulary=_count(path, config, "vocab_size"),
+        context_length=_count(path, config, "max_position_embeddings"),
+        is_moe=any((config.get(name) or 0) > 1 for name in _EXPERTS),
+    )
+    _check_tokenizer(directory / "tokenizer.json", facts)
+    return facts
+
+
+def _count(path: Path, config: dict[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{path}: {name} is {value!r}, not a positive number")
+    return value
+
+
+def _check_tokenizer(path: Path, facts: ModelFacts) -> None:
+    """A tokenizer of another model would be noticed only by nonsense."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content.get("added_tokens", ()))]
+        largest = int(max(ids, default=0))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: no tokenizer can be read ({error!r})") from error
+    if largest >= facts.vocabulary:
+        raise ConfigError(
+            f"{path}: it has token {largest}, and the model's vocab_size is {facts.vocabulary}: "
+            "model and tokenizer do not belong together"
+        )

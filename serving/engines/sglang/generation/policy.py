@@ -1,0 +1,100 @@
+"""The data path to one SGLang server: tokens in, tokens out, as they are sampled.
+
+Closing the stream closes its connection, on which SGLang aborts the request at once (it cancels the handler, which
+aborts what it had dispatched), wherever the request stands, and without a key.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+import aiohttp
+import msgspec
+
+from core.errors import EngineUnavailable
+from core.ports import GenerateRequest, TokenChunk
+from core.settings import SglangSettings
+from serving.engines.sglang.generation.answer import Answer
+from serving.engines.sglang.generation.refusals import refusal
+from serving.engines.sglang.generation.sse import EventStream
+from serving.engines.sglang.generation.wire import decode_event, encode_request
+
+_CONNECT_S = 5.0
+_HEADERS_S = 10.0  # they are sent before the request is queued: a server that owes them is stuck
+_LAST_WORD_S = 1.0  # between the last token and the end of the stream
+_KEEP_ALIVE_S = 3.0  # shorter than the server's (5 s): else it closes a connection as we write to it
+_HEADERS = {"Content-Type": "application/json"}
+
+
+def open_session(settings: SglangSettings) -> aiohttp.ClientSession:
+    """Connections to engines, for the running event loop. Close it there."""
+    key = settings.admin_key
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=settings.silence_s),
+        headers=_HEADERS if key is None else {**_HEADERS, "Authorization": f"Bearer {key}"},
+    )
+
+
+class Generation:
+    """One request to one server. `stream` it once."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, request: GenerateRequest) -> None:
+        self._http, self._url, self._request = http, url, request
+        self._response: aiohttp.ClientResponse | None = None
+        self.heard_s = time.monotonic()  # when the server last said something
+
+    def give_up(self) -> None:
+        """Let `stream` raise EngineUnavailable, though nothing was heard."""
+        if self._response is not None:
+            self._response.close()
+
+    async def stream(self) -> AsyncGenerator[TokenChunk, None]:
+        """As core.ports.Policy's. Raises EngineUnavailable at any time, InvalidRequest before the first chunk."""
+        answer, events = Answer(self._url), EventStream()
+        try:
+            response = self._response = await self._post()
+            try:
+                async for piece in response.content.iter_any():
+                    self.heard_s = time.monotonic()
+                    for data in events.feed(piece):
+                        chunks = answer.take(decode_event(data))
+                        is_last = bool(chunks) and chunks[-1].finish_reason is not None
+                        if is_last:
+                            await _read_to_end(response)
+                        for chunk in chunks:
+                            yield chunk
+                        if is_last:
+                            return
+            finally:
+                response.close()  # does nothing to one that was read to its end
+        except (aiohttp.ClientError, TimeoutError, ConnectionError, msgspec.DecodeError) as error:
+            raise EngineUnavailable(f"{self._url}: {type(error).__name__}: {error}") from error
+        raise EngineUnavailable(f"{self._url}: the answer has no end")
+
+    async def _post(self) -> aiohttp.ClientResponse:
+        # Its own name in each attempt: a server refuses one that it still holds.
+        rid = f"{self._request.inference_id}-{uuid.uuid4().hex[:8]}"
+        async with asyncio.timeout(_HEADERS_S):
+            response = await self._http.post(f"{self._url}/generate", data=encode_request(self._request, rid))
+            if response.status != 200:
+                raise refusal(self._url, response.status, _message(await response.read()))
+        return response
+
+
+async def _read_to_end(response: aiohttp.ClientResponse) -> None:
+    """So that the connection can be used again."""
+    with suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(_LAST_WORD_S):
+            await response.content.read()
+
+
+def _message(body: bytes) -> str:
+    """Of an HTTP error: `{"error": {"message"}}`, `{"error": text}`, or whatever it is."""
+    try:
+        error = msgspec.json.decode(body)["error"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return body.decode(errors="replace")
+    return str(error["message"] if isinstance(error, dict) and "message" in error else error)

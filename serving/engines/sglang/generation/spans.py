@@ -1,0 +1,45 @@
+"""From the labels that an engine bears to our version numbers. The engine's host sets them, in decimal."""
+
+from collections.abc import Iterable, Sequence
+
+from core.events import VersionSpan
+from core.ids import UNKNOWN, Version
+from serving.engines.sglang.generation.wire import Span
+
+_MAX_DIGITS = 18  # of a 64-bit number
+
+
+def version_of(label: str | None) -> Version:
+    """UNKNOWN for a label that is no number of ours, such as the `default` of a server that nobody labelled."""
+    if label is None or not label.isascii() or not label.isdigit() or len(label) > _MAX_DIGITS or label[0] == "0":
+        return UNKNOWN
+    return Version(int(label))
+
+
+def version_spans(spans: Iterable[Span], length: int) -> tuple[VersionSpan, ...]:
+    """Of the first `length` tokens; neighbours of one version are one span."""
+    found: list[VersionSpan] = []
+    for span in spans:
+        version, start, end = version_of(span.version), span.start, min(span.end, length)
+        if start >= end:
+            continue
+        if found and found[-1].version == version and found[-1].end == start:
+            start = found.pop().start
+        found.append(VersionSpan(start=start, end=end, version=version))
+    return tuple(found)
+
+
+def within(spans: Sequence[VersionSpan], start: int, end: int) -> list[VersionSpan]:
+    """The part of the spans in [start, end), without gaps: what no span covers is UNKNOWN."""
+    parts: list[VersionSpan] = []
+    for span in spans:
+        low, high = max(span.start, start), min(span.end, end)
+        if low < high:
+            parts += _gap(start, low)
+            parts.append(VersionSpan(start=low, end=high, version=span.version))
+            start = high
+    return parts + _gap(start, end)
+
+
+def _gap(start: int, end: int) -> list[VersionSpan]:
+    return [VersionSpan(start=start, end=end, version=UNKNOWN)] if start < end else []

@@ -1,0 +1,156 @@
+"""One SGLang server as a child process."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from core.errors import ConfigError, EngineUnavailable, WeightsError
+from core.ids import Version
+from core.settings import SglangSettings
+from serving.engines.sglang import launcher
+
+_STOP_TIMEOUT_S = 20.0
+_TAIL = 1500
+_PR_SET_PDEATHSIG = 1
+
+
+def cpu_arguments(dtype: str) -> list[str]:
+    """A small server on a CPU. Its default dtype would turn float32 checkpoints into float16."""
+    options = ["--device", "cpu", "--dtype", dtype, "--attention-backend", "torch_native"]
+    options += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--mem-fraction-static", "0.2"]
+    options += ["--max-total-tokens", "32768", "--max-running-requests", "48"]
+    return [*options, "--incremental-streaming-output", "--sleep-on-idle"]  # else an idle server takes a whole core
+
+
+def _gpu_arguments(dtype: str) -> list[str]:
+    return ["--dtype", dtype, "--incremental-streaming-output"]
+
+
+def cpu_environment() -> dict[str, str]:
+    return {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else /health generates, and hangs while paused
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+class EngineProcess:
+    """Started, stopped and started again by its host, and dead when the host is. One thread."""
+
+    def __init__(self, settings: SglangSettings, log: Path) -> None:
+        """Raises ConfigError where there is no interpreter."""
+        if not settings.python.exists():
+            raise ConfigError(
+                f"serving.sglang.python: {settings.python} does not exist (`make sglang-cpu` makes the one for CPUs)"
+            )
+        self._settings, self._log = settings, log
+        self._group = log.with_suffix(".pid")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self.started_on: Version | None = None
+        self.is_starting = False
+        self.url = f"http://127.0.0.1:{_free_port()}"
+
+    def start(self, model: Path, version: Version) -> None:
+        """Returns at once; the server answers after a while, under the same URL each time."""
+        assert not self.is_alive
+        self._end_leftover()
+        settings = self._settings
+        command = [str(settings.python), *_program(settings), "--model-path", str(model)]
+        command += ["--host", "127.0.0.1", "--port", self.url.rsplit(":", 1)[1], "--weight-version", str(version)]
+        command += cpu_arguments(settings.dtype) if settings.device == "cpu" else _gpu_arguments(settings.dtype)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *settings.arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(settings),
+                start_new_session=True,
+                preexec_fn=_die_with_host,
+            )
+        self._group.write_text(str(self._process.pid))
+        self.started_on, self.is_starting, self._started_s = version, True, time.monotonic()
+
+    def _end_leftover(self) -> None:
+        """A host that is killed takes its server along, and this its workers, unless they were only just starting."""
+        with suppress(FileNotFoundError, ValueError):
+            group = int(self._group.read_text())
+            for process in psutil.process_iter(["cmdline"]):
+                with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                    if os.getpgid(process.pid) == group and "sglang" in " ".join(process.info["cmdline"] or ()):
+                        process.kill()
+
+    def is_ready(self, answers: Callable[[], bool]) -> bool:
+        """Whether the start is over. Raises WeightsError with the log's end when the server died of it, and
+        EngineUnavailable when it took too long and was ended."""
+        if not self.is_alive:
+            self.is_starting = False
+            raise WeightsError(f"the SGLang server ended, see {self._log}:\n{self.log_tail()}")
+        if answers():
+            self.is_starting = False
+        elif time.monotonic() - self._started_s > self._settings.start_timeout_s:
+            self.kill()
+            raise EngineUnavailable(f"the SGLang server did not start within {self._settings.start_timeout_s:.0f} s")
+        return not self.is_starting
+
+    def log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-_TAIL:] if self._log.exists() else ""
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def stop(self) -> None:
+        """The whole group: politely, then not."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        self.is_starting = False
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(_STOP_TIMEOUT_S)
+
+
+def _program(settings: SglangSettings) -> list[str]:
+    return ["-m", "sglang.launch_server"] if settings.admin_key is None else [str(Path(launcher.__file__))]
+
+
+def _environment(settings: SglangSettings) -> dict[str, str]:
+    """Ours, without our settings: some are secrets that are not the server's."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("ONWARD_")}
+    key = {} if settings.admin_key is None else {launcher.KEY: settings.admin_key}
+    return {**ours, **(cpu_environment() if settings.device == "cpu" else {}), **key}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _die_with_host() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

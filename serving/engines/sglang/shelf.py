@@ -1,0 +1,107 @@
+"""Versions verified on an engine's own host: complete model directories, ready to be loaded without any fetching.
+
+    DIRECTORY/00000012/config.json, tokenizer.json, …    links to the model's
+    DIRECTORY/00000012/model.safetensors                 the version's weights
+
+SGLang loads what it is given: a missing tensor silently keeps its old value, and a wrong shape ends the server. So
+nothing reaches it that was not verified here.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import WeightsError
+from core.ids import Version
+from core.model.files import check_model_files
+from core.model.weights_digest import digest_of_shards, tensors_of
+from core.ports import WeightsRef
+from serving.engines.sglang.checksums import expected
+from serving.weights.deltas.finite import check_finite
+
+_LOADABLE = frozenset({"F32", "BF16", "F16", "F8_E4M3", "F8_E5M2"})
+
+
+@dataclass(frozen=True)
+class Held:
+    """A verified version. `checksums`: what the engine must say of it once it is loaded."""
+
+    ref: WeightsRef
+    directory: Path
+    checksums: dict[str, str]
+
+
+class Shelf:
+    """One thread puts, any thread reads."""
+
+    def __init__(self, directory: Path, model: Path, served_dtype: str) -> None:
+        check_model_files(model)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory, self._model, self._served_dtype = directory, model, served_dtype
+        self._layout = {name: tensor.shape for name, tensor in tensors_of(_shards(model)).items()}
+        self._held: dict[Version, Held] = {}
+
+    def held(self) -> dict[Version, Held]:
+        return dict(self._held)
+
+    def put(self, ref: WeightsRef, shards: Sequence[Path]) -> Held:
+        """Verify, lay out and keep. Raises WeightsError naming file and tensor that does not fit."""
+        self._check(ref, shards)
+        target = self._directory / f"{ref.version:08d}"
+        shutil.rmtree(target, ignore_errors=True)  # half of one, from a host that ended
+        target.mkdir()
+        for file in sorted(self._model.iterdir()):
+            if file.is_file() and ".safetensors" not in file.name and file.suffix != ".py":  # no code of the model's
+                (target / file.name).symlink_to(file.resolve())
+        for place, shard in enumerate(shards):
+            name = "model.safetensors" if len(shards) == 1 else f"model-{place:05d}.safetensors"
+            _link(shard, target / name)
+        held = Held(ref, target, expected(_shards(target), self._served_dtype))
+        self._held[ref.version] = held
+        return held
+
+    def drop(self, version: Version) -> None:
+        held = self._held.pop(version, None)
+        if held is not None:
+            shutil.rmtree(held.directory, ignore_errors=True)
+
+    def intact(self, held: Held) -> bool:
+        """Whether the directory still is what was verified: a disk may lie, and people may touch it."""
+        try:
+            return digest_of_shards(_shards(held.directory)) == held.ref.digest
+        except WeightsError:
+            return False
+
+    def _check(self, ref: WeightsRef, shards: Sequence[Path]) -> None:
+        tensors = tensors_of(shards)
+        for name in sorted(self._layout.keys() | tensors.keys()):
+            if name not in tensors:
+                raise WeightsError(f"{ref.path}: tensor {name} is missing")
+            if name not in self._layout:
+                raise WeightsError(f"{tensors[name].path}: tensor {name} is none of the model's")
+            if tensors[name].shape != self._layout[name]:
+                shapes = f"{list(tensors[name].shape)}, not {list(self._layout[name])}"
+                raise WeightsError(f"{tensors[name].path}: {name} is of shape {shapes}")
+            if tensors[name].dtype not in _LOADABLE:
+                raise WeightsError(f"{tensors[name].path}: {name} is of dtype {tensors[name].dtype}, not loadable")
+        check_finite(shards)
+        digest = digest_of_shards(shards)
+        if digest != ref.digest:
+            raise WeightsError(f"{ref.path}: the tensors' digest is {digest}, version {ref.version} has {ref.digest}")
+
+
+def _shards(directory: Path) -> list[Path]:
+    found = sorted(directory.glob("*.safetensors"))
+    if not found:
+        raise WeightsError(f"{directory}: no *.safetensors file")
+    return found
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file where the file system can, so that it stays when the cache lets its own go."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,5 +1,0 @@
-"""The engine in this process: torch, any Hugging Face causal LM, continuous batching, versions swapped in flight."""
-
-from serving.local.engine import LocalEngine
-
-__all__ = ["LocalEngine"]

@@ -1,0 +1,153 @@
+"""Rewards by arm, with the user as the unit: turns of one user resemble each other, and are not independent."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from core.ids import InferenceId
+from serving.releases.canaries.sequential import NOTHING_KNOWN, Interval, confidence_sequence
+
+LIKENESS = 0.1
+"""How far turns of one user are taken to resemble each other (intraclass correlation) when users are weighed. The
+error is the users' own whatever this is; near the truth it is smallest (Liang & Zeger 1986)."""
+
+
+@dataclass
+class _Unit:
+    count: int = 0
+    total: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    @property
+    def weight(self) -> float:
+        """How many independent turns this user's are worth."""
+        return self.count / (1 + LIKENESS * (self.count - 1))
+
+
+class Arm(Protocol):
+    """What verdicts ask of an arm's evidence."""
+
+    @property
+    def turns(self) -> int: ...
+
+    @property
+    def users(self) -> int: ...
+
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def squared_error(self) -> float: ...
+
+
+@dataclass
+class ArmStatistics:
+    """Weighted mean of the users' mean rewards, and its error, kept as rewards come and change: in constant time."""
+
+    turns: int = 0
+    _units: dict[str, _Unit] = field(default_factory=dict)
+    _weight: float = 0.0  # sums over users of w, w m, w², w² m, w² m²
+    _sum: float = 0.0
+    _weight2: float = 0.0
+    _sum2: float = 0.0
+    _squares2: float = 0.0
+
+    @property
+    def users(self) -> int:
+        return len(self._units)
+
+    def add(self, unit: str, value: float) -> None:
+        self._change(unit, value, 1)
+
+    def replace(self, unit: str, old: float, new: float) -> None:
+        self._change(unit, new - old, 0)
+
+    def _change(self, unit: str, value: float, count: int) -> None:
+        known = self._units.setdefault(unit, _Unit())
+        if known.count:
+            self._sum_up(known, -1)
+        known.count += count
+        known.total += value
+        self.turns += count
+        self._sum_up(known, 1)
+
+    def _sum_up(self, unit: _Unit, sign: int) -> None:
+        weight, mean = unit.weight, unit.mean
+        self._weight += sign * weight
+        self._sum += sign * weight * mean
+        self._weight2 += sign * weight**2
+        self._sum2 += sign * weight**2 * mean
+        self._squares2 += sign * weight**2 * mean**2
+
+    @property
+    def mean(self) -> float:
+        return self._sum / self._weight if self._units else math.nan
+
+    @property
+    def squared_error(self) -> float:
+        """Of the mean, from how far the users' means lie from it."""
+        if self.users < 2:
+            return math.inf
+        spread = self._squares2 - 2 * self.mean * self._sum2 + self.mean**2 * self._weight2
+        return max(0.0, spread) / self._weight**2 * self.users / (self.users - 1)
+
+
+def difference(one: Arm, other: Arm, least_users: int, alpha: float, scale: float) -> Interval:
+    """Of the means, `one` less `other`. Nothing is known before both have `least_users`."""
+    if min(one.users, other.users) < least_users:
+        return NOTHING_KNOWN
+    se = math.sqrt(one.squared_error + other.squared_error)
+    return confidence_sequence(one.mean - other.mean, se, alpha, scale)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    inference_id: InferenceId
+    unit: str
+    arm: str
+    received_at_s: float
+
+
+class RewardEvidence:
+    """Turns count once they are of age, in every arm alike: else what is decided quickly (rejections) would decide.
+
+    A turn that has no reward by then counts when it gets one; a revised reward takes the place of the old one.
+    """
+
+    def __init__(self, maturity_s: float) -> None:
+        self._maturity_s = maturity_s
+        self._waiting: deque[_Waiting] = deque()
+        self._mature: dict[InferenceId, _Waiting] = {}
+        self._rewards: dict[InferenceId, float] = {}
+        self._counted: dict[InferenceId, float] = {}
+        self.arms: dict[str, ArmStatistics] = {}
+
+    def turn(self, inference_id: InferenceId, unit: str, arm: str, received_at_s: float) -> None:
+        self._waiting.append(_Waiting(inference_id, unit, arm, received_at_s))
+
+    def reward(self, inference_id: InferenceId, value: float) -> None:
+        self._rewards[inference_id] = value
+        if inference_id in self._mature:
+            self._count(self._mature[inference_id])
+
+    def ripen(self, now_s: float) -> None:
+        while self._waiting and self._waiting[0].received_at_s <= now_s - self._maturity_s:
+            turn = self._waiting.popleft()
+            self._mature[turn.inference_id] = turn
+            if turn.inference_id in self._rewards:
+                self._count(turn)
+
+    def arm(self, name: str) -> ArmStatistics:
+        return self.arms.setdefault(name, ArmStatistics())
+
+    def _count(self, turn: _Waiting) -> None:
+        value, before = self._rewards[turn.inference_id], self._counted.get(turn.inference_id)
+        if before is None:
+            self.arm(turn.arm).add(turn.unit, value)
+        else:
+            self.arm(turn.arm).replace(turn.unit, before, value)
+        self._counted[turn.inference_id] = value

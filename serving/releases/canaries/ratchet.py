@@ -1,0 +1,82 @@
+"""Against a ratchet: steps of which each is too small to be seen, and which add up.
+
+A canary that is a little worse is mostly undecided by its horizon, and promoted. So each promotion leaves what its
+experiment measured, and the next canary is held against earlier versions too, by the sum of the steps since: the errors
+of experiments are independent, each with arms of its own. docs/decisions/0021-the-ratchet.md has what was measured.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from core.ids import Version
+from core.operations.fleet import Experiment
+
+LEAST_STEPS = 2
+"""One step is what the experiment itself decides on."""
+MOST_STEPS = 12
+LIKELY_STEP = 0.07
+"""Of reward: what steps are taken to be like before anything is known of them. What was found early and large is luck
+for the most part, and would hide the steps around it."""
+REFUSED_AT = 1.3
+"""Standard errors by which a canary must be behind an earlier version to be refused for that: one look, at its end."""
+RETURNED_AT = 0.0
+"""The same for going back from the live version to the best so far, once its successor was found worse, too."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One promotion, as it is thought of after its experiment: the mean of a normal posterior, and its variance."""
+
+    before: Version
+    difference: float
+    squared_error: float
+
+    @classmethod
+    def measured(cls, before: Version, difference: float, error: float) -> "Step":
+        """An infinite error is that of too few users."""
+        likely = LIKELY_STEP**2
+        trust = 0.0 if math.isinf(error) else likely / (likely + error**2)
+        return cls(before, trust * difference, (1 - trust) * likely)
+
+
+@dataclass(frozen=True)
+class Behind:
+    """How far a version is behind an earlier one."""
+
+    version: Version  # the earlier one
+    steps: int
+    difference: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"reward {self.difference:+.3f} with an error of {self.error:.3f} in {self.steps} steps"
+
+
+def steps_to(version: Version, experiments: Iterable[Experiment]) -> tuple[Step, ...]:
+    """How `version` came to be, the newest step first; up to one that nobody measured. `experiments`: the newest first,
+    as the store lists them."""
+    measured: dict[Version, Step] = {}
+    for each in experiments:
+        if each.verdict == "promote" and each.canary not in measured and "error" in each.figures:
+            measured[each.canary] = Step.measured(each.control, each.figures["difference"], each.figures["error"])
+    steps: list[Step] = []
+    while version in measured and len(steps) < MOST_STEPS:
+        steps.append(measured.pop(version))  # once: an operator may have made an earlier version live again
+        version = steps[-1].before
+    return tuple(steps)
+
+
+def behind(steps: Sequence[Step], errors: float, least_steps: int = LEAST_STEPS) -> Behind | None:
+    """By the sum of the steps since, the earlier version that the newest is furthest behind, by so many standard errors
+    at least; None where there is none. `steps`: the newest first."""
+    found: Behind | None = None
+    difference = squared_error = 0.0
+    for count, step in enumerate(steps, start=1):
+        difference += step.difference
+        squared_error += step.squared_error
+        error = math.sqrt(squared_error)
+        is_behind = count >= least_steps and difference < -errors * error
+        if is_behind and (found is None or difference < found.difference):
+            found = Behind(step.before, count, difference, error)
+    return found

@@ -1,0 +1,84 @@
+"""What the evidence on a canary says: promote, roll back, or wait.
+
+rollback   the interval of canary less live lies below 0: worse, at any look, wrongly with probability at most alpha
+promote    it lies above -margin: no worse than that
+           in either case no worse, with the steps before it, than an earlier version (serving.releases.ratchet)
+horizon    undecided after `horizon_turns` matured canary turns, or `horizon_s`: promoted, since nobody could show
+           that it is worse; the figures tell by how much it may be at most, and the holdback sees slow drift
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from core.ids import UNKNOWN, Version
+from core.settings import ReleaseSettings
+from serving.releases.canaries.evidence import Arm, difference
+from serving.releases.canaries.ratchet import REFUSED_AT, RETURNED_AT, Step, behind
+from serving.releases.canaries.sequential import Interval
+
+EFFECT = 0.15
+"""A difference in reward of about this size is found soonest."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    action: Literal["promote", "rollback", "wait"]
+    why: str
+    figures: dict[str, float] = field(default_factory=dict)
+    back_to: Version | None = None  # of a rollback by rewards: where the live version is to go as well
+
+
+def judge(
+    canary: Arm,
+    live: Arm,
+    age_s: float,
+    settings: ReleaseSettings,
+    live_version: Version = UNKNOWN,
+    steps: Sequence[Step] = (),
+) -> Verdict:
+    """`steps`: by which the live version came to be, the newest first."""
+    found = _alone(canary, live, age_s, settings)
+    if found.action == "promote":
+        step = Step.measured(live_version, found.figures["difference"], found.figures["error"])
+        worse = behind((step, *steps), REFUSED_AT)
+        if worse is not None:
+            found = replace(found, action="rollback", why=f"worse than version {worse.version}: {worse}")
+    returned = behind(steps, RETURNED_AT) if found.action == "rollback" else None
+    return found if returned is None else replace(found, back_to=returned.version)
+
+
+def _alone(canary: Arm, live: Arm, age_s: float, settings: ReleaseSettings) -> Verdict:
+    """Against the live version."""
+    found = difference(canary, live, settings.min_users, settings.alpha, EFFECT)
+    figures = _figures(canary, live, found)
+    said = f"reward {found.estimate:+.3f} against the live version, within [{found.low:+.3f}, {found.high:+.3f}]"
+    if found.high < 0:
+        return Verdict("rollback", f"worse: {said}", figures)
+    if found.low > -settings.margin:
+        return Verdict("promote", f"no worse by {settings.margin}: {said}", figures)
+    if canary.turns >= settings.horizon_turns or age_s >= settings.horizon_s:
+        return Verdict("promote", f"not shown to be worse by the horizon: {said}", figures)
+    return Verdict("wait", said, figures)
+
+
+def drifted(live: Arm, holdback: Arm, settings: ReleaseSettings) -> Verdict:
+    """Whether what is live has become worse than the first version, by the users who stayed on it."""
+    found = difference(live, holdback, settings.min_users, settings.alpha, EFFECT)
+    figures = _figures(live, holdback, found)
+    said = f"reward {found.estimate:+.3f} against the first version, within [{found.low:+.3f}, {found.high:+.3f}]"
+    return Verdict("rollback" if found.high < 0 else "wait", said, figures)
+
+
+def _figures(one: Arm, other: Arm, found: Interval) -> dict[str, float]:
+    return {
+        "turns": float(one.turns),
+        "users": float(one.users),
+        "control_turns": float(other.turns),
+        "control_users": float(other.users),
+        "difference": found.estimate,
+        "error": math.sqrt(one.squared_error + other.squared_error),
+        "low": found.low,
+        "high": found.high,
+    }

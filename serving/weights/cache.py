@@ -1,0 +1,158 @@
+"""Versions rebuilt on this host: DIRECTORY/DIGEST/SHARD.
+
+Any number of processes may share one directory, and none waits for another: each builds aside and renames into place.
+Two that build the same version at once did the work twice, no more. Nothing is synced: what a power cut leaves broken
+is found by its digest, and built again.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
+
+from core.errors import WeightsError
+from core.model.weights_digest import digest_of_shards
+
+_SCRATCH, _LOCK = ".scratch-", ".lock"
+_SETTLED_S = 60.0  # a scratch directory so old has its lock, or lost its owner
+Fingerprint = tuple[tuple[str, int, int, int], ...]
+
+
+class VersionCache:
+    """Keeps the `keep` versions that were used last."""
+
+    def __init__(self, directory: Path, keep: int) -> None:
+        self._directory, self._keep = directory, keep
+        self._verified: dict[str, Fingerprint] = {}
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A directory to work in, removed afterwards. Its owner holds a lock of the operating system's (flock(2)),
+        which dies with it: so those left over are known."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        directory = Path(mkdtemp(prefix=_SCRATCH, dir=self._directory))
+        with (directory / _LOCK).open("x") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                yield directory
+            finally:
+                shutil.rmtree(directory)
+
+    def known(self, digest: str) -> list[Path] | None:
+        """A version's shards where they were verified in this process and are untouched since."""
+        with suppress(FileNotFoundError):  # another process lets it go in this moment
+            shards = self._shards(digest)
+            if shards and self._verified.get(digest) == fingerprint(shards):
+                os.utime(self._directory / digest)
+                return shards
+        return None
+
+    def find(self, digest: str) -> list[Path] | None:
+        """A version's shards, verified. None where there are none, or damaged ones, which are removed."""
+        if shards := self.known(digest):
+            return shards
+        with suppress(FileNotFoundError):
+            shards = self._shards(digest)
+            seen = fingerprint(shards)
+            if shards and _digest(shards) == digest:
+                self._verified[digest] = seen
+                return self.known(digest)
+            self._remove(digest)
+        return None
+
+    def lend(self, digest: str, scratch: Path) -> list[Path] | None:
+        """As `find`, by names of their own in `scratch`: they stay there when another process lets the version go."""
+        shards = self.find(digest)
+        if not shards:
+            return None
+        home = scratch / digest
+        home.mkdir()
+        try:
+            for shard in shards:
+                os.link(shard, home / shard.name)
+        except FileNotFoundError:  # it was let go in this moment
+            shutil.rmtree(home)
+            return None
+        return sorted(home.iterdir())
+
+    def add(self, digest: str, built: Path) -> list[Path]:
+        """Move in a directory that holds a version's verified shards and nothing else."""
+        home, verified = self._directory / digest, sorted(built.iterdir())
+        shards, seen = [home / path.name for path in verified], fingerprint(verified)
+        while not _renamed(built, home):  # another process was faster
+            if found := self.find(digest):
+                return found
+        self._verified[digest] = seen
+        self._evict()
+        return shards
+
+    def _shards(self, digest: str) -> list[Path]:
+        home = self._directory / digest
+        return sorted(home.iterdir()) if home.is_dir() else []
+
+    def _evict(self) -> None:
+        homes = [home for home in self._directory.iterdir() if not home.name.startswith(_SCRATCH)]
+        for home in sorted(homes, key=_used)[: -self._keep]:
+            self._remove(home.name)
+
+    def _remove(self, digest: str) -> None:
+        """At once for everyone who looks."""
+        self._verified.pop(digest, None)
+        gone = Path(mkdtemp(prefix=_SCRATCH, dir=self._directory))
+        with suppress(FileNotFoundError):
+            (self._directory / digest).rename(gone / digest)
+        shutil.rmtree(gone)
+
+    def _sweep(self) -> None:
+        for directory in self._directory.glob(f"{_SCRATCH}*"):
+            if time.time() - _used(directory) / 1e9 > _SETTLED_S and not _is_locked(directory / _LOCK):
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _renamed(built: Path, home: Path) -> bool:
+    """Whether it could be: False where something stands there."""
+    try:
+        built.rename(home)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
+
+
+def _used(directory: Path) -> float:
+    """When, in ns; 0 for what is gone."""
+    try:
+        return directory.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _digest(shards: Sequence[Path]) -> str | None:
+    try:
+        return digest_of_shards(shards)
+    except WeightsError:
+        return None
+
+
+def fingerprint(shards: Sequence[Path]) -> Fingerprint:
+    """Another one when a file was written to or replaced. Raises FileNotFoundError."""
+    stats = [(path.name, path.stat()) for path in shards]
+    return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -1,0 +1,293 @@
+"""Published weights in blobs: full ones as they are, between them deltas, and a manifest that is written last, so that
+a reader finds all or nothing (`serving.deltas.manifest` says what lies where).
+
+A version is a delta upon its parent when that is published, of the same layout, fewer than `anchor_every` - 1 deltas
+from its anchor, and when the delta is worth its work: a sample must promise at most 0.4 of the full bytes, and all of
+it together must not be more than these.
+
+A discarded version can be opened no more. While a delta needs it, its files stay and its manifest is a mere link of the
+chain; they go with the last version that needs them. A publisher first names what it needs (in the delta's file name)
+and then looks whether it is still there; `discard` first takes the manifest away and then looks for who needs it.
+So, whatever happens at the same time, one of them sees the other.
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from core.errors import ConfigError, WeightsError
+from core.ids import Version
+from core.model.weights_digest import checksum_of, digest_of_shards
+from core.ports import Blobs, WeightsRef
+from serving.weights.cache import Fingerprint, VersionCache, fingerprint
+from serving.weights.deltas.checkpoint import layout
+from serving.weights.deltas.delta import apply, encode
+from serving.weights.deltas.manifest import (
+    Delta,
+    File,
+    Manifest,
+    delta_name,
+    folder,
+    link_path,
+    manifest_path,
+    needed,
+    read_base,
+    read_manifest,
+)
+from serving.weights.sample import promised_share
+
+logger = logging.getLogger(__name__)
+
+_WORTH = 0.4  # of the full bytes: beyond it a delta saves little for the time that it takes (decision 7)
+
+
+class BlobWeights:
+    """Implements core.ports.Weights. Thread-safe; any number of processes may share blobs and cache.
+
+    `open` verifies what it reads: each file's checksum before it is used, and the digest over the tensors. What it
+    returned once is read again by the same process only if it was touched since.
+    """
+
+    def __init__(
+        self, blobs: Blobs, cache: Path | None = None, anchor_every: int = 25, cached_versions: int = 4
+    ) -> None:
+        """`cache`: a directory for the `cached_versions` last used of those that do not lie whole in local blobs.
+        Without it every version is published full, and a delta cannot be opened."""
+        self._blobs = blobs
+        self._cache = VersionCache(cache, cached_versions) if cache else None
+        self._anchor_every = anchor_every
+        self._in_place: dict[str, tuple[list[Path], Fingerprint]] = {}  # verified, by digest
+
+    # ------------------------------------------------------------------------------------------ publish
+
+    def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
+        """Raises WeightsError when the version exists with other content, or a shard cannot be read."""
+        path = manifest_path(version)
+        ref = WeightsRef(version=version, digest=digest_of_shards(shards), path=path, parent=parent)
+        if self._is_published(ref):
+            return ref
+        for left in self._blobs.list(f"{folder(version)}/"):  # by an attempt that was cut off
+            self._blobs.delete(left)
+        shards = sorted(shards, key=lambda shard: shard.name)
+        manifest = self._publish_delta(ref, shards) or self._publish_full(ref, shards)
+        self._blobs.put(path, manifest.encode())
+        if self._cache and (manifest.delta or not self._blobs.is_local):
+            self._keep(self._cache, ref.digest, shards)
+        return ref
+
+    def _is_published(self, ref: WeightsRef) -> bool:
+        """A discarded version that is still a link of a chain is published by taking it back."""
+        link = link_path(ref.version)
+        found = next((path for path in (ref.path, link) if self._blobs.exists(path)), None)
+        if found is None:
+            return False
+        digest = read_manifest(self._blobs, found).digest
+        if digest != ref.digest:
+            raise WeightsError(f"{found}: version {ref.version} is published with digest {digest}, not {ref.digest}")
+        if found == link:
+            self._blobs.put(ref.path, self._blobs.get(link))
+            self._blobs.delete(link)
+        return True
+
+    def _publish_full(self, ref: WeightsRef, shards: Sequence[Path]) -> Manifest:
+        files = [self._put(ref.version, shard) for shard in shards]
+        return Manifest(version=ref.version, digest=ref.digest, parent=ref.parent, shards=files)
+
+    def _put(self, version: Version, file: Path) -> File:
+        self._blobs.put_file(f"{folder(version)}/{file.name}", file)
+        return File(name=file.name, bytes=file.stat().st_size, checksum=checksum_of(file))
+
+    def _publish_delta(self, ref: WeightsRef, shards: Sequence[Path]) -> Manifest | None:
+        """None where the version is to be a full one."""
+        base = self._base_for(ref)
+        if base is None or self._cache is None:
+            return None
+        try:
+            if not _is_worth(self._glance(base), shards):
+                return None
+            base_shards = self._open(manifest_path(base.version), base)
+        except WeightsError as error:
+            logger.warning("version %s is published full: its parent cannot be read (%s)", ref.version, error)
+            return None
+        with self._cache.scratch() as scratch:
+            file = scratch / delta_name(base.version)
+            tensors = encode(base_shards, shards, file)
+            manifest = Manifest(
+                version=ref.version,
+                digest=ref.digest,
+                parent=ref.parent,
+                shards=[],
+                delta=Delta(
+                    base=base.version,
+                    base_digest=base.digest,
+                    depth=_depth(base) + 1,
+                    file=File(name=file.name, bytes=file.stat().st_size, checksum=checksum_of(file)),
+                    tensors=tensors,
+                ),
+            )
+            size = file.stat().st_size + len(manifest.encode())
+            if size > sum(shard.stat().st_size for shard in shards):
+                return None
+            path = f"{folder(ref.version)}/{file.name}"
+            self._blobs.put_file(path, file)
+        if not self._blobs.exists(manifest_path(base.version)):  # discarded meanwhile
+            self._blobs.delete(path)
+            return None
+        return manifest
+
+    def _base_for(self, ref: WeightsRef) -> Manifest | None:
+        """The parent's manifest, where a delta upon it may be tried."""
+        if self._cache is None or ref.parent is None or ref.parent >= ref.version:
+            return None
+        path = manifest_path(ref.parent)
+        base = read_manifest(self._blobs, path) if self._blobs.exists(path) else None
+        return base if base and _depth(base) + 1 < self._anchor_every else None
+
+    def _glance(self, base: Manifest) -> list[Path]:
+        """Its shards, where possible unverified: good enough for an estimate, and most versions of a small float32
+        model come to no more."""
+        if base.delta is None and self._blobs.is_local:
+            with suppress(FileNotFoundError, ValueError):
+                return [self._blobs.local(f"{folder(base.version)}/{file.name}") for file in base.shards]
+        return self._open(manifest_path(base.version), base)
+
+    def _keep(self, cache: VersionCache, digest: str, shards: Sequence[Path]) -> None:
+        """The next delta is made upon what was published."""
+        with cache.scratch() as scratch:
+            version = scratch / "version"
+            version.mkdir()
+            for shard in shards:
+                shutil.copyfile(shard, version / shard.name)
+            cache.add(digest, version)
+
+    # ------------------------------------------------------------------------------------------ open
+
+    def open(self, ref: WeightsRef) -> list[Path]:
+        """Raises WeightsError naming the file that is missing, corrupt or another than the one referred to."""
+        return self._open(ref.path, self._manifest(ref))
+
+    def _manifest(self, ref: WeightsRef) -> Manifest:
+        manifest = read_manifest(self._blobs, ref.path)
+        if manifest.digest != ref.digest:
+            raise WeightsError(f"{ref.path}: digest {manifest.digest}, version {ref.version} has {ref.digest}")
+        return manifest
+
+    def _open(self, path: str, manifest: Manifest) -> list[Path]:
+        if manifest.delta is None and (self._blobs.is_local or self._cache is None):
+            return self._open_in_place(path, manifest)
+        if self._cache is None:
+            raise ConfigError(f"{path}: a delta, and no cache directory was given to rebuild weights in")
+        if shards := self._cache.find(manifest.digest):
+            return shards
+        return self._build(self._cache, path, manifest) if manifest.delta else self._fetch(self._cache, path, manifest)
+
+    def _open_in_place(self, path: str, manifest: Manifest) -> list[Path]:
+        shards, seen = self._in_place.get(manifest.digest, ([], ()))
+        with suppress(FileNotFoundError):
+            if shards and fingerprint(shards) == seen:
+                return shards
+        shards = [self._file(path, manifest, file, None) for file in manifest.shards]
+        seen = fingerprint(shards)
+        _check(path, manifest, digest_of_shards(shards))
+        self._in_place[manifest.digest] = (shards, seen)
+        return shards
+
+    def _fetch(self, cache: VersionCache, path: str, manifest: Manifest) -> list[Path]:
+        with cache.scratch() as scratch:
+            version = scratch / "version"
+            version.mkdir()
+            shards = [self._file(path, manifest, file, version) for file in manifest.shards]
+            _check(path, manifest, digest_of_shards(shards))
+            return cache.add(manifest.digest, version)
+
+    def _build(self, cache: VersionCache, path: str, manifest: Manifest) -> list[Path]:
+        """From the nearest version that is there, all deltas since in one pass."""
+        with cache.scratch() as scratch:
+            base, links = self._nearest(cache, path, manifest, scratch)
+            deltas = [self._file(*link, link[1].delta.file, scratch) for link in reversed(links) if link[1].delta]
+            version = scratch / "version"
+            version.mkdir()
+            assert manifest.delta
+            _check(path, manifest, apply(base, deltas, version, manifest.delta.tensors))
+            return cache.add(manifest.digest, version)
+
+    def _nearest(
+        self, cache: VersionCache, path: str, manifest: Manifest, scratch: Path
+    ) -> tuple[list[Path], list[tuple[str, Manifest]]]:
+        """Its shards, and what leads from it to `manifest`, the last step first."""
+        links = [(path, manifest)]
+        while delta := links[-1][1].delta:
+            if base := cache.lend(delta.base_digest, scratch):
+                return base, links
+            links.append(read_base(self._blobs, delta))
+        path, manifest = links.pop()
+        shards = self._open(path, manifest)
+        return cache.lend(manifest.digest, scratch) or shards, links
+
+    def _file(self, manifest_path: str, manifest: Manifest, file: File, directory: Path | None) -> Path:
+        """A file of a version, its bytes verified: the blob itself, or a copy in `directory` where blobs are remote."""
+        path = f"{folder(manifest.version)}/{file.name}"
+        try:
+            local = self._blobs.local(path, directory and directory / file.name)
+        except FileNotFoundError as error:
+            raise WeightsError(f"{path}: missing") from error
+        except (ValueError, FileExistsError) as error:  # no name of a file, or one that stands there twice
+            raise WeightsError(f"{manifest_path}: {error}") from error
+        size = local.stat().st_size
+        if size != file.bytes:
+            raise WeightsError(f"{path}: {size} bytes instead of {file.bytes}")
+        if checksum_of(local) != file.checksum:
+            raise WeightsError(f"{path}: corrupt (its checksum is not the published one)")
+        return local
+
+    # ------------------------------------------------------------------------------------------ chains
+
+    def chain(self, ref: WeightsRef) -> list[WeightsRef]:
+        """Raises WeightsError naming the link that is missing or another than the one that is needed."""
+        refs, manifest = [ref], self._manifest(ref)
+        while manifest.delta:
+            path, manifest = read_base(self._blobs, manifest.delta)
+            refs.append(WeightsRef(version=manifest.version, digest=manifest.digest, path=path, parent=manifest.parent))
+        return refs[::-1]
+
+    def discard(self, version: Version) -> None:
+        """The manifest first: half a version is none. What nothing needs any more goes as well."""
+        path = manifest_path(version)
+        if self._blobs.exists(path):
+            self._blobs.put(link_path(version), self._blobs.get(path))
+            self._blobs.delete(path)
+        paths = set(self._blobs.list("weights/"))
+        if link_path(version) not in paths:  # a publication that was cut off
+            paths -= self._delete({path for path in paths if path.startswith(f"{folder(version)}/")})
+        while free := _unneeded(paths):
+            paths -= self._delete({path for path in paths if path.startswith(f"{folder(free)}/")})
+
+    def _delete(self, paths: set[str]) -> set[str]:
+        """The link last: it says that there is something to delete."""
+        for path in sorted(paths, key=lambda path: path.endswith("/link.json")):
+            self._blobs.delete(path)
+        return paths
+
+
+def _is_worth(base: Sequence[Path], shards: Sequence[Path]) -> bool:
+    return layout(base) == layout(shards) and promised_share(base, shards) <= _WORTH
+
+
+def _depth(manifest: Manifest) -> int:
+    return manifest.delta.depth if manifest.delta else 0
+
+
+def _check(path: str, manifest: Manifest, digest: str) -> None:
+    if digest != manifest.digest:
+        raise WeightsError(f"{path}: the tensors' digest is {digest}, not {manifest.digest}")
+
+
+def _unneeded(paths: set[str]) -> Version | None:
+    """A discarded version that no delta needs."""
+    wanted = needed(paths)
+    found = (re.fullmatch(r"weights/(\d+)/link\.json", path) for path in paths)
+    versions = (Version(int(match[1])) for match in found if match)
+    return next((one for one in versions if one not in wanted and manifest_path(one) not in paths), None)

@@ -1,0 +1,36 @@
+"""What a delta would cost, before it is made."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from core.model.weights_digest import tensors_of
+from serving.weights.deltas.checkpoint import Files, Stretch
+from serving.weights.deltas.chunk import encode_chunk
+from serving.weights.deltas.dtypes import Bits, kind_of
+
+_BYTES = 1 << 16  # of the checkpoint: about what a millisecond allows
+_LEAST = 64  # of a tensor
+
+
+def promised_share(parent: Sequence[Path], child: Sequence[Path]) -> float:
+    """The encoded bytes of a sample of two checkpoints of one layout, as a share of its own: a stretch from the middle
+    of every tensor, in proportion to its size, those of one dtype encoded together. Raises WeightsError."""
+    before, after = tensors_of(parent), tensors_of(child)
+    total = sum(tensor.end - tensor.start for tensor in after.values())
+    samples: dict[str, list[tuple[Bits, Bits]]] = {}
+    with Files([*parent, *child]) as files:
+        for name, tensor in after.items():
+            kind, size = kind_of(tensor.dtype), tensor.end - tensor.start
+            wanted = min(size, max(_LEAST, size * _BYTES // total)) // kind.itemsize * kind.itemsize
+            middle = (size - wanted) // 2 // kind.itemsize * kind.itemsize
+            places = (before[name], tensor)
+            one, two = (files.read(Stretch(place.path, place.start + middle, wanted, kind)) for place in places)
+            samples.setdefault(tensor.dtype, []).append((one, two))
+    sampled = encoded = 0
+    for dtype, pairs in samples.items():
+        parent_N, child_N = (np.concatenate(stretches) for stretches in zip(*pairs, strict=True))
+        sampled += child_N.nbytes
+        encoded += len(encode_chunk(parent_N, child_N, kind_of(dtype)))
+    return encoded / max(sampled, 1)

@@ -1,0 +1,128 @@
+"""What really happened, kept apart from what the service is told, and the figures that follow from it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from simulator.users.crowd import UserKind
+from simulator.users.ide import Session
+
+WINDOW_S = 20.0  # at the usual rate of 20 sessions a second; longer where fewer come
+MIN_SESSIONS = 200
+LONGEST = 3.0  # windows: how far back a figure looks where a loaded machine let too few sessions in
+_Z = 1.96
+FIGURES = ("syntax_ok", "tests_pass", "in_taste", "good")
+
+
+@dataclass(frozen=True)
+class Lived:
+    """One session; `started_s` since the first arrival. `reported`: the name of the metric by which the client counts
+    it, None for silence; `words`: how many pieces of feedback were sent."""
+
+    started_s: float
+    session: Session
+    reported: str | None
+    user_kind: UserKind = "honest"
+    words: int = 0
+
+    @property
+    def good(self) -> bool:
+        return self.session.quality is not None and self.session.quality.good
+
+
+@dataclass
+class Truth:
+    """Everything, in order of completion. A failure is a request that the service refused or did not answer."""
+
+    window_s: float = WINDOW_S
+    lived: list[Lived] = field(default_factory=list)
+    outcome_ids: dict[str, str] = field(default_factory=dict)  # acknowledged: feedback id to session id
+    failures: list[str] = field(default_factory=list)
+    silenced: int = 0  # words of spammers that the service's limits refused
+    turned_away: int = 0  # arrivals beyond the bound on concurrent sessions
+
+    @property
+    def judged(self) -> list[Lived]:
+        """Sessions that came to an end, a failure too, which is as bad as bad code. A user who hung up leaves nothing
+        to judge."""
+        return [lived for lived in self.lived if lived.session.ending != "hung_up"]
+
+    def before(self, moment_s: float, longest: float = LONGEST) -> list[Lived]:
+        """Those started in the window before, [moment - window, moment). Where these are fewer than 200, the last 200
+        before the moment, if they started within the `longest` of windows."""
+        recent = [lived for lived in self.judged if moment_s - longest * self.window_s <= lived.started_s < moment_s]
+        within = [lived for lived in recent if moment_s - self.window_s <= lived.started_s]
+        if len(within) >= MIN_SESSIONS or len(recent) < MIN_SESSIONS:
+            return within
+        return sorted(recent, key=lambda lived: lived.started_s)[-MIN_SESSIONS:]
+
+    def untaught(self) -> list[Lived]:
+        """The first 200 sessions (or fewer) that the first version answered alone: nothing was learned."""
+        first = min((version for lived in self.judged for version in lived.session.versions), default=None)
+        chosen = [lived for lived in self.judged if set(lived.session.versions) == {first}]
+        return sorted(chosen, key=lambda lived: lived.started_s)[:MIN_SESSIONS]
+
+    def quality_at(self, moment_s: float, longest: float = LONGEST) -> float | None:
+        """Share truly good among those started before; None with fewer than 200 of them."""
+        chosen = self.before(moment_s, longest)
+        return quality(chosen) if len(chosen) >= MIN_SESSIONS else None
+
+    def quality_start(self) -> float | None:
+        return quality(self.untaught())
+
+    def rise(self, moment_s: float) -> tuple[float, float] | None:
+        """The 95 % interval of the quality at the moment less that at the start; None where one of them is."""
+        start, end = self.untaught(), self.before(moment_s)
+        if not start or self.quality_at(moment_s) is None:
+            return None
+        return difference_of_shares(sum(one.good for one in end), len(end), sum(one.good for one in start), len(start))
+
+    def accepted_share(self, moment_s: float) -> float | None:
+        """Share reported as accepted among those reported at all, of the sessions started in the window before."""
+        reported = [lived.reported for lived in self.before(moment_s) if lived.reported is not None]
+        return sum(name == "accepted" for name in reported) / len(reported) if reported else None
+
+    def acknowledged(self) -> dict[str, list[str]]:
+        """By session: the ids of the turns and outcomes that the service said it had taken."""
+        ids = {
+            lived.session.session_id: list(lived.session.inference_ids)
+            for lived in self.lived
+            if lived.session.session_id is not None
+        }
+        for outcome_id, session_id in self.outcome_ids.items():
+            ids[session_id].append(outcome_id)
+        return ids
+
+
+def window_s(rate: float) -> float:
+    """Long enough for half as many sessions again as a figure needs."""
+    return max(WINDOW_S, 1.5 * MIN_SESSIONS / rate)
+
+
+def difference_of_shares(good: int, of: int, other_good: int, of_other: int) -> tuple[float, float]:
+    """Newcombe's 95 % interval for the difference of two independent shares (Statistics in Medicine 17, 1998, method
+    10), from Wilson's intervals for each."""
+    p, q = good / of, other_good / of_other
+    (p_low, p_high), (q_low, q_high) = _wilson(good, of), _wilson(other_good, of_other)
+    return p - q - math.hypot(p - p_low, q_high - q), p - q + math.hypot(p_high - p, q - q_low)
+
+
+def _wilson(good: int, of: int) -> tuple[float, float]:
+    share = good / of
+    middle = (share + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
+    reach = _Z / (1 + _Z**2 / of) * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of**2))
+    return middle - reach, middle + reach
+
+
+def quality(lived: Sequence[Lived]) -> float | None:
+    return sum(one.good for one in lived) / len(lived) if lived else None
+
+
+def rates(lived: Sequence[Lived]) -> dict[str, dict[str, float]]:
+    """By kind of session: shares whose code parses, whose tests pass, that are in taste, and that are good."""
+    shares = {}
+    for kind in ("write", "fix"):
+        judged = [one.session.quality for one in lived if one.session.task.kind == kind and one.session.quality]
+        if judged:
+            shares[kind] = {figure: sum(getattr(q, figure) for q in judged) / len(judged) for figure in FIGURES}
+    return shares

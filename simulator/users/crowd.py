@@ -1,0 +1,120 @@
+"""Who the users are: honest ones, liars who agree on what they say, and spammers.
+
+What users say moves what the service is told, and never what is true. Where all are honest nobody is named, and
+nothing that is sent is other than it would be without a crowd.
+"""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simulator.tasks.taste import Taste, judge_write
+from simulator.users.ide import Session
+from simulator.users.reports import Report
+
+UserKind = Literal["honest", "liar", "spammer"]
+Lie = Literal["invert", "style"]
+Spam = Literal["random", "same"]
+
+LIARS_SHARE = 0.1  # where liars are asked for without a number
+SPAMMERS_SHARE = 0.02
+SPAM_SESSIONS = 20  # of a spammer, to each one of another user
+SPAM_WORDS = 10  # a session
+WRONG_STYLE = Taste(hints=False, one_liner=False)  # what liars of the kind `style` favour
+_SPAM = ("accepted", "rejected", "follow_up", "regenerated", "reverted", "answer_useful")
+
+
+@dataclass(frozen=True)
+class CrowdOptions:
+    """Shares of the users, who are as many. Raises ValueError for shares that make no sense."""
+
+    liars: float = 0.0
+    lie: Lie = "invert"
+    spammers: float = 0.0
+    spam: Spam = "random"
+    users: int = 100
+
+    def __post_init__(self) -> None:
+        if self.users < 1:
+            raise ValueError(f"users: {self.users}: at least one")
+        for name, share in (("liars", self.liars), ("spammers", self.spammers)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name}: {share:g}: a share lies between 0 and 1")
+            if share and not round(share * self.users):
+                raise ValueError(f"{name}: {share:g}: of {self.users} users that is nobody")
+        if round(self.liars * self.users) + round(self.spammers * self.users) > self.users:
+            raise ValueError(f"liars, spammers: {self.liars:g} and {self.spammers:g} are more than all users")
+
+    @property
+    def is_honest(self) -> bool:
+        return not (self.liars or self.spammers)
+
+
+@dataclass(frozen=True)
+class User:
+    """`name` is None where users are not told apart."""
+
+    kind: UserKind = "honest"
+    name: str | None = None
+
+
+HONEST = User()
+
+
+class Crowd:
+    """The same users for the same options and seed, whatever the service does. More of a kind are the same ones and
+    others besides."""
+
+    def __init__(self, options: CrowdOptions, seed: int) -> None:
+        self._options = options
+        self._rng = random.Random(f"crowd {seed}")
+        self.users = [] if options.is_honest else _users(options, seed)
+        weights = [SPAM_SESSIONS if user.kind == "spammer" else 1 for user in self.users]
+        self._weights = list(itertools.accumulate(weights))
+
+    def arrives(self) -> User:
+        """Who comes next."""
+        return self._rng.choices(self.users, cum_weights=self._weights)[0] if self.users else HONEST
+
+    def says(self, user: User, session: Session, honest: Sequence[Report]) -> list[Report]:
+        """`honest`: what an honest user would say of the session."""
+        match user.kind:
+            case "liar" if self._options.lie == "invert":
+                return [_inverted(report) for report in honest]
+            case "liar":
+                return [_favouring(report, session) for report in honest]
+            case "spammer" if session.quality is not None:
+                return self._spam(user, session)
+        return list(honest)
+
+    def _spam(self, user: User, session: Session) -> list[Report]:
+        if self._options.spam == "same":
+            return [Report("accepted", True, 0.0)] * SPAM_WORDS
+        rng = random.Random(f"{user.name} {session.task.task_id}")
+        return [Report(rng.choice(_SPAM), True, 0.0) for _ in range(SPAM_WORDS)]
+
+
+def _users(options: CrowdOptions, seed: int) -> list[User]:
+    """Each has a place by a hash; liars take the first ones and spammers the last."""
+    names = [f"user-{number}" for number in range(options.users)]
+    places = sorted(names, key=lambda name: hashlib.blake2b(f"{seed} {name}".encode()).digest())
+    liars = set(places[: round(options.liars * options.users)])
+    spammers = set(places[options.users - round(options.spammers * options.users) :])
+    return [User("liar" if name in liars else "spammer" if name in spammers else "honest", name) for name in names]
+
+
+def _inverted(report: Report) -> Report:
+    good = report.metric_name == "accepted"
+    return replace(report, metric_name="rejected" if good else "accepted", value=True)
+
+
+def _favouring(report: Report, session: Session) -> Report:
+    """Written code is taken if it is in the style they agreed on, right or wrong, and else turned down. Of a fix, where
+    nothing is a matter of style, they say the truth."""
+    if session.task.kind != "write":
+        return report
+    in_style = judge_write(session.code, True, WRONG_STYLE).in_taste
+    return replace(report, metric_name="accepted" if in_style else "rejected", value=True)

@@ -1,0 +1,56 @@
+"""What users report of a session: noisy, late, sometimes nothing. Pure and seeded."""
+
+import difflib
+import random
+from dataclasses import dataclass
+
+from simulator.tasks.taste import Taste, wanted
+from simulator.users.ide import Session
+
+MEAN_DELAY_S = 1.5
+SILENT_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Report:
+    """One piece of feedback, `delay_s` after the session's end or the word before. `source`: None where the client
+    does not say."""
+
+    metric_name: str
+    value: bool | float
+    delay_s: float
+    source: str | None = None
+
+
+def reports_of(session: Session, taste: Taste, rng: random.Random) -> list[Report]:
+    """[] for users who say nothing: some who saw the end, and all who did not."""
+    if session.quality is None or rng.random() < SILENT_SHARE:
+        return []
+    name, value = _write(session, taste, rng) if session.task.kind == "write" else _fix(session, rng)
+    return [Report(name, value, rng.expovariate(1 / MEAN_DELAY_S))]
+
+
+def _write(session: Session, taste: Taste, rng: random.Random) -> tuple[str, bool | float]:
+    """Wrong code slips through now and then; what is right but not in taste is edited, or turned down."""
+    assert session.quality is not None
+    luck = rng.random()
+    if not session.quality.tests_pass:
+        return ("accepted", True) if luck < 0.08 else ("rejected", True)
+    if session.quality.in_taste:
+        return ("accepted", True) if luck < 0.95 else ("rejected", True)
+    if luck < (0.5 if session.quality.mismatches == 1 else 0.15):
+        kept = difflib.SequenceMatcher(None, session.code, wanted(session.task, taste)).ratio()
+        return "edited", round(kept, 3)
+    return "rejected", True
+
+
+def _fix(session: Session, rng: random.Random) -> tuple[str, bool | float]:
+    """Users believe an agent that says it is done a little too often, and complain when it wasted their time."""
+    assert session.quality is not None
+    luck = rng.random()
+    if session.ending == "done":
+        if session.quality.tests_pass:
+            return ("accepted", True) if luck < 0.95 else ("rejected", True)
+        if luck < 0.05:
+            return "accepted", True
+    return ("follow_up", True) if luck < 0.5 else ("rejected", True)

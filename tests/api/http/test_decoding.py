@@ -1,0 +1,54 @@
+"""What a body that does not fit is told, whatever stands in it."""
+
+import time
+from typing import Literal
+
+import msgspec
+import pytest
+
+from api.http.decoding import decode_body
+from core.errors import InvalidRequest
+
+
+class Inner(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    kind: Literal["a", "b"] = "a"
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    model: str
+    inner: Inner | None = None
+
+
+DECODER = msgspec.json.Decoder(Body)
+
+
+@pytest.mark.parametrize(
+    ("raw", "param", "code"),
+    [
+        (b'{"model": "m", "x": 1}', "x", "unknown_field"),
+        (b'{"model": "m", "inner": {"name": "n", "x": 1}}', "inner.x", "unknown_field"),
+        (b'{"inner": {"name": "n"}}', "model", "missing_field"),
+        (b'{"model": "m", "inner": {}}', "inner.name", "missing_field"),
+        (b'{"model": 1}', "model", "invalid_field"),
+        (b'{"model": "m", "inner": {"name": "n", "kind": "c"}}', "inner.kind", "invalid_field"),
+        (b"[]", None, "invalid_field"),
+        (b'{"model": "m", "a - at `$.b": 1}', "a - at `$.b", "unknown_field"),
+        (b'{"model": "m", "inner": {"name": "n", "kind": "unknown field `model`"}}', "inner.kind", "invalid_field"),
+    ],
+)
+def test_an_error_names_the_field(raw: bytes, param: str | None, code: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_body(DECODER, raw)
+    assert (caught.value.param, caught.value.code) == (param, code)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("words", ["unknown field `", "missing required field `", " - at `$", "`"])
+def test_an_error_takes_no_longer_for_what_it_quotes(words: str) -> None:
+    body = {"model": "m", "inner": {"name": "n", "kind": words * (1_000_000 // len(words))}}
+    began_s = time.process_time()
+    with pytest.raises(InvalidRequest) as caught:
+        decode_body(DECODER, msgspec.json.encode(body))
+    assert caught.value.param == "inner.kind"
+    assert time.process_time() - began_s < 2

@@ -1,0 +1,267 @@
+"""Large bodies are read by a process of their own, within a bound, and whatever they hold."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from api_harness import MODEL, Service, serve, wait_for
+from scripted_policy import ScriptedPolicy
+
+from api.http.body_shape import count_values
+from api.http.large_bodies import Bodies, Body
+from core.settings import ApiSettings
+from core.telemetry import BODY_BYTES
+from onward.directory.layout import SHIPPED_MODEL
+from serving.rendering import load_renderer
+
+MIB = 1 << 20
+JSON = {"content-type": "application/json"}
+READER = (sys.executable, "-m", "onward.http.body_reader", str(SHIPPED_MODEL), str(ScriptedPolicy.context_length))
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def chat(messages: bytes, more: bytes = b"") -> bytes:
+    return b'{"model": "%s", "messages": [%s]%s}' % (MODEL.encode(), messages, more)
+
+
+def user(text: bytes) -> bytes:
+    return b'{"role": "user", "content": "%s"}' % text
+
+
+def tools(parameters: bytes) -> bytes:
+    return b', "tools": [{"type": "function", "function": {"name": "a", "parameters": %s}}]' % parameters
+
+
+def many(part: bytes, size: int = 4 * MIB - 4096, between: bytes = b",") -> bytes:
+    return between.join([part] * (size // len(part + between)))
+
+
+def calling(arguments: bytes) -> bytes:
+    call = b'{"id": "c", "function": {"name": "a", "arguments": "%s"}}' % arguments
+    return b'%s, {"role": "assistant", "tool_calls": [%s]}, {"role": "tool", "tool_call_id": "c", "content": ""}' % (
+        user(b"hi"),
+        call,
+    )
+
+
+HOSTILE: dict[str, tuple[str, bytes, int]] = {
+    "tiny messages": (CHAT, chat(many(user(b""))), 413),
+    "messages enough": (CHAT, chat(many(user(b""), 32_000 * 32)), 400),
+    "one text": (CHAT, chat(user(many(b"some words of it ", between=b""))), 400),
+    "one word": (CHAT, chat(user(many(b"a", between=b""))), 400),
+    "line breaks": (CHAT, chat(user(many(rb"\n", between=b""))), 400),
+    "spaces": (TEXT, b'{"model": "%s", "prompt": "%s"}' % (MODEL.encode(), b" " * (4 * MIB - 100)), 400),
+    "escaped": (CHAT, chat(user(many(rb"\u6f22", between=b""))), 400),
+    "control tokens": (CHAT, chat(user(many(b"<|im_end|>", between=b""))), 400),
+    "quotes": (CHAT, chat(user(many(rb"\"", between=b""))), 400),
+    "no end": (CHAT, b'{"model": "' + b'\\"' * (2 * MIB - 100), 400),
+    "nothing but quotes": (CHAT, b'"' * (4 * MIB - 100), 400),
+    "nested": (CHAT, b"[" * (4 * MIB - 100), 413),
+    "nested in tools": (CHAT, chat(user(b"hi"), tools(b'{"enum": %s}' % (b"[" * 90_000 + b"]" * 90_000))), 400),
+    "tools": (CHAT, chat(user(b"hi"), b', "tools": [%s]' % many(b'{"type":"function","function":{"name":"a"}}')), 413),
+    "more tools than any": (
+        CHAT,
+        chat(user(b"hi"), b', "tools": [%s]' % many(b'{"type":"function","function":{"name":"a"}}', MIB)),
+        400,
+    ),
+    "a schema": (CHAT, chat(user(b"hi"), tools(b'{"properties": {%s}}' % many(b'"a":{}', 700_000))), 413),
+    "arguments": (CHAT, chat(calling(many(b"[]"))), 413),
+    "metadata": (
+        CHAT,
+        chat(user(b"hi"), b', "metadata": {%s}' % b",".join(b'"%d":"b"' % n for n in range(90_000))),
+        400,
+    ),
+    "parts": (CHAT, chat(b'{"role": "user", "content": [%s]}' % many(b'{"type":"text","text":""}', 700_000)), 400),
+    "tags of feedback": (
+        "/v1/feedback",
+        b'{"inference_id": "a", "metric_name": "rating", "value": 1, "tags": {%s}}' % many(b'"a":"b"'),
+        413,
+    ),
+    "no text": (CHAT, b"\xff" * MIB, 400),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """With the shipped model's renderer, here and in the process."""
+    renderer = load_renderer(SHIPPED_MODEL, ScriptedPolicy.context_length)
+    directory = tmp_path_factory.mktemp("api") / "service"
+    with serve(directory, renderer, READER, bodies={"in_flight_bytes": 8 * MIB, "work_s": 10}) as service:
+        yield service
+
+
+def reader() -> psutil.Process:
+    """The process that reads, the last that was started."""
+
+    def find() -> psutil.Process | None:
+        readers = [child for child in psutil.Process().children() if READER[2] in child.cmdline()]
+        return max(readers, key=psutil.Process.create_time, default=None)
+
+    found: psutil.Process = wait_for(find, "the reader's process")
+    return found
+
+
+@contextmanager
+def stopped(service: Service) -> Iterator[psutil.Process]:
+    """The reader, in the middle of its work for as long as the block lasts."""
+    service.http.post(CHAT, content=HOSTILE["more tools than any"][1], headers=JSON)  # it runs
+    process = reader()
+    process.suspend()
+    try:
+        yield process
+    finally:
+        if process.is_running():
+            process.resume()
+
+
+def send(service: Service, path: str, body: bytes) -> httpx.Response:
+    with httpx.Client(timeout=60, verify=False) as client:
+        return client.post(service.url + path, content=body, headers=JSON)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_body_is_refused(service: Service, name: str) -> None:
+    path, body, status = HOSTILE[name]
+    assert len(body) <= 4 * MIB
+    answer = service.http.post(path, content=body, headers=JSON)
+    assert answer.status_code == status, answer.text[:300]
+    assert answer.json()["error"]["message"]
+    assert service.chat("hi").status_code == 200
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+def test_a_large_body_that_is_good_is_answered(tmp_path: Path, more: dict[str, Any]) -> None:
+    """And its tokens are those that the renderer makes of it here; also where the conversation goes on."""
+    renderer = load_renderer(SHIPPED_MODEL)
+    command = (*READER[:-1], str(1 << 20))
+    with serve(tmp_path / "service", renderer, command, bodies={"large_bytes": 2048}) as service:
+        service.policy.context_length = 1 << 20
+        said: list[Any] = [{"role": "user", "content": "what of this? " * 1000}]
+        answer = service.chat(*said)
+        assert answer.status_code == 200
+        assert service.policy.requests[-1].prompt_token_ids == renderer.render(said, ())
+        spoken = answer.json()["choices"][0]["message"]["content"]
+        said += [{"role": "assistant", "content": spoken}, {"role": "user", "content": "and of that? " * 1000}]
+        assert service.chat(*said, **more).status_code == 200
+        first, second = (request.prompt_token_ids for request in service.policy.requests[-2:])
+        assert second[: len(first)] == first
+        new = [{"role": "user", "content": said[-1]["content"]}]
+        tokens = first + tuple(service.policy.default.token_ids)
+        assert second == renderer.extend(tokens, new)
+        text = "def f():\n" * 1000
+        service.post("/v1/completions", {"model": MODEL, "prompt": text})
+        assert service.policy.requests[-1].prompt_token_ids == renderer.render_text(text, None)
+        wait_for(lambda: BODY_BYTES._value.get() == 0, "the bytes' release")
+
+
+def test_others_are_served_while_one_is_read(service: Service) -> None:
+    with stopped(service), ThreadPoolExecutor(1) as pool:
+        large = pool.submit(send, service, *HOSTILE["one text"][:2])
+        wait_for(lambda: BODY_BYTES._value.get() > 0, "the large body")
+        for _ in range(20):
+            assert service.chat("hi").status_code == 200
+        assert not large.done()
+        reader().resume()
+        assert large.result().status_code == 400
+
+
+def test_beyond_the_bound_on_bytes_they_are_refused(service: Service) -> None:
+    path, body, status = HOSTILE["more tools than any"]
+    count = 8 * MIB // len(body)
+    with stopped(service) as process, ThreadPoolExecutor(count) as pool:
+        waiting: list[Future[httpx.Response]] = [pool.submit(send, service, path, body) for _ in range(count)]
+        wait_for(lambda: BODY_BYTES._value.get() == count * len(body), "all that there is room for")
+        refused = send(service, path, body)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        chunked = httpx.post(service.url + path, content=iter([body[: MIB // 2]] * 2), headers=JSON)
+        assert chunked.status_code == 503  # who does not say how much it is could send the most there may be
+        assert service.chat("hi").status_code == 200
+        process.resume()
+        assert {each.result().status_code for each in waiting} == {status}
+    assert BODY_BYTES._value.get() == 0
+    assert send(service, path, body).status_code == status
+
+
+def test_a_client_that_goes_amid_its_body_holds_nothing(service: Service) -> None:
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as client:
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        client.sendall(f"{head}content-length: {4 * MIB}\r\n\r\n{{".encode())
+        wait_for(lambda: BODY_BYTES._value.get() == 4 * MIB, "its claim")
+    wait_for(lambda: BODY_BYTES._value.get() == 0, "its release")
+
+
+def test_a_reader_that_ends_is_started_again(service: Service) -> None:
+    path, body, status = HOSTILE["more tools than any"]
+    with stopped(service) as process, ThreadPoolExecutor(1) as pool:
+        large = pool.submit(send, service, path, body)
+        wait_for(lambda: BODY_BYTES._value.get() > 0, "the large body")
+        os.kill(process.pid, signal.SIGKILL)
+        answer = large.result()
+    assert answer.status_code == 503
+    assert send(service, path, body).status_code == status
+    assert reader().pid != process.pid
+
+
+def test_a_body_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    path, body, status = HOSTILE["more tools than any"]
+    with serve(tmp_path / "service", None, READER, bodies={"work_s": 1.0}) as service, stopped(service):
+        answer = send(service, path, body)
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "body_takes_too_long"
+        assert send(service, path, body).status_code == status
+
+
+def test_the_event_loop_goes_on(service: Service) -> None:
+    """Twenty at once: what the loop was held up by at most is far from what one of them takes."""
+    worst = asyncio.run(_longest_pause(service, [HOSTILE[name][:2] for name in ("one word", "messages enough")] * 10))
+    assert worst < 1
+
+
+async def _longest_pause(service: Service, bodies: list[tuple[str, bytes]]) -> float:
+    worst = 0.0
+    loop = asyncio.get_running_loop()
+    async with httpx.AsyncClient(timeout=60, verify=False) as client:
+        large = [asyncio.create_task(asyncio.to_thread(send, service, *body)) for body in bodies]
+        while not all(task.done() for task in large):
+            started = loop.time()
+            assert (await client.get(service.url + "/healthz")).status_code == 200
+            worst = max(worst, loop.time() - started)
+            await asyncio.sleep(0.01)
+        assert {task.result().status_code for task in large} <= {400, 503}
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [([], 1), ([1, 2], 3), ({"a": [{}, "x,[{"]}, 4), ('a\\"b,', 1), (["\\", ",", '"'], 4)],
+)
+def test_values_are_counted_as_at_least_what_they_are(value: Any, count: int) -> None:
+    assert count <= count_values(json.dumps(value).encode()) <= count + 2
+
+
+def test_what_was_read_is_gone_whoever_still_has_it() -> None:
+    """Errors keep the frames that they went through: what these held of a body would stay for as long."""
+    bodies = Bodies(ApiSettings())
+    body = Body(bodies)
+    body.hold(MIB)
+    body.add(b"{}")
+    body.close()
+    kept = body.raw
+    assert bytes(kept) == b"{}"
+    body.release()
+    assert bodies.held == 0
+    with pytest.raises(ValueError, match="released"):
+        bytes(kept)

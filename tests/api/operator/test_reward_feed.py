@@ -1,0 +1,85 @@
+"""When a stream of rewards looks at the store: when it is told to, and by itself as often as it must."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from api_harness import Service, wait_for
+from reward_stream import events, put
+
+from core.ports import REWARDS
+
+MakeService = Callable[..., Service]
+
+
+@contextmanager
+def streaming(service: Service) -> Iterator[Iterator[str]]:
+    with httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=10) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == ": open"
+        yield lines
+
+
+def seen(lines: Iterator[str]) -> str:
+    return str(events(lines, 1)[0][1]["inference_id"])
+
+
+@pytest.fixture
+def polling(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
+    def set_to(unannounced_s: float, announced_s: float) -> None:
+        monkeypatch.setattr("api.operator.rewards._POLL_S", unannounced_s)
+        monkeypatch.setattr("api.operator.rewards._ANNOUNCED_POLL_S", announced_s)
+
+    return set_to
+
+
+def test_an_announcement_is_enough(make_service: MakeService, polling: Callable[[float, float], None]) -> None:
+    polling(60, 60)
+    service = make_service()
+    with streaming(service) as lines, streaming(service) as others:
+        for number in (1, 2, 3):
+            put(service, number)
+            service.live_state.announce(REWARDS)  # from this thread: a scorer's
+            assert seen(lines) == seen(others) == f"i{number}"
+
+
+def test_who_comes_late_need_not_wait(make_service: MakeService, polling: Callable[[float, float], None]) -> None:
+    polling(60, 60)
+    service = make_service()
+    put(service, 1, 2)
+    url = f"{service.url}/v1/rewards/stream?after=0"
+    with streaming(service), httpx.stream("GET", url, timeout=10) as answer:
+        found = events(answer.iter_lines(), 2)
+    assert [event["inference_id"] for _, event in found] == ["i1", "i2"]
+
+
+def test_it_looks_often_only_while_rewards_come_unannounced(
+    make_service: MakeService, polling: Callable[[float, float], None]
+) -> None:
+    polling(0.001, 1.0)
+    service = make_service()
+    with streaming(service) as lines:
+        put(service, 1)
+        assert seen(lines) == "i1"
+        before = service.store.reads
+        wait_for(lambda: service.store.reads > before + 30, "many looks")
+
+        def slow() -> bool:
+            """Once an announcement was what told of a reward: a look by itself may come before it."""
+            number = next(numbers)
+            service.live_state.announce(REWARDS)
+            put(service, number)
+            service.live_state.announce(REWARDS)
+            assert seen(lines) == f"i{number}"
+            before = service.store.reads
+            for _ in range(20):  # a read each, and longer than a quick look takes
+                service.get("/v1/rewards")
+            return service.store.reads < before + 25
+
+        numbers = iter(range(2, 400))
+        wait_for(slow, "few looks")
+        put(service, 500)
+        assert seen(lines) == "i500", "and what nobody announced is found all the same"
+        before = service.store.reads
+        wait_for(lambda: service.store.reads > before + 30, "many looks again")

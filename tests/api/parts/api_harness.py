@@ -1,0 +1,340 @@
+"""The application under a real server, over the real log, writer and store; only the model is scripted."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+import uvloop
+from byte_renderer import ByteRenderer
+from scripted_policy import ScriptedPolicy
+from sqlalchemy import Connection, select
+
+from api.access.services import ApiServices
+from api.app import create_app
+from api.http.connections import bounded_protocol
+from api.live_state.memory import MemoryLiveState
+from core.clock import SystemClock
+from core.errors import LogUnavailable, StoreUnavailable
+from core.events import Completion, Event, Outcome, Topic
+from core.ids import InferenceId
+from core.operations.fleet import CLUSTER, LIVE, Assignment, Order
+from core.ports import LiveState, Position, Renderer
+from core.reward_spec import RewardSpec
+from core.settings import ApiSettings, ConnectionSettings, IngestSettings
+from core.store import SqlStore, fleet, open_sqlite, turns
+from core.store.database import tables
+from ingest.sqlite.log import SqliteEventLog
+from ingest.writer import Writer
+
+MODEL = "scripted"
+WAIT_S = 10
+_SEND_BUFFER = 16 << 10  # of the system, for each connection: so small that what nobody reads soon fills it
+SPEC = RewardSpec.model_validate(
+    {
+        "outcomes": {
+            "accepted": {"type": "boolean", "weight": 1},
+            "edited": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1, "measure": "kept"},
+            "edit_distance": {"type": "number", "weight": 0.5, "measure": "distance", "optimize": "min"},
+            "survived_1h": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1, "measure": "survived"},
+            "plan_useful": {"type": "boolean", "weight": 0.5, "level": "inference"},
+            "shipped": {"type": "boolean", "weight": 0.5, "level": "session"},
+            "rating": {"type": "number", "weight": 1},
+            "comment": {"type": "text"},
+        }
+    }
+)
+
+
+def wait_for(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.005)
+    pytest.fail(f"{what} did not come true within {WAIT_S} s")
+
+
+class BreakableLog:
+    """The real log, until `broken`."""
+
+    def __init__(self, log: SqliteEventLog) -> None:
+        self._log = log
+        self.broken = False
+
+    async def append(self, topic: Topic, event: Event) -> Position:
+        if self.broken:
+            raise LogUnavailable("the disk is full")
+        return await self._log.append(topic, event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class BreakableStore:
+    """The real store, until `broken` (for the API; the writer has the store itself)."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self.broken = False
+        self.reads = 0
+
+    def read(self) -> AbstractContextManager[Connection]:
+        self.reads += 1
+        if self.broken:
+            raise StoreUnavailable("the store does not answer")
+        return self._store.read()
+
+    def begin(self) -> AbstractContextManager[Connection]:
+        return self._store.begin()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+@dataclass
+class ScriptedTraffic:
+    """Every unit in one arm."""
+
+    assignment: Assignment = LIVE
+    units: list[str] = field(default_factory=list)
+
+    def assign(self, unit: str) -> Assignment:
+        self.units.append(unit)
+        return self.assignment
+
+
+class ScriptedController:
+    """Answers the orders in the store as told; a context while which it does."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.done: list[Order] = []
+        self.refuse_with: tuple[str, str] | None = None
+        self.silent = False
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.01):
+            with self._store.read() as connection:
+                waiting = fleet.open_orders(connection, CLUSTER)
+            for order in () if self.silent else waiting:
+                self.done.append(order)
+                with self._store.begin() as connection:
+                    fleet.finish_order(connection, order.order_id, order_time(), *(self.refuse_with or (None, None)))
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def order_time() -> datetime:
+    return SystemClock().now()
+
+
+class ForgetfulLiveState(MemoryLiveState):
+    """May lose all of it at once, as a cache may."""
+
+    def forget(self) -> None:
+        self.__dict__.update(MemoryLiveState().__dict__)
+
+
+@dataclass
+class Service:
+    url: str
+    services: ApiServices
+    policy: ScriptedPolicy
+    log: BreakableLog
+    store: BreakableStore
+    live_state: Any  # a ForgetfulLiveState, unless another was given
+    states: dict[str, str]
+    traffic: "ScriptedTraffic"
+    orders: "ScriptedController"
+    writing: "Switch"
+    http: httpx.Client
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        options = {"api_key": "any", "max_retries": 0, **options}
+        return openai.OpenAI(base_url=f"{self.url}/v1", **options)
+
+    def chat(self, *messages: Any, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        said = [{"role": "user", "content": m} if isinstance(m, str) else m for m in messages or ("hi",)]
+        body = {"model": MODEL, "messages": said, **fields}
+        return self.http.post("/v1/chat/completions", json=body, headers=headers)
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.http.post(path, json=body, headers=named)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.http.get(path, headers=named)
+
+    def delete(self, path: str, **headers: str) -> httpx.Response:
+        return self.http.delete(path, headers=headers)
+
+    def turn(self, inference_id: str) -> Completion:
+        """As the writer put it into the store."""
+
+        def find() -> Completion | None:
+            with self.store.begin() as connection:
+                return turns.get_turns(connection, [InferenceId(inference_id)]).get(InferenceId(inference_id))
+
+        found: Completion = wait_for(find, f"turn {inference_id}")
+        return found
+
+    def all_turns(self) -> list[Completion]:
+        with self.store.begin() as connection:
+            ids = [InferenceId(row[0]) for row in connection.execute(select(tables.turns.c.inference_id))]
+            return list(turns.get_turns(connection, ids).values())
+
+    def outcomes(self) -> list[Outcome]:
+        with self.store.begin() as connection:
+            rows = connection.execute(select(tables.outcomes.c.namespace, tables.outcomes.c.outcome_id)).all()
+            found = [turns.get_outcome(connection, row.namespace, row.outcome_id) for row in rows]
+        return [outcome[0] for outcome in found if outcome is not None]
+
+
+@contextmanager
+def running(*apps: Any, connections: ConnectionSettings | None = None) -> Iterator[list[str]]:
+    """Each under uvicorn, as in production, all on one event loop in a thread; their URLs."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in apps]
+    for listener in listeners:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+    bounds = connections or ConnectionSettings()
+    options: dict[str, Any] = {"ws": "none", "access_log": False, "log_level": "critical", "timeout_keep_alive": 80}
+    servers = [uvicorn.Server(uvicorn.Config(app, http=bounded_protocol(bounds), **options)) for app in apps]
+
+    async def work() -> None:
+        await asyncio.gather(*(s.serve(sockets=[at]) for s, at in zip(servers, listeners, strict=True)))
+
+    thread = threading.Thread(target=lambda: uvloop.run(work()), daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: all(server.started for server in servers), "the servers' start")
+        yield [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    finally:
+        for server in servers:
+            server.should_exit = True
+        thread.join(WAIT_S)
+        for listener in listeners:
+            listener.close()
+
+
+class Switch(threading.Event):
+    """Of the writer. Once it is cleared, nothing more is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.working = threading.Lock()
+
+    def clear(self) -> None:
+        super().clear()
+        with self.working:
+            pass
+
+
+@contextmanager
+def writing(writer: Writer, on: Switch) -> Iterator[None]:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            if on.wait(0.02):
+                with on.working:
+                    if on.is_set():
+                        writer.step(0.02)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        writer.close()
+
+
+@contextmanager
+def serve(
+    directory: Path, renderer: Renderer | None = None, reader: Sequence[str] = (), **settings: Any
+) -> Iterator[Service]:
+    with serve_replicas(directory, 1, renderer, reader=reader, **settings) as (service,):
+        yield service
+
+
+@contextmanager
+def serve_replicas(
+    directory: Path,
+    count: int,
+    renderer: Renderer | None = None,
+    live_states: Sequence[LiveState] | None = None,
+    reader: Sequence[str] = (),
+    **settings: Any,
+) -> Iterator[list[Service]]:
+    """Applications that share log, store and (unless each is given one) live state, and nothing else: each has a model
+    of its own."""
+    directory.mkdir(exist_ok=True)
+    ingest = IngestSettings(poll_s=0.005)
+    real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
+    real_store = open_sqlite(directory / "store.db")
+    log, store = BreakableLog(real_log), BreakableStore(real_store)
+    states_of: Sequence[Any] = live_states or [ForgetfulLiveState()] * count
+    states = {"writer": "ok"}
+    traffic, orders = ScriptedTraffic(), ScriptedController(real_store)
+    policies = [ScriptedPolicy() for _ in range(count)]
+    parts = [
+        ApiServices(
+            settings=ApiSettings(**settings),
+            log=log,
+            store=store,
+            live_state=live_state,
+            policy=policy,
+            renderer=renderer or ByteRenderer(),
+            spec=SPEC,
+            clock=SystemClock(),
+            model_name=MODEL,
+            readiness=lambda: states,
+            traffic=traffic,
+            reader=reader,
+        )
+        for policy, live_state in zip(policies, states_of, strict=True)
+    ]
+    on = Switch()
+    on.set()
+    try:
+        with (
+            writing(Writer(real_log, real_store, ingest, SystemClock()), on),
+            orders,
+            running(*map(create_app, parts), connections=parts[0].settings.connections) as urls,
+            ExitStack() as clients,
+        ):
+            https = [clients.enter_context(_client(url)) for url in urls]
+            yield [
+                Service(url, services, policy, log, store, live_state, states, traffic, orders, on, http)
+                for url, services, policy, live_state, http in zip(urls, parts, policies, states_of, https, strict=True)
+            ]
+    finally:
+        real_log.close()
+        real_store.close()
+
+
+def _client(url: str) -> httpx.Client:
+    """Whatever it sends says that it is JSON. Plain HTTP: spare the TLS set-up."""
+    return httpx.Client(base_url=url, timeout=WAIT_S, verify=False, headers={"content-type": "application/json"})

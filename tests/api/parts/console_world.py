@@ -1,0 +1,188 @@
+"""A store in which users have worked with a few versions: put there as the writer and the scorer would."""
+
+import json
+from datetime import datetime, timedelta
+
+from byte_renderer import END, ids
+
+from core.events import (
+    Completion,
+    GateVerdict,
+    LogprobSpace,
+    Outcome,
+    PolicyVersion,
+    Release,
+    ReleaseState,
+    Reward,
+    Sampling,
+    ToolCall,
+    VersionSpan,
+)
+from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version
+from core.operations.fleet import CLUSTER, Experiment
+from core.ports import Store
+from core.store import fleet, policies, rewards, turns
+
+TURNS = 240
+VERSIONS = 6
+SCRIPT = "<img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
+
+
+def fill(store: Store, start: datetime, namespace: str = "default") -> None:
+    """`TURNS` turns, one a second from `start`; the later, the better. Each version answers as many as another; the
+    last is a canary."""
+    with store.begin() as connection:
+        for number in range(1, VERSIONS + 1):
+            version = policies.allocate_version(connection, start)
+            policies.put_policy(connection, policy(version, start + timedelta(seconds=30 * number)))
+            states: tuple[ReleaseState, ...] = ("candidate", "canary") if number == VERSIONS else ("candidate", "live")
+            for state in states:
+                at = start + timedelta(seconds=30 * number + 10)
+                why = "a canary" if state == "canary" else f"within its bounds {SCRIPT}"
+                release = Release(version=version, cluster=CLUSTER, state=state, why=why, by="gate", at=at)
+                policies.put_release(connection, release)
+            if 1 < number < VERSIONS:
+                retired = Release(
+                    version=Version(number - 1), cluster=CLUSTER, state="retired", why="x", by="gate", at=at
+                )
+                policies.put_release(connection, retired)
+        fleet.put_experiment(connection, experiment(start))
+        said = [turn(number, start, namespace) for number in range(TURNS)]
+        turns.put_turns(connection, said)
+        turns.put_outcomes(connection, [outcome for each in said for outcome in outcomes(each)])
+        rewards.put_rewards(connection, [(0, reward) for each in said for reward in revisions(each)])
+
+
+def inference_id(number: int) -> InferenceId:
+    return InferenceId(f"turn-{number:05}")
+
+
+def policy(version: Version, at: datetime) -> PolicyVersion:
+    verdict = GateVerdict(action="pass", why="no worse by 5.0%", figures={"cases": 40}) if version == VERSIONS else None
+    return PolicyVersion(
+        version=version,
+        policy="base",
+        digest="d",
+        parent=Version(version - 1) if version > 1 else None,
+        manifest=None,
+        log_offsets={"onward.rewards:0": 0},
+        turns=32,
+        updates=4,
+        metrics=figures(version) if version > 1 else {},
+        outcome_arrivals=tuple(at - timedelta(seconds=wait) for wait in range(1, 33)) if version > 1 else (),
+        weights="w",
+        created_at=at,
+        verdict=verdict,
+    )
+
+
+def figures(version: Version) -> dict[str, float]:
+    """As an update has them."""
+    names = ("loss", "policy_loss", "kl_loss", "entropy_loss", "ratio_p01", "ratio_p50", "ratio_p99", "ratio_max")
+    names += ("truncated", "masked", "kept_share", "kl", "entropy", "explained_variance", "gradient_norm")
+    names += ("versions_behind", "versions_behind_max", "positions_per_s", "tokens_per_s", "mfu", "value_loss")
+    names += ("ess", "divergence", "kto_loss", "reward_mass_1m", "reward_mass_older", "untrained_mass_1h")
+    spent = ("waiting", "reading", "updating", "publishing")
+    return {name: place / version for place, name in enumerate(names)} | {f"seconds_{name}": 0.5 for name in spent}
+
+
+def experiment(start: datetime) -> Experiment:
+    return Experiment(
+        experiment_id="e",
+        cluster=CLUSTER,
+        canary=Version(VERSIONS),
+        control=Version(VERSIONS - 1),
+        share=0.2,
+        salt="s",
+        started_at=start,
+        figures={"difference": 0.031, "p_value": 0.2},
+    )
+
+
+def is_good(number: int) -> bool:
+    return number % 10 < 3 + 6 * number // TURNS
+
+
+def turn(number: int, start: datetime, namespace: str = "default") -> Completion:
+    version = Version(1 + number * VERSIONS // TURNS)
+    said = (*ids(f"sum of {number}"), END)
+    calls = (ToolCall(id="c", name="run_tests", arguments=json.dumps({"path": "x"}), index=0),) * (number % 2)
+    return Completion(
+        inference_id=inference_id(number),
+        session_id=SessionId(f"session-{number // 3:05}"),
+        turn_index=number % 3,
+        parent_id=inference_id(number - 1) if number % 3 else None,
+        group_id=GroupId("g"),
+        namespace=Namespace(namespace),
+        user_id=None,
+        workload="suggestion" if number % 5 == 4 else "chat",
+        purpose="turn",
+        received_at=start + timedelta(seconds=number),
+        messages=(
+            {"role": "system", "content": "You are an assistant in an editor."},
+            {"role": "user", "content": f"write total{number}(xs) {SCRIPT}"},
+        ),
+        sampling=Sampling(),
+        prompt_token_ids=ids("write total"),
+        token_ids=said,
+        logprobs=tuple(-0.04 * (place % 7) ** 2 for place in range(len(said))),
+        logprob_space=LogprobSpace(temperature=1.0),
+        trainable=True,
+        policy="base",
+        policy_versions=(
+            VersionSpan(start=0, end=4, version=Version(max(1, version - 1))),
+            VersionSpan(start=4, end=len(said), version=version),
+        ),
+        tokenizer_digest="bytes-1",
+        renderer="bytes",
+        finish_reason="stop",
+        text=f"sum of {number}",
+        tool_calls=calls,
+        delivered_tokens=len(said),
+        latency_ms=250.0 + number,
+    )
+
+
+def outcomes(turn: Completion) -> list[Outcome]:
+    number = int(turn.inference_id[-5:])
+    told = [("accepted", is_good(number)), ("comment", f"comment {number} {SCRIPT}")]
+    return [
+        Outcome(
+            outcome_id=OutcomeId(f"{turn.inference_id}-{name}"),
+            inference_id=turn.inference_id,
+            session_id=turn.session_id,
+            namespace=turn.namespace,
+            name=name,
+            value=value,
+            observed_at=turn.received_at + timedelta(seconds=place + 2),
+            received_at=turn.received_at + timedelta(seconds=place + 2),
+        )
+        for place, (name, value) in enumerate(told)
+    ]
+
+
+def revisions(turn: Completion) -> list[Reward]:
+    """Every eighth turn is corrected later."""
+    number = int(turn.inference_id[-5:])
+    first = reward(turn, 0, {"accepted": 1.0 if is_good(number) else 0.0, "effort": -0.1})
+    return [first, reward(turn, 1, {"accepted": 0.0, "rejected": -0.5})] if number % 8 == 7 else [first]
+
+
+def reward(turn: Completion, revision: int, components: dict[str, float]) -> Reward:
+    at = turn.received_at + timedelta(seconds=2 + revision)
+    return Reward(
+        inference_id=turn.inference_id,
+        session_id=turn.session_id,
+        namespace=turn.namespace,
+        workload=turn.workload,
+        revision=revision,
+        value=sum(components.values()),
+        components=components,
+        outcome_ids=(OutcomeId(f"{turn.inference_id}-accepted"),),
+        first_outcome_at=at,
+        last_outcome_at=at,
+        why=", ".join(f"{name} {value:+.2f}" for name, value in components.items()),
+        spec="spec",
+        final=True,
+        decided_at=at,
+    )

@@ -1,0 +1,63 @@
+"""Stop strings and live state: properties."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.live_state.memory import MemoryLiveState
+from api.requests.stops import StopCutter
+from core.ids import InferenceId, Namespace, SessionId
+from core.ports import Chain
+
+TEXT = st.text(alphabet="abc", max_size=20)
+STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=4)
+
+
+def cut(text: str, stops: list[str]) -> str:
+    """The definition: up to where the first stop string begins, found as soon as one is whole."""
+    for end in range(len(text) + 1):
+        places = [text[:end].find(stop) for stop in stops if stop in text[:end]]
+        if places:
+            return text[: min(places)]
+    return text
+
+
+@given(pieces=st.lists(TEXT, max_size=6), stops=STOPS)
+def test_pieces_do_not_matter_and_no_part_of_a_stop_string_leaves(pieces: list[str], stops: list[str]) -> None:
+    text, cutter = "".join(pieces), StopCutter(stops)
+    by_letter = StopCutter(stops)
+    expected = "".join(by_letter.feed(letter) for letter in text) + by_letter.finish()
+    assert expected == cut(text, stops)
+    out = [cutter.feed(piece) for piece in pieces]
+    assert "".join(out) + cutter.finish() in {text[: text.find(stop)] for stop in stops} | {expected}
+    assert cutter.stopped == any(stop in text for stop in stops)
+    sent = ""
+    for piece in out:
+        sent += piece
+        assert not any(stop in sent for stop in stops)
+
+
+def chain(number: int, tokens: int) -> Chain:
+    return Chain(
+        inference_id=InferenceId(f"i{number}"),
+        session_id=SessionId("s"),
+        turn_index=0,
+        num_messages=2,
+        token_ids=tuple(range(tokens)),
+    )
+
+
+@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=30))
+def test_live_state_is_bounded_and_forgets_the_oldest(sizes: list[int]) -> None:
+    async def scenario() -> None:
+        state, namespace = MemoryLiveState(max_entries=8, max_chain_tokens=100), Namespace("n")
+        for number, size in enumerate(sizes):
+            await state.put_chain(namespace, [str(number)], chain(number, size))
+        kept = [n for n in range(len(sizes)) if await state.get_chain(namespace, [str(n)]) is not None]
+        assert kept == list(range(kept[0], len(sizes)))
+        assert len(kept) <= 8
+        assert sum(sizes[n] for n in kept) <= 100 or len(kept) == 1
+        assert await state.get_chain(Namespace("other"), [str(kept[-1])]) is None
+
+    asyncio.run(scenario())

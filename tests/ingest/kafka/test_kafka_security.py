@@ -1,0 +1,112 @@
+"""Kafka over TLS, with a name and a password."""
+
+import gc
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from kafka_world import PARTITIONS, open_log, read, wait_for
+from services import require_broker
+
+from core.errors import ConfigError, LogError, LogUnavailable
+from core.events import SessionEnded, Topic
+from core.ids import Namespace, SessionId
+from core.settings import KafkaSettings
+from ingest.kafka.log import KafkaEventLog
+from ingest.kafka.topics import check, migrate
+
+# kafka-python leaves the sockets of handshakes that failed to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_onward="secret";'
+EVENT = SessionEnded(session_id=SessionId("s"), namespace=Namespace("n"), received_at=datetime(2026, 3, 1, tzinfo=UTC))
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """(what the broker shows, with its key; the authority it is of: itself)."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl program")
+    key, shown = directory / "key.pem", directory / "cert.pem"
+    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    command = [openssl, *made, *names, "-keyout", str(key), "-out", str(shown)]
+    subprocess.run(command, check=True, capture_output=True)
+    both = directory / "both.pem"
+    both.write_text(key.read_text() + shown.read_text())
+    return both, shown
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
+    directory = tmp_path_factory.mktemp("secure")
+    both, authority = certificate(directory)
+    broker = require_broker(
+        directory / "kafka",
+        {
+            "listener.name.outside.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.outside.plain.sasl.jaas.config": LOGIN,
+            "listener.name.outside.ssl.keystore.type": "PEM",
+            "listener.name.outside.ssl.keystore.location": str(both),
+        },
+        {"OUTSIDE": "SASL_SSL"},
+    )
+    yield KafkaSettings(
+        bootstrap_servers=(f"127.0.0.1:{broker.ports['OUTSIDE']}",),
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_username="onward",
+        sasl_password="secret",
+        ssl_cafile=authority,
+        delivery_timeout_s=3.0,
+    )
+    broker.kill()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def test_who_is_known_reads_and_appends(settings: KafkaSettings) -> None:
+    migrate(settings, PARTITIONS)
+    check(settings)
+    log = open_log(settings)
+    log.append_blocking(Topic.TURNS, [EVENT])
+    member, reader = log.consumer("group", [Topic.TURNS]), log.reader([Topic.TURNS])
+    assert [record.event for record in read(reader, 1) + read(member, 1)] == [EVENT, EVENT]
+    member.close()
+    reader.close()
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"sasl_password": "guessed"}, r"kafka\.security_protocol.*(Authentication failed|over SASL_SSL)"),
+        ({"ssl_cafile": None}, r"kafka\.ssl_\*.*certificate verify failed"),
+        ({"security_protocol": "PLAINTEXT"}, r"kafka\.bootstrap_servers.*over PLAINTEXT"),
+    ],
+    ids=["password", "authority", "protocol"],
+)
+def test_who_is_not_known_is_told_why(settings: KafkaSettings, changes: dict[str, object], named: str) -> None:
+    wrong = settings.model_copy(update=changes)
+    with pytest.raises((ConfigError, LogUnavailable), match=named):
+        check(wrong)
+    log = KafkaEventLog(wrong)
+    wait_for(lambda: why(log) != "Kafka: not connected yet")
+    assert re.search(named.split(".*")[1], why(log))
+    with pytest.raises((LogUnavailable, LogError)):
+        log.consumer("group", [Topic.TURNS]).poll(1, 0.0)
+    log.close()
+
+
+def why(log: KafkaEventLog) -> str:
+    with pytest.raises(LogUnavailable) as caught:
+        log.append_blocking(Topic.TURNS, [EVENT])
+    return str(caught.value)

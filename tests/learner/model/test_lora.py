@@ -1,0 +1,124 @@
+"""An operator has memory for adapters alone: the learner trains those, and serving gets whole weights as ever."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from logged_world import MODEL, World, logged_past, manifests, settle
+from past_batches import some_batch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from core.errors import ConfigError
+from core.settings import LearnerSettings
+from learner.model.policy_model import PolicyModel
+from learner.sequences.joining import merge
+from learner.sequences.tensors import micro_batches
+from learner.updates.state import LearnerState, make_state
+from learner.updates.update import update
+from learner.versions.checkpoint import Checkpoints
+
+MakeWorld = Callable[[str], World]
+LORA = LearnerSettings(lora_rank=4, learning_rate=4e-3, kl_coefficient=0.0, max_divergence=1e9, min_ess=0.0)
+
+
+def logprobs(policy: PolicyModel) -> Tensor:
+    batch = some_batch(0)
+    with torch.no_grad():
+        parts = micro_batches(merge(batch), batch, 1024, "cpu")
+        return torch.cat([policy.evaluate(part)[1] for part in parts])
+
+
+def trained(updates: int = 3) -> LearnerState:
+    state = make_state(MODEL, LORA)
+    for seed in range(updates):
+        update(state, some_batch(seed), LORA)
+    return state
+
+
+def test_it_begins_as_the_model_it_was_given() -> None:
+    assert torch.equal(logprobs(make_state(MODEL, LORA).policy), logprobs(make_state(MODEL, LearnerSettings()).policy))
+
+
+def test_what_is_published_computes_what_adapters_do_and_nothing_else_moved(tmp_path: Path) -> None:
+    state = trained()
+    published, given = state.policy.tensors(), PolicyModel(MODEL, "cpu").tensors()
+    assert published.keys() == given.keys()
+    moved = {name for name in given if not torch.equal(published[name], given[name])}
+    linear = {f"{name}.weight" for name, module in PolicyModel(MODEL, "cpu").model.named_modules() if "_proj" in name}
+    assert moved == linear
+    save_file(published, tmp_path / "model.safetensors")
+    whole = PolicyModel(MODEL, "cpu")
+    whole.load([tmp_path / "model.safetensors"])
+    torch.testing.assert_close(logprobs(whole), logprobs(state.policy), rtol=0, atol=2e-5)
+    assert not torch.allclose(logprobs(whole), logprobs(PolicyModel(MODEL, "cpu")), atol=1e-3)
+
+
+def test_only_adapters_have_moments_and_a_bit_of_them_is_a_rank(tmp_path: Path) -> None:
+    state = trained(1)
+    sizes = sorted({min(parameter.shape) for parameter in state.policy.parameters()})
+    assert sizes == [LORA.lora_rank]
+    assert len(state.optimizer.state) == len(state.policy.parameters())
+    assert all(parameter.grad is None for parameter in state.policy.model.parameters())
+
+
+def test_targets_are_chosen_by_name() -> None:
+    chosen = LORA.model_copy(update={"lora_targets": ("q_proj", "v_proj")})
+    names = {name for name, each in make_state(MODEL, chosen).policy.model.named_parameters() if each.requires_grad}
+    assert {name.split(".")[-4] for name in names} == {"q_proj", "v_proj"}
+    with pytest.raises(ConfigError, match=r"learner\.lora_targets.*nothing_like_it"):
+        make_state(MODEL, LORA.model_copy(update={"lora_targets": ("nothing_like_it",)}))
+
+
+def weights(world: World) -> dict[str, Tensor]:
+    newest, _ = Checkpoints(world.directory / "learner").newest()
+    assert newest is not None
+    return load_file(newest.weights)
+
+
+def learn(world: World, seed: int, **settings: object) -> None:
+    """One update, by a learner that began anew and ends."""
+    world.tell(*logged_past(8, seed))
+    learner = world.learner(**{"lora_rank": 4, "learning_rate": 4e-3, "min_turns": 8, **settings})
+    settle(learner)
+    learner.close()
+
+
+def test_a_learner_that_begins_again_goes_on_bit_for_bit(make_world: MakeWorld) -> None:
+    one, many = make_world("one"), make_world("many")
+    learner = one.learner(lora_rank=4, learning_rate=4e-3, min_turns=8)
+    for seed in range(3):
+        one.tell(*logged_past(8, seed))
+        settle(learner)
+    learner.close()
+    for seed in range(3):
+        learn(many, seed)
+    assert len(manifests(one)) == len(manifests(many)) == 3
+    assert weights(one).keys() == weights(many).keys()
+    assert all(torch.equal(tensor, weights(many)[name]) for name, tensor in weights(one).items())
+
+
+def test_adapters_beside_adopted_weights_go_on_bit_for_bit(tmp_path: Path) -> None:
+    save_file(trained(1).policy.tensors(), tmp_path / "model.safetensors")
+    state = make_state(MODEL, LORA)
+    state.policy.load([tmp_path / "model.safetensors"])
+    update(state, some_batch(5), LORA)
+    torch.save(state.state_dict(), tmp_path / "state.pt")
+    kept, published = torch.load(tmp_path / "state.pt", weights_only=True), state.policy.tensors()
+    assert kept["lora"]["base"], "it is nowhere else"
+    again = make_state(MODEL, LORA)
+    again.load_state_dict(kept)
+    assert all(torch.equal(tensor, published[name]) for name, tensor in again.policy.tensors().items())
+    for each in (state, again):
+        update(each, some_batch(6), LORA)
+    assert all(torch.equal(t, again.policy.tensors()[name]) for name, t in state.policy.tensors().items())
+    assert not trained(0).state_dict()["lora"]["base"], "the given model is beside the checkpoint"
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_another_rank_than_the_checkpoints_is_refused(make_world: MakeWorld, rank: int) -> None:
+    world = make_world("world")
+    learn(world, 0)
+    with pytest.raises(ConfigError, match=rf"learner\.lora_rank is {rank}, and was 4"):
+        world.learner(lora_rank=rank)

@@ -1,0 +1,107 @@
+"""Somebody's model is too large for one device: torchrun starts several processes, and the learner is what it was."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from logged_world import World, logged_past, make_reward, make_turn
+from safetensors.torch import load_file
+
+from core.store import alarms
+from learner.model.ranks import ALONE
+from learner.pace import is_of_machine
+from learner.versions.checkpoint import Checkpoints
+
+pytestmark = pytest.mark.timeout(600)
+MakeWorld = Callable[[str], World]
+SCRIPT = Path(__file__).parents[1] / "parts" / "ranks_script.py"
+# Sequences of a batch in several micro-batches, an odd number, so that a process has one that does not count.
+SETTINGS: dict[str, object] = {
+    "batch_turns": 6,
+    "min_turns": 6,
+    "micro_batch_tokens": 96,
+    "kl_coefficient": 0.01,
+    "advantage": "value",
+    "max_user_share": 0.3,
+    "distrust": True,
+}
+
+
+def train(world: World, processes: int, updates: int, **settings: object) -> list[dict[str, float]]:
+    """The figures of each update."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += [str(SCRIPT), str(world.directory), str(updates), json.dumps(SETTINGS | settings)]
+    paths = os.pathsep.join([str(SCRIPT.parent), *filter(None, sys.path)])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def assert_alike(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.keys() == other.keys()
+        for name, value in mine.items():
+            if is_of_machine(name):
+                continue
+            assert math.isclose(value, other[name], rel_tol=1e-4, abs_tol=1e-5), name
+
+
+def weights(world: World) -> dict[str, torch.Tensor]:
+    newest, faults = Checkpoints(world.directory / "learner").newest()
+    assert newest is not None
+    assert not faults
+    return load_file(newest.weights)
+
+
+def assert_same_weights(one: World, other: World) -> None:
+    mine, theirs = weights(one), weights(other)
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=2e-6, msg=name)
+
+
+def test_two_processes_learn_what_one_does_and_either_goes_on_from_the_other(make_world: MakeWorld) -> None:
+    one, two = make_world("one"), make_world("two")
+    for world in (one, two):
+        world.tell(*logged_past(24))
+    apart = train(one, 1, 4)
+    assert len({figures["loss"] for figures in apart}) == 4, "the updates are different ones"
+    shared = train(two, 2, 2) + train(two, 1, 1) + train(two, 2, 1)
+    assert_alike(shared, apart)
+    assert_same_weights(one, two)
+
+
+def test_adapters_are_shared_out_too(make_world: MakeWorld) -> None:
+    one, two = make_world("one"), make_world("two")
+    for world in (one, two):
+        world.tell(*logged_past(12))
+    assert_alike(train(two, 2, 1, lora_rank=4) + train(two, 1, 1, lora_rank=4), train(one, 1, 2, lora_rank=4))
+    assert_same_weights(one, two)
+
+
+def test_a_loss_that_is_no_number_is_skipped_by_all_processes(make_world: MakeWorld) -> None:
+    """All of them must come to the same end, or the next update waits for ever."""
+    world = make_world("world")
+    spoilt = make_turn(40)
+    world.tell((spoilt, make_reward(spoilt, 1e39)), *logged_past(5))
+    world.tell(*logged_past(6, seed=9))
+    (figures,) = train(world, 3, 1)
+    assert math.isfinite(figures["loss"])
+    assert len(list((world.directory / "learner" / "skipped").iterdir())) == 1
+    with world.store.read() as connection:
+        (alarm,) = alarms.open_alarms(connection)
+    assert alarm.opening.monitor == "non_finite_loss"
+
+
+def test_alone_a_process_leads_itself() -> None:
+    assert ALONE.leads
+    assert list(ALONE.share("abc")) == [("a", True), ("b", True), ("c", True)]
+    assert ALONE.gather("mine") == ["mine"]

@@ -1,0 +1,216 @@
+"""Baselines: what a turn's reward is compared with."""
+
+import io
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from logged_world import make_reward, make_turn
+from torch import Tensor
+
+from core.errors import ConfigError
+from core.settings import LearnerSettings, load_settings
+from learner.objective.advantages import Advantages, make_advantages
+from learner.objective.advantages.base import MIN_SCALE
+from learner.objective.advantages.batch import BatchBaseline
+from learner.objective.advantages.beta import BetaBaseline
+from learner.objective.advantages.ema import EmaBaseline
+from learner.objective.advantages.leave_one_out import LeaveOneOut
+from learner.objective.advantages.raw import RawReward
+from learner.objective.advantages.strata import Strata
+from learner.objective.advantages.value import ValueHead
+from learner.objective.credit import TokenCredit
+from learner.sequences.scored import ScoredTurn
+
+HIDDEN = 8
+
+
+def turns(rewards: list[float], workload: str = "write") -> list[ScoredTurn]:
+    made = [make_turn(number, workload=workload) for number in range(len(rewards))]
+    return [ScoredTurn(turn, make_reward(turn, value)) for turn, value in zip(made, rewards, strict=True)]
+
+
+def a_token_each(rewards_M: Tensor) -> TokenCredit:
+    turns_N = torch.arange(len(rewards_M))
+    return TokenCredit(turns_N, rewards_M, turns_N)
+
+
+def run(advantages: Advantages, batch: list[ScoredTurn], hidden_ND: Tensor | None = None) -> Tensor:
+    """One update of the baseline; a token a turn. Returns the advantages."""
+    rewards_M = torch.tensor([scored.reward.value for scored in batch])
+    advantages.begin(batch, rewards_M)
+    hidden_ND = torch.zeros(len(batch), HIDDEN) if hidden_ND is None else hidden_ND
+    baseline_N, fit = advantages.tokens(hidden_ND, a_token_each(rewards_M))
+    if fit.requires_grad:
+        fit.backward()
+    advantages.end(torch.zeros(len(batch)))
+    return (rewards_M - baseline_N) / advantages.scale
+
+
+def value_head(seed: int = 0) -> ValueHead:
+    return ValueHead(HIDDEN, 2e-2, seed, "cpu")
+
+
+def test_the_moving_average_is_read_before_it_is_updated() -> None:
+    baseline = EmaBaseline(0.9)
+    run(baseline, turns([1.0]))
+    batch = turns([3.0, 3.0])
+    baseline.begin(batch, torch.tensor([3.0, 3.0]))
+    before = baseline.state_dict()
+    baseline.end(torch.zeros(2))
+    assert before["averages"] == {Strata().of(batch[0]): pytest.approx(1.0)}
+    assert baseline.state_dict()["averages"] == {Strata().of(batch[0]): pytest.approx(1 * 0.81 + 3 * 0.19)}
+
+
+def test_each_stratum_has_its_own_average() -> None:
+    """Namespace and workload."""
+    baseline = EmaBaseline(0.0)
+    run(baseline, turns([1.0], "write") + turns([-1.0], "fix"))
+    advantage_N = run(baseline, turns([1.5, 1.0], "write") + turns([-0.5, -1.0], "fix"))
+    assert float(advantage_N[0]) == pytest.approx(float(advantage_N[2]))
+    assert float(advantage_N[1]) == pytest.approx(float(advantage_N[3]))
+    assert float(advantage_N[0]) > 0 > float(advantage_N[1])
+
+
+def test_a_channel_is_where_a_reward_came_from_and_not_what_was_said() -> None:
+    turn = make_turn(0)
+
+    def scored(**components: float) -> ScoredTurn:
+        return ScoredTurn(turn, msgspec.structs.replace(make_reward(turn, 1.0), components=components))
+
+    strata = Strata({"thumbs": ("thumb",), "tests": ("tests_passed",)})
+    assert strata.of(scored(accepted=1.0)) == strata.of(scored(rejected=-0.5)) == strata.of(scored())
+    assert strata.of(scored(thumb=1.0)) == strata.of(scored(thumb=-1.0, rejected=-0.5))
+    assert len({strata.of(each) for each in (scored(accepted=1.0), scored(thumb=1.0), scored(tests_passed=1.0))}) == 3
+    assert strata.of(scored(thumb=1.0, tests_passed=1.0)) not in (strata.of(scored(thumb=1.0)), strata.of(scored()))
+
+
+@pytest.mark.parametrize("make", [lambda: EmaBaseline(0.9), lambda: BetaBaseline(-1.0, 1.0), lambda: LeaveOneOut(0.9)])
+def test_no_baseline_knows_how_the_user_decided(make: Callable[[], Advantages]) -> None:
+    """Accepted and rejected answers of one workload stay apart by their advantage, however long it has learned."""
+    baseline = make()
+    for _ in range(20):
+        batch = [
+            ScoredTurn(each.turn, msgspec.structs.replace(each.reward, components={name: each.reward.value}))
+            for each, name in zip(turns([1.0, -0.5, 1.0, -0.5]), ["accepted", "rejected"] * 2, strict=True)
+        ]
+        advantage_N = run(baseline, batch)
+    assert float(advantage_N[0]) > 0.5
+    assert float(advantage_N[1]) < -0.5
+
+
+def test_advantages_of_the_moving_average_are_white() -> None:
+    baseline = EmaBaseline(0.95)
+    run(baseline, turns([0.3]))
+    advantage_N = run(baseline, turns([1.0, -0.5, 0.25, 1.0, -0.5]))
+    assert float(advantage_N.mean()) == pytest.approx(0.0, abs=1e-6)
+    assert float(advantage_N.std()) == pytest.approx(1.0, abs=1e-5)
+
+
+MAKERS: list[Callable[[], Advantages]] = [
+    lambda: EmaBaseline(0.9),
+    lambda: BetaBaseline(-1.0, 1.0),
+    lambda: BatchBaseline(whiten=True),
+    lambda: BatchBaseline(whiten=False),
+    lambda: LeaveOneOut(0.9),
+    RawReward,
+    value_head,
+]
+
+
+@pytest.mark.parametrize("make", [MAKERS[0], MAKERS[1], MAKERS[2], value_head])
+def test_rewards_that_are_all_alike_do_not_blow_up(make: Callable[[], Advantages]) -> None:
+    advantages = make()
+    run(advantages, turns([1.0, 1.0, 1.0]))
+    assert advantages.scale == MIN_SCALE
+
+
+def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
+    """Two kinds of request, told apart by their hidden states."""
+    head = value_head()
+    hidden_ND = torch.eye(HIDDEN)[[0, 1, 0, 1]]
+    rewards = [1.0, -0.5, 1.0, -0.5]
+    first_N = run(head, turns(rewards), hidden_ND)
+    scale = statistics.stdev(rewards)
+    assert first_N.tolist() == pytest.approx([reward / scale for reward in rewards], abs=0.3)
+    for _ in range(200):
+        last_N = run(head, turns(rewards), hidden_ND)
+    assert float(last_N.abs().max()) < 0.05
+
+
+def test_who_counts_for_little_moves_neither_scale_nor_head() -> None:
+    """As if those who count were alone; as loud as they are, when all count alike."""
+    rewards, lie = [1.0, 0.5, -0.5, 1.0], [9.0]
+    hidden_ND = torch.eye(HIDDEN)[:1].repeat(5, 1)
+    alone, beside, loud = value_head(), value_head(), value_head()
+    run(alone, turns(rewards), hidden_ND[:4])
+    for _ in range(300):
+        rewards_M = torch.tensor(rewards + lie)
+        for head, influence in ((beside, (1.0, 1.0, 1.0, 1.0, 1e-6)), (loud, (2.0,) * 5)):
+            head.begin(turns(rewards + lie), rewards_M, influence)
+            _, fit = head.tokens(hidden_ND, a_token_each(rewards_M))
+            fit.backward()
+            head.end(torch.zeros(5))
+    assert beside.scale == pytest.approx(alone.scale, rel=1e-3)
+    assert loud.scale == pytest.approx(statistics.stdev(rewards + lie))
+    expected, misled = (float(head.tokens(hidden_ND, a_token_each(rewards_M))[0][0]) for head in (beside, loud))
+    assert expected == pytest.approx(statistics.mean(rewards), abs=0.05)
+    assert misled == pytest.approx(statistics.mean(rewards + lie), abs=0.2)
+
+
+def test_the_value_head_does_not_reach_into_the_policy() -> None:
+    head = value_head()
+    head.begin(turns([1.0, 0.0]), torch.tensor([1.0, 0.0]))
+    hidden_ND = torch.randn(2, HIDDEN, requires_grad=True)
+    baseline_N, fit = head.tokens(hidden_ND, a_token_each(torch.tensor([1.0, 0.0])))
+    fit.backward()
+    assert hidden_ND.grad is None
+    assert not baseline_N.requires_grad
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_state_goes_into_a_checkpoint_and_back(make: Callable[[], Advantages]) -> None:
+    advantages, other = make(), make()
+    hidden_ND = torch.randn(3, HIDDEN, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        run(advantages, turns([1.0, -0.5, 0.25]), hidden_ND)
+    file = io.BytesIO()
+    torch.save(advantages.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    for _ in range(2):
+        mine_N = run(advantages, turns([0.5, 0.0, 1.0]), hidden_ND)
+        assert run(other, turns([0.5, 0.0, 1.0]), hidden_ND).tolist() == mine_N.tolist()
+
+
+def test_making_a_value_head_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(1)
+    torch.manual_seed(11)
+    value_head(seed=3)
+    assert torch.rand(1) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("value", ValueHead),
+        ("ema", EmaBaseline),
+        ("beta", BetaBaseline),
+        ("batch", BatchBaseline),
+        ("centre", BatchBaseline),
+        ("leave_one_out", LeaveOneOut),
+        ("raw", RawReward),
+    ],
+)
+def test_the_setting_chooses(name: str, kind: type) -> None:
+    assert isinstance(make_advantages(LearnerSettings(advantage=name), HIDDEN), kind)  # type: ignore[arg-type]
+
+
+def test_a_range_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "onward.toml").write_text("[learner]\nreward_range = [1.0, -1.0]\n")
+    with pytest.raises(ConfigError, match="reward_range"):
+        load_settings(tmp_path / "onward.toml", {})

@@ -1,0 +1,173 @@
+"""No user is more than a share of what is learned, and who is against everybody is soon none of it."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
+from pydantic import ValidationError
+
+from core.ids import UserHash
+from core.settings import LearnerSettings
+from learner.objective.influence import Influence, user_of
+from learner.objective.trust import Trust
+from learner.sequences.scored import ScoredTurn
+
+MakeWorld = Callable[[str], World]
+
+
+def batch_of(users: list[int | None], worths: list[float] | None = None) -> list[ScoredTurn]:
+    turns = [make_turn(n % 3, user_id=None if u is None else UserHash(f"u{u}")) for n, u in enumerate(users)]
+    values = worths or [1.0] * len(turns)
+    return [ScoredTurn(turn, make_reward(turn, value)) for turn, value in zip(turns, values, strict=True)]
+
+
+def influences(batch: list[ScoredTurn], **settings: object) -> list[float]:
+    return Influence(LearnerSettings.model_validate({"share_repeats": False} | settings)).weigh(batch)
+
+
+def mass_of(batch: list[ScoredTurn], found: list[float]) -> dict[str, float]:
+    mass: defaultdict[str, float] = defaultdict(float)
+    for scored, influence in zip(batch, found, strict=True):
+        mass[user_of(scored)] += influence
+    return mass
+
+
+USERS = st.lists(st.none() | st.integers(0, 4), min_size=2, max_size=24)
+
+
+@given(users=USERS, share=st.floats(0.05, 1), repeats=st.booleans())
+def test_no_user_has_more_than_its_share(users: list[int | None], share: float, repeats: bool) -> None:
+    batch = batch_of(users)
+    found = influences(batch, max_user_share=share, share_repeats=repeats)
+    assert all(0 < influence <= 2 for influence in found)
+    mass = mass_of(batch, found)
+    assert all(part <= share * len(batch) + 1e-9 for part in mass.values())
+    assert sum(mass.values()) <= len(batch) + 1e-9
+
+
+@given(users=USERS, share=st.floats(0.05, 1))
+def test_what_one_loses_the_others_gain(users: list[int | None], share: float) -> None:
+    """Up to twice, and to their own share."""
+    batch = batch_of(users)
+    found = influences(batch, max_user_share=share)
+    if sum(found) < len(batch) - 1e-6:
+        spoken, mass = mass_of(batch, [1.0] * len(batch)), mass_of(batch, found)
+        assert all(mass[u] == pytest.approx(min(2 * spoken[u], share * len(batch))) for u in mass)
+
+
+@given(users=USERS)
+def test_without_a_bound_all_count_in_full(users: list[int | None]) -> None:
+    assert influences(batch_of(users)) == [1.0] * len(users)
+
+
+def test_the_same_answer_again_counts_once() -> None:
+    """As it is without a setting."""
+    batch = batch_of([0, 0, 0, 0, 1])
+    assert Influence(LearnerSettings()).weigh(batch) == [0.5, 1.0, 1.0, 0.5, 1.0]
+    assert influences(batch, share_repeats=False) == [1.0] * 5
+
+
+def test_a_share_is_one_of_the_last_updates_too() -> None:
+    """Who fills one small update after many of others is no more than they were."""
+    influence = Influence(LearnerSettings(max_user_share=0.25))
+    others, loud = batch_of([0, 1, 2, 3, 4, 0, 1, 2]), batch_of([9, 9])
+    alone = influence.weigh(loud)
+    for _ in range(10):
+        influence.end(others, [0.0] * 8)
+    assert alone == [0.25, 0.25]
+    assert influence.weigh(loud) == [1.0, 1.0]
+    for _ in range(20):
+        influence.end(loud, [0.0] * 2)
+    assert influence.weigh(loud)[0] < 0.5
+
+
+# ------------------------------------------------------------------------------------------------ trust
+
+
+def test_who_says_the_opposite_of_all_others_is_soon_not_heard() -> None:
+    """Who is merely noisy is heard more, and strangers are."""
+    rng, trust = random.Random(0), Trust()
+    for _ in range(40):
+        said = []
+        for user in range(10):
+            good = rng.random() < 0.5
+            told = (not good) if user == 0 else (rng.random() < 0.5) if user == 1 else good
+            said.append((f"u{user}", float(told), 0.5 * good + rng.gauss(0, 0.2), 1.0))
+        trust.hear(said)
+    assert trust.of("u0") < 0.05
+    assert trust.of("u1") > 2 * trust.of("u0")
+    assert all(trust.of(f"u{user}") == 1 for user in range(2, 10))
+    assert trust.of("stranger") == 1
+
+
+def test_while_nothing_is_known_everybody_is_believed() -> None:
+    rng, trust = random.Random(0), Trust()
+    for _ in range(40):
+        trust.hear([(f"u{user}", rng.random(), rng.random(), 1.0) for user in range(10)])
+    assert min(trust.of(f"u{user}") for user in range(10)) > 0.5
+    trust.hear([])
+    trust.hear([("u0", 1.0, 0.5, 1.0)])  # alone it agrees with nobody
+
+
+def test_a_liar_who_mends_is_believed_again() -> None:
+    trust = Trust()
+    honest = [(f"u{user}", float(user % 2), float(user % 2), 1.0) for user in range(1, 9)]
+    for _ in range(20):
+        trust.hear([("u0", 1.0, 0.0, 1.0), *honest])
+    assert trust.of("u0") < 0.1
+    for _ in range(40):
+        trust.hear([("u0", 1.0, 1.0, 1.0), *honest])
+    assert trust.of("u0") == 1
+
+
+def test_what_is_remembered_is_kept_with_the_weights() -> None:
+    settings = LearnerSettings(max_user_share=0.3, distrust=True)
+    one, other = Influence(settings), Influence(settings)
+    batch = batch_of([0, 1, 2, 3, 0], [1.0, 0.0, 1.0, 0.0, 0.0])
+    for _ in range(20):
+        one.end(batch, [0.0, 0.0, 1.0, 0.0, 1.0])
+    other.load_state_dict(one.state_dict())
+    assert other.weigh(batch) == one.weigh(batch) != Influence(settings).weigh(batch)
+
+
+def test_distrust_needs_a_head_that_expects_rewards() -> None:
+    for changed in ({"advantage": "ema"}, {"discount": 0.9}, {"gae_lambda": 0.9}):
+        with pytest.raises(ValidationError, match="distrust: needs a value head"):
+            LearnerSettings.model_validate({"distrust": True, **changed})
+
+
+# ------------------------------------------------------------------------------------------------ in the learner
+
+
+def test_a_correction_takes_back_what_was_applied(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner(max_user_share=0.25)
+    past = logged_past(8)
+    loud = {turn.inference_id for turn, _ in past[:6]}
+    past = [
+        (msgspec.structs.replace(turn, user_id=UserHash("loud") if turn.inference_id in loud else None), reward)
+        for turn, reward in past
+    ]
+    world.tell(*past)
+    settle(learner)
+    world.tell(*[(turn, make_reward(turn, 0.5, revision=1, after_s=30)) for turn, _ in past])
+    settle(learner)
+    first, second = manifests(world)
+    quiet = next(record.scale for record in first.turns if record.inference_id not in loud)
+    before = {record.inference_id: record for record in first.turns}
+    for record in first.turns:
+        assert record.scale == pytest.approx(quiet * (6 if record.inference_id in loud else 1))  # 1/3 and 2
+    for record in second.turns:
+        original = before[record.inference_id]
+        assert record.scale == original.scale
+        assert original.credit + record.credit == pytest.approx(
+            (record.reward - original.baseline) / original.scale, abs=1e-5
+        )
+    metrics = learner._checkpoints.of(first.version).meta.policy.metrics
+    assert metrics["limited_turns"] == 6
+    learner.close()

@@ -1,0 +1,74 @@
+"""A batch whose answers the policy has gone away from, so that the whole batch decides what becomes of each turn."""
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import torch
+from logged_world import MODEL, logged_past
+from torch import Tensor
+
+from core.settings import LearnerSettings
+from learner.model.ranks import ALONE, Ranks, whole
+from learner.sequences.scored import ScoredTurn
+from learner.updates.state import make_state
+from learner.updates.update import UpdateResult, update
+
+CASES: dict[str, dict[str, Any]] = {
+    "ess": {"min_ess": 0.9},
+    "kto": {"min_ess": 0.9, "late": "kto", "kto_outcomes": ["thumb"], "kto_beta": 1.0},
+    "others": {
+        "min_ess": 0.9,
+        "advantage": "beta",
+        "loss": "ppo",
+        "correction": "geometric",
+        "policy_normaliser": "sequence",
+        "entropy_coefficient": 0.1,
+        "entropy_normaliser": "constant",
+        "turn_discount": 0.5,
+    },
+    "fading": {"gae_lambda": 0.9, "discount": 0.95, "kl_estimator": "k1", "kl_placement": "reward"},
+}
+
+
+def drifted_batch(count: int = 10) -> list[ScoredTurn]:
+    """Each answer was likelier or less likely when it was sampled; a third were judged by thumbs; no two are of one
+    length."""
+    rng = random.Random(5)
+    batch = []
+    for number, (turn, reward) in enumerate(logged_past(count)):
+        tokens, shift = 3 + number % 9, rng.gauss(0, 0.5)
+        logprobs = tuple(logprob + shift for logprob in turn.logprobs[:tokens])
+        spans = tuple(msgspec.structs.replace(span, end=tokens) for span in turn.policy_versions)
+        cut = msgspec.structs.replace(
+            turn, token_ids=turn.token_ids[:tokens], logprobs=logprobs, policy_versions=spans, delivered_tokens=tokens
+        )
+        batch.append(ScoredTurn(cut, reward))
+        if number % 3 == 0:
+            batch[-1] = replace(batch[-1], reward=msgspec.structs.replace(reward, components={"thumb": reward.value}))
+    return batch
+
+
+@dataclass(frozen=True)
+class Updated:
+    """`gradients`, clipped, as the optimizer had them; `changes` of the weights of policy and value head by it."""
+
+    gradients: list[Tensor]
+    changes: list[Tensor]
+    result: UpdateResult
+
+
+def updated(case: str, ranks: Ranks = ALONE, **settings: Any) -> Updated:
+    """The anchor is another model than the policy. Of several processes the first gets the whole."""
+    chosen = LearnerSettings.model_validate({"max_divergence": 2.0, **CASES[case], **settings})
+    state = make_state(MODEL, chosen, ranks)
+    with torch.no_grad():
+        for number, weight in enumerate(state.anchor.model.parameters()):
+            weight *= 1 + 0.3 * (-1) ** number
+    weights = [*state.policy.parameters(), *state.advantages.parameters()]
+    before = [whole(weight.detach()).clone() for weight in weights]
+    result = update(state, drifted_batch(), chosen)
+    changes = [whole(weight.detach()) - old for weight, old in zip(weights, before, strict=True)]
+    moments = [state.optimizer.state[weight]["exp_avg"] for weight in state.policy.parameters()]
+    return Updated([whole(moment) / (1 - chosen.beta1) for moment in moments], changes, result)

@@ -1,0 +1,12 @@
+"""Batches of a logged past, and settings that leave nothing of them out."""
+
+from logged_world import logged_past
+
+from core.settings import LearnerSettings
+from learner.sequences.scored import ScoredTurn
+
+DEFAULT = LearnerSettings(max_divergence=1e9, min_ess=0.0)  # nothing is left out
+
+
+def some_batch(seed: int, count: int = 16) -> list[ScoredTurn]:
+    return [ScoredTurn(turn, reward) for turn, reward in logged_past(count, seed)]

@@ -1,0 +1,40 @@
+"""One of the processes of a learner, as torchrun starts it: its first leads, on the world in a directory.
+
+    ranks_script.py DIRECTORY UPDATES SETTINGS
+
+The leader does so many updates and prints a line for each: its figures, as JSON.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from logged_world import open_world
+
+from core.store import policies
+from learner.crew import dismiss, follow
+from learner.model.ranks import Ranks, joined_ranks
+
+
+def lead(directory: Path, updates: int, settings: dict[str, object], ranks: Ranks) -> None:
+    world = open_world(directory)
+    learner = world.learner(ranks=ranks, **settings)
+    before = learner.newest or 1
+    while (learner.newest or 1) < before + updates:
+        assert learner.step(0.0), "nothing is left to learn from"
+    with world.store.read() as connection:
+        for version in range(before + 1, before + updates + 1):
+            made = policies.get_policy(connection, version)  # type: ignore[arg-type]
+            assert made is not None
+            sys.stdout.write(json.dumps(made.metrics) + "\n")
+    learner.close()
+    world.close()
+
+
+if __name__ == "__main__":
+    with joined_ranks("cpu") as of_all:
+        if of_all.leads:
+            lead(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), of_all)
+            dismiss(of_all)
+        else:
+            follow(of_all)

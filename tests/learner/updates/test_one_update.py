@@ -1,0 +1,69 @@
+"""How a batch is cut up, and among how many, is a matter of speed: what is learned of it is the same."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from drifted_world import CASES, Updated, updated
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from one_update_script import CASE, COUNTS
+from torch import Tensor
+
+SCRIPT = Path(__file__).parents[1] / "parts" / "one_update_script.py"
+ALL_AT_ONCE = 100_000
+
+
+@cache
+def at_once(case: str) -> Updated:
+    return updated(case, micro_batch_tokens=ALL_AT_ONCE)
+
+
+def assert_same(found: Updated, case: str) -> None:
+    """Gradients, of norm 1, to the last digits of float32; the weights as far as Adam, which divides what is next to
+    nothing by itself, lets them be."""
+    expected = at_once(case)
+    assert farthest(found.gradients, expected.gradients) < 1e-6
+    moved = sum(float(change.norm()) for change in expected.changes)
+    apart = sum(float((a - b).norm()) for a, b in zip(found.changes, expected.changes, strict=True))
+    assert apart < 5e-4 * moved
+    one, other = found.result, expected.result
+    assert [(r.dropped, r.late) for r in one.records] == [(r.dropped, r.late) for r in other.records]
+    assert one.metrics == pytest.approx({**other.metrics, "positions": one.metrics["positions"]}, rel=1e-4, abs=1e-5)
+
+
+def farthest(some: list[Tensor], others: list[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=3, deadline=None)
+@example(micro_batch_tokens=64, packed=False)
+@given(micro_batch_tokens=st.integers(64, 400), packed=st.booleans())
+def test_micro_batches_of_any_size_learn_the_same(case: str, micro_batch_tokens: int, packed: bool) -> None:
+    assert_same(updated(case, micro_batch_tokens=micro_batch_tokens, packed=packed), case)
+
+
+def test_the_batch_as_a_whole_decides() -> None:
+    """Or the above would show nothing."""
+    assert {record.dropped for record in at_once("ess").result.records} == {None, "too_divergent"}
+    assert any(record.late for record in at_once("kto").result.records)
+
+
+@pytest.mark.timeout(600)
+def test_processes_of_any_number_learn_the_same(tmp_path: Path) -> None:
+    """Two and three of them, over gloo: an odd number of micro-batches, so that one computes what does not count."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    commands = [[sys.executable, str(SCRIPT), str(rank), str(tmp_path)] for rank in range(max(COUNTS))]
+    running = [
+        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=SCRIPT.parent)
+        for command in commands
+    ]
+    said = [process.communicate()[1] for process in running]
+    assert not any(process.returncode for process in running), "".join(said)[-4000:]
+    for count in COUNTS:
+        assert_same(Updated(**torch.load(tmp_path / f"found-{count}", weights_only=False)), CASE)

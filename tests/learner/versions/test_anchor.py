@@ -1,0 +1,85 @@
+"""An operator lets the model go as far as its users lead it, and bounds how fast: the anchor follows."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from logged_world import World, logged_past, settle
+
+from core.ids import Version
+from learner.stage import Learner
+from learner.versions.lineage import Lineage
+
+MakeWorld = Callable[[str], World]
+
+
+def teach(world: World, learner: Learner, seed: int) -> float:
+    """One more version, live at once; its KL to the anchor, as it was while it learned."""
+    world.tell(*logged_past(8, seed))
+    settle(learner)
+    version = learner.newest
+    assert version is not None
+    world.release(version)
+    settle(learner)
+    checkpoint = learner._checkpoints.of(version)
+    assert checkpoint is not None
+    return checkpoint.meta.policy.metrics["kl"]
+
+
+def is_anchor(learner: Learner, version: int | None) -> bool:
+    """Whether its weights are the anchor's, which says that it is that version."""
+    state = learner._crew._state
+    assert learner._lineage.anchor == version
+    checkpoint = None if version is None else learner._checkpoints.of(Version(version))
+    if checkpoint is None:
+        return state.anchor.is_given
+    wanted = type(state.policy)(state.anchor._directory, "cpu")
+    wanted.load([checkpoint.weights])
+    return all(map(torch.equal, wanted.model.state_dict().values(), state.anchor.model.state_dict().values()))
+
+
+def test_by_default_it_stays_the_given_model(make_world: MakeWorld) -> None:
+    world = make_world("world")
+    learner = world.learner()
+    far = [teach(world, learner, seed) for seed in range(4)]
+    assert is_anchor(learner, None)
+    assert far[0] < far[-1]
+    learner.close()
+
+
+def test_it_becomes_what_serves_every_so_many_versions(make_world: MakeWorld) -> None:
+    world = make_world("world")
+    learner = world.learner(anchor_versions=2, learning_rate=2e-3)
+    far = [teach(world, learner, 0), teach(world, learner, 1)]
+    assert is_anchor(learner, 3)
+    assert teach(world, learner, 2) == pytest.approx(0.0, abs=1e-9), "it begins at its anchor"
+    assert far[1] > 1e-6
+    learner.close()
+    again = world.learner(anchor_versions=2, learning_rate=2e-3)
+    assert is_anchor(again, 3)
+    again.close()
+
+
+def test_a_rollback_takes_it_back(make_world: MakeWorld) -> None:
+    world = make_world("world")
+    learner = world.learner(anchor_versions=2)
+    for seed in range(3):
+        teach(world, learner, seed)
+    assert is_anchor(learner, 3)
+    for version in (4, 3):
+        world.release(version, "rolled_back")
+    world.release(2)
+    teach(world, learner, 5)
+    assert learner._lineage.versions == [1, 2, 5]
+    assert is_anchor(learner, 5), "two versions after the given model, again"
+    learner.close()
+
+
+@pytest.mark.parametrize(
+    ("live", "anchor", "due"), [(3, None, 3), (2, None, None), (5, 3, 5), (4, 3, None), (9, 3, None)]
+)
+def test_when_it_is_due(live: int, anchor: int | None, due: int | None) -> None:
+    lineage = Lineage([Version(number) for number in range(1, 7)], Version(live))
+    lineage.anchor = None if anchor is None else Version(anchor)
+    assert lineage.due_anchor(2) == due
+    assert lineage.due_anchor(None) is None

@@ -1,0 +1,118 @@
+"""A learner that is killed, at any moment and again and again: it uses everything once, to the same weights."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from logged_world import World, lineage_of_newest, logged_past, manifests, publications, settle
+
+from core.store import policies
+from learner.versions.manifest import Manifest, prove_exactly_once
+
+MakeWorld = Callable[[str], World]
+_LEARNERS = """
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from logged_world import START, World
+from core.blobs import FsspecBlobs
+from core.clock import ManualClock
+from core.store import open_sqlite
+from ingest.sqlite_log import SqliteEventLog
+from serving.weights import BlobWeights
+
+def run(directory):
+    blobs = FsspecBlobs(directory / "blobs")
+    log, store = SqliteEventLog(directory / "log.db", 2, 0.01), open_sqlite(directory / "store.db")
+    world = World(directory, log, store, blobs, BlobWeights(blobs), ManualClock(START + timedelta(days=1)))
+    learner = world.learner(batch_turns=4, min_turns=2, keep_checkpoints=2, backlog_turns=5000)
+    while learner.step(0.0):
+        pass
+
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        run(Path(line.strip()))
+        os._exit(0)
+    print(pid, flush=True)
+    print(os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+@pytest.fixture
+def learners() -> Iterator["subprocess.Popen[str]"]:
+    """A process that starts a learner, as a process of its own, on each directory that it is told of; it says the pid,
+    and later the status it ended with. So torch is imported once."""
+    here = Path(__file__).resolve()
+    paths = os.pathsep.join([str(here.parents[1] / "parts"), str(here.parents[3]), str(here.parents[3] / "kernels")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LEARNERS],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield process
+
+
+def kill_at_work(learners: "subprocess.Popen[str]", world: World, manifests: int, moment: Random) -> None:
+    """SIGKILL some time after so many more manifests are there."""
+    assert learners.stdin is not None
+    assert learners.stdout is not None
+    target = len(world.blobs.list("manifests/")) + manifests
+    learners.stdin.write(f"{world.directory}\n")
+    learners.stdin.flush()
+    pid = int(learners.stdout.readline())
+    while len(world.blobs.list("manifests/")) < target:
+        os.kill(pid, 0)  # fails when it is gone
+        time.sleep(0.002)
+    time.sleep(moment.uniform(0, 0.1))  # anywhere in an update
+    os.kill(pid, signal.SIGKILL)
+    assert int(learners.stdout.readline()) == signal.SIGKILL, "it was to be killed at work"
+
+
+def settled(world: World) -> list[Manifest]:
+    """The lineage, once there is nothing left to learn."""
+    last = world.learner(batch_turns=4, min_turns=2, keep_checkpoints=2, backlog_turns=5000)
+    settle(last)
+    last.close()
+    return lineage_of_newest(world)
+
+
+def digests(world: World, lineage: list[Manifest]) -> list[str]:
+    with world.store.read() as connection:
+        made = [policies.get_policy(connection, manifest.version) for manifest in lineage]
+    return [policy.digest for policy in made if policy is not None]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_again_and_again_it_uses_everything_once_and_is_the_same_bit_for_bit(
+    make_world: MakeWorld, learners: "subprocess.Popen[str]", seed: int
+) -> None:
+    world, undisturbed = make_world("a"), make_world("b")
+    past = [pair for past_seed in range(4) for pair in logged_past(24, seed=past_seed)]
+    for each in (world, undisturbed):
+        each.tell(*past)
+    moment = Random(seed)
+    for more in (1, 4, 2, 6):
+        kill_at_work(learners, world, more, moment)
+    lineage = settled(world)
+    made = digests(world, lineage)
+    assert len(made) == len(past) // 4
+    assert made == digests(undisturbed, settled(undisturbed))
+    assert len(lineage) == len(manifests(world)) == len(past) // 4
+    prove_exactly_once(lineage)
+    used = [(record.inference_id, record.revision) for made in lineage for record in made.turns]
+    assert len(used) == len(set(used))
+    assert set(used) == {(reward.inference_id, reward.revision) for _, reward in past}
+    versions = [made.version for made in lineage]
+    assert versions == sorted(versions)
+    assert set(versions) <= set(publications(world))

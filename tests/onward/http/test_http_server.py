@@ -1,0 +1,166 @@
+"""The server that the API runs on: its loop, and TLS."""
+
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import ConfigError
+from core.settings import ApiSettings, load_settings
+from onward.commands.client import call
+from onward.directory.addresses import free_port, write_address
+from onward.directory.layout import Layout
+from onward.http.metrics_server import waiting_server
+from onward.http.tls import client_context, server_context
+
+PROGRAM = """
+import asyncio, json, sys
+from core.settings import ApiSettings
+from onward.http_server import HttpServer
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            kind = (await receive())["type"]
+            await send({"type": kind + ".complete"})
+            if kind == "lifespan.shutdown":
+                return
+    loops = [each.__module__ for each in type(asyncio.get_running_loop()).__mro__]
+    body = json.dumps({"loops": loops, "scheme": scope["scheme"]}).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+async def nothing():
+    pass
+
+server = HttpServer(app, ApiSettings.model_validate_json(sys.argv[1]))
+server.run(lambda: print(server.url, flush=True), nothing)
+print("stopped", flush=True)
+"""
+
+
+@contextmanager
+def serving(**settings: Any) -> Iterator[str]:
+    """Its URL."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps({"port": 0, **settings})]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+            assert "stopped" in process.stdout.read()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Settings: a certificate made for the occasion, and its key."""
+    return made(tmp_path_factory.mktemp("tls"))
+
+
+def made(directory: Path) -> dict[str, str]:
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=onward", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return {"tls_certificate": str(certificate), "tls_key": str(key)}
+
+
+def ask(url: str, certificate: str) -> Any:
+    context = ssl.create_default_context(cafile=certificate)
+    with urllib.request.urlopen(url, timeout=20, context=context) as response:
+        return json.load(response)
+
+
+def test_the_api_runs_on_uvloop() -> None:
+    with serving() as url, urllib.request.urlopen(url, timeout=20) as response:
+        said = json.load(response)
+    assert any(module.startswith("uvloop") for module in said["loops"])
+    assert said["scheme"] == "http"
+
+
+def test_tls_and_who_never_shakes_hands(pair: dict[str, str], tmp_path: Path) -> None:
+    with serving(**pair, connections={"header_s": 0.5}) as url:
+        assert url.startswith("https://127.0.0.1:")
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as silent:
+            assert ask(url, pair["tls_certificate"])["scheme"] == "https"
+            assert silent.recv(1) == b""
+        layout = Layout(tmp_path)
+        write_address(layout.address, url, certificate=Path(pair["tls_certificate"]))
+        assert call(tmp_path, "GET", "/", None)["scheme"] == "https"
+        (tmp_path / "other").mkdir()
+        another = made(tmp_path / "other")["tls_certificate"]
+        with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
+            ask(url, another)
+
+
+def test_who_waits_speaks_tls_too(pair: dict[str, str]) -> None:
+    port = free_port("127.0.0.1")
+    settings = ApiSettings.model_validate({"port": port, **pair})
+    with waiting_server(settings, "start", lambda: "the log is away"):
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=20),  # who never shakes hands keeps nobody
+            pytest.raises(urllib.error.HTTPError) as refused,
+        ):
+            ask(f"https://127.0.0.1:{port}/readyz", pair["tls_certificate"])
+        with refused.value as answer:
+            assert json.load(answer)["components"] == {"start": "the log is away"}
+
+
+def test_without_tls_there_is_none() -> None:
+    assert server_context(ApiSettings()) is None
+
+
+def test_commands_trust_no_other_certificate(pair: dict[str, str], tmp_path: Path) -> None:
+    another = client_context(Path(made(tmp_path)["tls_certificate"]))
+    failed = []
+
+    def shake(client: socket.socket) -> None:
+        try:
+            another.wrap_socket(client, server_hostname="127.0.0.1")
+        except ssl.SSLCertVerificationError as error:
+            failed.append(error)
+        client.close()
+
+    context = server_context(ApiSettings.model_validate(pair))
+    assert context is not None
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=shake, args=(theirs,))
+    thread.start()
+    with ours, pytest.raises((ssl.SSLError, ConnectionError)):
+        context.wrap_socket(ours, server_side=True).recv(1)
+    thread.join()
+    assert failed
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tls_key": None}, "tls_key: tls_certificate and tls_key, both or neither"),
+        ({"tls_certificate": None}, "tls_certificate: tls_certificate and tls_key, both or neither"),
+        ({"tls_key": "nowhere.pem"}, "api.tls_key: nowhere.pem: No such file"),
+        ({"tls_certificate": "nowhere.pem"}, "api.tls_certificate: nowhere.pem: No such file"),
+        ({"tls_certificate": __file__}, "no PEM certificate and its unencrypted key"),
+        ({"tls_key": "another"}, "no PEM certificate and its unencrypted key"),
+    ],
+)
+def test_what_is_wrong_with_them_is_said(
+    pair: dict[str, str], tmp_path: Path, change: dict[str, str | None], said: str
+) -> None:
+    if change.get("tls_key") == "another":
+        change = {"tls_key": made(tmp_path)["tls_key"]}
+    values = {name: value for name, value in {**pair, **change}.items() if value is not None}
+    with pytest.raises(ConfigError, match=said):
+        server_context(load_settings(None, {f"ONWARD_API__{n.upper()}": v for n, v in values.items()}).api)

@@ -1,0 +1,231 @@
+"""A stage that dies is started again, later each time, and everybody is told which one is down and why."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from core import telemetry
+from core.clock import SystemClock
+from core.errors import LogError
+from core.operations.alarms import StoredAlarm
+from core.settings import StageSettings
+from core.store import SqlStore, alarms, open_sqlite
+from onward.processes.condition import Condition
+from onward.processes.restarts import Restarts
+from onward.processes.stage_alarms import StageAlarms
+from onward.processes.stages import _Own
+from onward.processes.supervisor import ChildProcess, StageThread
+from onward.wiring import open_foundation
+
+SETTINGS = StageSettings(restart_s=0.01, most_restart_s=0.02, well_s=0.05)
+
+
+class Fragile:
+    """A stage that raises what is in `errors` at each step, for as long as there is any."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        self.errors = errors
+        self.steps = 0
+        self.is_closed = False
+
+    def step(self, timeout_s: float) -> int:
+        assert not self.is_closed
+        time.sleep(0.001)
+        if self.errors:
+            raise self.errors[0]
+        self.steps += 1
+        return 0
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    store = open_sqlite(tmp_path / "store.db")
+    yield store
+    store.close()
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.002)
+
+
+def all_alarms(store: SqlStore) -> list[StoredAlarm]:
+    with store.read() as connection:
+        return alarms.list_alarms(connection, None, None, 100, only_open=False)
+
+
+def gauge(name: str, part: str) -> float | None:
+    return telemetry.REGISTRY.get_sample_value(name, {"part": part})
+
+
+def test_waits_double_up_to_a_bound_and_begin_anew_after_it_was_well() -> None:
+    now_s = 0.0
+    settings = StageSettings(restart_s=1, most_restart_s=10, well_s=60)
+    restarts = Restarts(settings, lambda: now_s)
+    waits = [restarts.wait_s() for _ in range(50)]
+    for wait_s, most_s in zip(waits, [1, 2, 4, 8, 10, *[10] * 45], strict=True):
+        assert most_s / 2 <= wait_s <= most_s
+    assert len(set(waits[4:])) > 40, "not all at the same moment"
+    restarts.began()
+    now_s = 59.0
+    assert restarts.wait_s() >= 5
+    restarts.began()
+    now_s += 60.0
+    assert restarts.wait_s() <= 1
+    assert restarts.count == 52
+
+
+def test_a_stage_that_dies_is_made_anew(store: SqlStore) -> None:
+    errors: list[Exception] = [KeyError("what a client said")]
+    made: list[Fragile] = []
+
+    def make() -> Fragile:
+        made.append(Fragile(errors))
+        return made[-1]
+
+    thread = StageThread("fragile-1", make(), SETTINGS, make)
+    looking = StageAlarms([thread], store, SystemClock(), SETTINGS.well_s)
+    thread.start()
+    wait_for(lambda: thread.restarts >= 3)
+    looking.look()
+    assert thread.state.startswith("down: KeyError in test_supervisor.py:")
+    assert "client" not in thread.state, "anybody may read it"
+    (alarm,) = all_alarms(store)
+    assert (alarm.opening.monitor, alarm.opening.workload, alarm.state) == ("stage_down", "fragile-1", "opened")
+    assert alarm.opening.meaning.startswith("the stage fragile-1 is down: KeyError in ")
+    assert gauge("onward_stage_up", "fragile-1") == 0
+    assert (gauge("onward_stage_restarts_total", "fragile-1") or 0) >= 3
+    errors.clear()
+    wait_for(lambda: thread.state == "ok")
+    looking.look()
+    assert gauge("onward_stage_up", "fragile-1") == 1
+    assert all_alarms(store)[0].state == "opened", "it may die at its next step"
+
+    def is_closed() -> bool:
+        looking.look()
+        return all_alarms(store)[0].state == "closed"
+
+    wait_for(is_closed)
+    thread.stop()
+    assert made[-1].steps > 0
+    assert all(stage.is_closed for stage in made)
+
+
+def test_one_that_others_know_goes_on_as_it_is() -> None:
+    errors: list[Exception] = [LogError("the log is not of one piece")]
+    stage = Fragile(errors)
+    thread = StageThread("fragile-2", stage, SETTINGS)
+    thread.start()
+    wait_for(lambda: thread.restarts >= 2)
+    assert thread.state == "down: LogError: the log is not of one piece"
+    errors.clear()
+    wait_for(lambda: stage.steps)
+    thread.stop()
+    assert stage.is_closed
+
+
+def test_one_that_cannot_be_made_is_tried_again() -> None:
+    failures: list[Exception] = [MemoryError(), OSError("no file")]
+
+    def make() -> Fragile:
+        if failures:
+            raise failures.pop()
+        return Fragile([])
+
+    thread = StageThread("fragile-3", Fragile([ValueError()]), SETTINGS, make)
+    thread.start()
+    wait_for(lambda: thread.restarts and thread.state == "ok")
+    assert thread.restarts == 3
+    thread.stop()
+
+
+def test_an_alarm_that_another_process_left_open_is_closed(store: SqlStore) -> None:
+    class OnePart:
+        name, state, fault, restarts = "learner", "down", "was ended by SIGKILL", 1
+
+    before, after = OnePart(), OnePart()
+    StageAlarms([before], store, SystemClock(), 0.0).look()
+    after.state, after.fault = "ok", None  # type: ignore[assignment]
+    second = StageAlarms([after], store, SystemClock(), 0.0)
+    second.look()
+    assert [alarm.state for alarm in all_alarms(store)] == ["closed"]
+    after.state, after.fault = "down", "was ended by SIGSEGV"
+    second.look()
+    assert [alarm.state for alarm in all_alarms(store)] == ["opened", "closed"]
+    with store.begin() as connection:  # as the stage's own process does once it is well
+        alarms.close_alarm(connection, all_alarms(store)[0].alarm_id, SystemClock().now())
+    after.state, after.fault = "starting", None  # type: ignore[assignment]
+    second.look()
+    after.state, after.fault = "down", "was ended by SIGKILL"
+    second.look()
+    assert [alarm.state for alarm in all_alarms(store)] == ["opened", "closed", "closed"]
+
+
+SLEEPER = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+
+
+def test_a_child_that_is_killed_is_started_again(tmp_path: Path, store: SqlStore) -> None:
+    ready = tmp_path / "ready"
+    child = ChildProcess("child-1", [], ready, {}, SETTINGS)
+    child._command = [child._command[0], "-c", SLEEPER, str(ready)]
+    looking = StageAlarms([child], store, SystemClock(), SETTINGS.well_s)
+    child.start()
+    try:
+        wait_for(lambda: child.state == "ok")
+        first = child.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: child.fault is not None)
+        assert child.state == "down: was ended by SIGKILL"
+        looking.look()
+        assert all_alarms(store)[0].opening.meaning == "the stage child-1 is down: was ended by SIGKILL"
+        wait_for(lambda: child.state == "ok")
+        assert child.pid != first
+
+        def is_closed() -> bool:
+            looking.look()
+            return all_alarms(store)[0].state == "closed"
+
+        wait_for(is_closed)
+    finally:
+        child.stop()
+
+
+def test_a_child_that_never_lives_is_not_started_all_the_time(tmp_path: Path) -> None:
+    settings = StageSettings(restart_s=0.05, most_restart_s=60, well_s=60)
+    child = ChildProcess("child-2", [], tmp_path / "ready", {}, settings)
+    child._command = ["/bin/false"]
+    child.start()
+    wait_for(lambda: child.restarts >= 4)
+    began_s = time.monotonic()
+    wait_for(lambda: child.restarts >= 5)
+    assert time.monotonic() - began_s >= 0.15
+    assert child.state == "down: ended with 1"
+    child.stop()
+
+
+def test_a_stage_process_says_why_before_it_ends(tmp_path: Path) -> None:
+    foundation = open_foundation(tmp_path / "service")
+    condition = Condition("score")
+
+    def go() -> None:
+        raise RecursionError("what a client said")
+
+    with pytest.raises(RecursionError):
+        _Own("score", condition, foundation).keep_going(go)
+    (alarm,) = all_alarms(foundation.store)
+    assert alarm.opening.meaning.startswith("the stage score is down: RecursionError in test_supervisor.py:")
+    condition.is_of(Fragile([]))
+    next_one = _Own("score", condition, foundation)
+    next_one._alarms._well_s = 0.0
+    next_one.keep_going(lambda: wait_for(lambda: all_alarms(foundation.store)[0].state == "closed"))
+    foundation.close()

@@ -1,0 +1,113 @@
+"""`onward replay --as-lived` on a past with corrections, a restart, a rollback beyond the kept checkpoints, and a KL
+term whose anchor moved."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from logged_world import World, logged_past, manifests, open_world, settle
+from sqlalchemy import delete
+
+from core.errors import ConfigError
+from core.ids import Version
+from core.store.database import tables
+from learner.versions import manifest
+from onward.cli import app
+from onward.replays.as_lived import prove
+
+PARTITIONS = {"ONWARD_INGEST__PARTITIONS": "2"}
+LEARNS = {"batch_turns": 8, "min_turns": 4, "keep_checkpoints": 2, "distrust": True, "anchor_versions": 2}
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Versions 2 to 5; 3 and later taken back; 6 and 7 made from 2's weights, 7 by a learner that was started anew."""
+    world = open_world(tmp_path_factory.mktemp("lived") / "service")
+    learner = world.learner(**LEARNS)
+    for seed in range(4):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+        world.release(2 + seed)
+    for version in (5, 4, 3):
+        world.release(version, "rolled_back")
+    world.release(2)
+    past = logged_past(8, seed=7)
+    world.tell(*past)
+    settle(learner)
+    learner.close()
+    world.release(6)
+    learner = world.learner(**LEARNS)
+    world.tell(*[(turn, msgspec.structs.replace(reward, revision=1, value=0.1)) for turn, reward in past[:6]])
+    settle(learner)
+    learner.close()
+    world.release(7)
+    return world
+
+
+def test_every_version_comes_out_as_it_was(lived: World, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {one.version: one for one in manifests(lived)}
+    assert (made[Version(6)].parent, made[Version(6)].afresh, made[Version(7)].parent) == (2, True, 6)
+    assert any(one.held_to is not None for one in made.values())
+    assert any(record.applied_revision is not None for record in made[Version(7)].turns)
+
+    assert prove(lived.directory, None, PARTITIONS)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:-1]] == ["version 2", "version 6", "version 7"]
+    assert all("equals the live one" in line for line in lines[:-1])
+    assert "all as they were lived" in lines[-1]
+
+
+def test_a_branch_that_was_left_is_proven_too(lived: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prove(lived.directory, 5, PARTITIONS)
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_an_update_of_another_reward_is_told_apart(lived: World, capsys: pytest.CaptureFixture[str]) -> None:
+    path = manifest.path_of(Version(6))
+    kept = lived.blobs.get(path)
+    made = manifest.decode(kept)
+    first = msgspec.structs.replace(made.rewards[0], value=made.rewards[0].value + 1.0)
+    lived.blobs.put(path, manifest.encode(msgspec.structs.replace(made, rewards=(first, *made.rewards[1:]))))
+    try:
+        assert not prove(lived.directory, None, PARTITIONS)
+    finally:
+        lived.blobs.put(path, kept)
+    assert "version 6: DIFFERS: digest" in capsys.readouterr().out
+
+
+def test_without_its_turns_nothing_is_proven(
+    lived: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [reward.inference_id for reward in manifests(lived)[0].rewards][:3]
+    rows = tables.turns.c.inference_id.in_(ids)
+    with lived.store.begin() as connection:
+        kept = [dict(row._mapping) for row in connection.execute(tables.turns.select().where(rows))]
+        connection.execute(delete(tables.turns).where(rows))
+    try:
+        monkeypatch.setenv("ONWARD_INGEST__PARTITIONS", "2")
+        with pytest.raises(SystemExit) as ended:
+            app(["replay", str(lived.directory), "--as-lived"])
+        assert ended.value.code == 1
+    finally:
+        with lived.store.begin() as connection:
+            connection.execute(tables.turns.insert(), kept)
+    assert "version 2: DIFFERS: 3 of its 8 turns are no longer in the store" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--as-lived", "--seed", "3"], "--seed: not with --as-lived"),
+        (["--as-lived", "--version", "99"], "--version 99: there is no such version"),
+        (["--out", "x", "--version", "2"], "--version: only with --as-lived"),
+        ([], "--out: where"),
+    ],
+)
+def test_options_that_say_nothing_together_are_refused(
+    lived: World, arguments: list[str], named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ONWARD_INGEST__PARTITIONS", "2")
+    with pytest.raises(ConfigError, match=named):
+        app(["replay", str(lived.directory), *arguments], exit_on_error=False)

@@ -1,0 +1,112 @@
+"""`onward evals run` against the API itself: cases are asked and checked, and nothing of them is learned from."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_harness import MODEL, Service, serve, wait_for
+
+from core.errors import ConfigError
+from onward.cli import app
+from onward.replays.evals import run
+from serving.evals.cases import load_suite
+
+HELLO = """
+[[case]]
+name = "{name}"
+prompt = "hello"
+checker = {{ kind = "{kind}", {how} }}
+max_tokens = 8
+"""
+LIMITS = (60.0, 4, False)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with serve(tmp_path / "service") as service:
+        yield service
+
+
+def write(directory: Path, **checkers: tuple[str, str]) -> Path:
+    directory.mkdir(exist_ok=True)
+    cases = [HELLO.format(name=name, kind=kind, how=how) for name, (kind, how) in checkers.items()]
+    (directory / "cases.toml").write_text("\n".join(cases))
+    return directory
+
+
+def asked(capsys: pytest.CaptureFixture[str], suite: Path, service: Service, live: str | None = None) -> Any:
+    target = (f"{service.url}/v1", MODEL)
+    told = run(suite, target, None if live is None else (target[0], live), LIMITS, 0.05, None, as_json=True)
+    return told, json.loads(capsys.readouterr().out)
+
+
+def test_a_suite_is_asked_and_nothing_of_it_is_learned_from(
+    tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = write(tmp_path / "suite", greets=("exact", 'text = "hello"'), sums=("contains", 'all = ["5"]'))
+    told, found = asked(capsys, suite, service)
+    assert told
+    assert found["right"] == 0.5
+    assert {name: case["score"] for name, case in found["cases"].items()} == {"greets": 1.0, "sums": 0.0}
+    turns = wait_for(lambda: service.all_turns() if len(service.all_turns()) == 2 else [], "both turns")
+    assert [(turn.learn, turn.purpose) for turn in turns] == [(False, "side")] * 2
+    assert [request.sampling.temperature for request in service.policy.requests] == [0.0, 0.0]
+
+
+def test_a_case_that_cannot_run_is_told_and_is_no_success(
+    tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = write(tmp_path / "suite", greets=("exact", 'text = "hello"'), script=("command", 'argv = ["true"]'))
+    target = (f"{service.url}/v1", MODEL)
+    assert not run(suite, target, None, LIMITS, 0.05, None)
+    told = capsys.readouterr().out
+    assert "could not run: script: its checker is a command, and these are not allowed" in told
+    assert "100.0%" in told
+    assert run(suite, target, None, (60.0, 4, True), 0.05, None)
+
+
+def test_two_are_put_side_by_side(tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = write(tmp_path / "suite", **{f"case {n}": ("exact", 'text = "hello"') for n in range(31)})
+    told, found = asked(capsys, suite, service, MODEL)
+    assert (told, found["action"]) == (True, "pass")
+    told, found = asked(capsys, write(suite, one=("exact", 'text = "hello"')), service, MODEL)
+    assert (told, found["action"]) == (False, "hold")
+    target = (f"{service.url}/v1", MODEL)
+    assert not run(suite, target, ("http://127.0.0.1:9/v1", MODEL), LIMITS, 0.05, None)
+    words = capsys.readouterr().out
+    assert words.startswith(
+        "hold: no case ran on both sides: live: one: http://127.0.0.1:9/v1/chat/completions: Connect"
+    )
+    assert "\ncould not run: live: one: " in words
+
+
+def test_the_documented_suite_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "evals.md").read_text()
+    (tmp_path / "cases.toml").write_text(text.split("```toml")[1].split("```")[0])
+    assert [case.group for case in load_suite(tmp_path).cases] == ["all", "formats"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--margin", "0"], "--margin: want more than 0 and less than 1"),
+        (["--margin", "nan"], "--margin: want more than 0"),
+        (["--budget-s", "-1"], "--budget-s: want more than 0"),
+        (["--concurrency", "0"], "--concurrency: want 1 or more"),
+        ([], r"suite: no case files \(\*\.toml\)"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, arguments: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        app(["evals", "run", str(tmp_path / "suite"), "--url", "http://127.0.0.1:9/v1", "--model", "m", *arguments])
+
+
+def test_the_exit_code_says_whether_all_is_well(tmp_path: Path, service: Service) -> None:
+    suite = write(tmp_path / "suite", greets=("exact", 'text = "hello"'))
+    arguments = ["evals", "run", str(suite), "--url", f"{service.url}/v1", "--model", MODEL]
+    for more, code in (([], 0), (["--live-model", MODEL], 1)):
+        with pytest.raises(SystemExit) as ended:
+            app([*arguments, *more])
+        assert ended.value.code == code

@@ -1,0 +1,91 @@
+"""Users held out of a replay judge its candidate: they earn more with it, less, or cannot tell."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from logged_world import MODEL, START, make_reward, make_turn
+from safetensors.torch import load_file, save_file
+
+from core.events import Completion, PolicyVersion, Reward
+from core.ids import UserHash
+from core.settings import LearnerSettings
+from core.store import policies, turns
+from learner.model.policy_model import PolicyModel
+from learner.off_policy.log_ratios import logged_turns
+from learner.sequences.scored import ScoredTurn
+from onward.replays.held_out import judge
+from onward.wiring import Foundation, open_offline
+from serving.evals.verdicts import of_users
+
+USERS = 72  # three for each of the answers there are
+SHARPER = 1.1  # the candidate's logits, in units of the logged policy's
+SETTINGS = LearnerSettings(micro_batch_tokens=4096)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Foundation]:
+    """A replay's directory, whose newest version prefers what it always said."""
+    with closing(open_offline(tmp_path / "replay")) as target:
+        weights = tmp_path / "model.safetensors"
+        tensors = load_file(MODEL / "model.safetensors")
+        save_file(tensors | {"model.norm.weight": tensors["model.norm.weight"] * SHARPER}, weights)
+        with target.store.begin() as connection:
+            version = policies.allocate_version(connection, START)
+        ref = target.weights.publish(version, [weights], None)
+        fields: dict[str, Any] = {"policy": "tiny", "parent": None, "manifest": None, "created_at": START}
+        policy = PolicyVersion(version=version, digest=ref.digest, weights=ref.path, **fields)
+        with target.store.begin() as connection:
+            policies.put_policy(connection, policy)
+        yield target
+
+
+@pytest.fixture
+def held(target: Foundation) -> list[Completion]:
+    """Each of a user of its own."""
+    logged = [make_turn(n, user_id=UserHash(f"user {n}"), workload=("write", "ask")[n % 2]) for n in range(USERS)]
+    with target.store.begin() as connection:
+        turns.put_turns(connection, logged)
+    return logged
+
+
+def likelier(held: list[Completion], tmp_path: Path) -> np.ndarray:
+    """Whether the candidate says it likelier than half of the others."""
+    candidate = PolicyModel(MODEL, "cpu")
+    candidate.load([tmp_path / "model.safetensors"])
+    batch = [ScoredTurn(turn, make_reward(turn, float(n % 2))) for n, turn in enumerate(held)]
+    ratio_N = logged_turns(candidate, batch, 4096, "cpu").log_ratio_N
+    return ratio_N > np.median(ratio_N)
+
+
+def rewards(held: list[Completion], values: np.ndarray) -> list[Reward]:
+    return [make_reward(turn, float(value)) for turn, value in zip(held, values, strict=True)]
+
+
+@pytest.mark.parametrize(("likes_it", "action"), [(True, "pass"), (False, "refuse")])
+def test_users_who_like_what_it_prefers_let_it_pass_and_others_refuse_it(
+    target: Foundation, held: list[Completion], tmp_path: Path, likes_it: bool, action: str
+) -> None:
+    said = rewards(held, np.where(likelier(held, tmp_path) == likes_it, 1.0, -0.5))
+    found = judge(target, MODEL, said, target.spec, SETTINGS)
+    assert (found["turns"], found["unusable"], found["refused"]) == (USERS, 0, None)
+    assert found["effective_turns"] > 40
+    assert found["gains"].keys() == found["values"].keys() == {"snips", "clipped", "dr"}
+    for gain in found["gains"].values():
+        assert gain["low"] < gain["value"] < gain["high"]
+        assert (gain["value"] > 0) == likes_it
+    verdict = of_users(found, 0.05)
+    assert verdict.action == action, verdict
+    assert verdict.why.endswith("(dr)")
+    assert verdict.figures["gain_value"] == found["gains"]["dr"]["value"]
+
+
+def test_the_same_users_say_the_same_in_any_order(target: Foundation, held: list[Completion]) -> None:
+    said = rewards(held, np.where(np.arange(USERS) % 5, 1.0, -0.5))
+    found = judge(target, MODEL, said, target.spec, SETTINGS)
+    assert judge(target, MODEL, said, target.spec, SETTINGS) == found
+    again = judge(target, MODEL, said[::-1], target.spec, SETTINGS)
+    assert again["gains"]["dr"] == pytest.approx(found["gains"]["dr"], abs=1e-6)

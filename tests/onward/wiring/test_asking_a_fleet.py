@@ -1,0 +1,102 @@
+"""The cases' way from the release controller's process to a fleet, and what settings it takes."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from scripted_sglang import ScriptedSglang
+
+from core.errors import ConfigError
+from core.events import Release
+from core.ids import Version
+from core.operations.fleet import CLUSTER, ReplicaStatus
+from core.store import fleet, policies
+from onward.wiring import Foundation, build_releases, open_foundation
+from onward.wiring.engines import ask_fleet
+from serving.evals.cases import Case
+from serving.evals.spoken import Lost, Spoken
+from serving.rendering import load_renderer
+
+ONE = Version(1)
+SGLANG = {"ONWARD_SERVING__ENGINE": "sglang"}
+CASE = Case.model_validate({"name": "case", "prompt": "?", "checker": {"kind": "exact", "text": ""}, "max_tokens": 2})
+
+
+def say(foundation: Foundation, url: str) -> None:
+    """A host says that its engine serves the first version, which is live."""
+    now = foundation.clock.now()
+    with foundation.store.begin() as connection:
+        policies.allocate_anchor(connection, now)
+        policies.put_release(connection, Release(version=ONE, cluster=CLUSTER, state="live", why="", by="gate", at=now))
+        status = ReplicaStatus(
+            name="a", cluster=CLUSTER, url=url, state="ready", serving=ONE, pinnable=(ONE,), heartbeat_at=now
+        )
+        fleet.put_status(connection, status)
+
+
+def test_engines_are_found_in_the_store_while_they_come(tmp_path: Path) -> None:
+    async def run(foundation: Foundation) -> str:
+        server = ScriptedSglang()
+        await server.start()
+        try:
+            async with ask_fleet(foundation) as policy, asyncio.timeout(30):
+                spoken = Spoken(policy, load_renderer(foundation.model), ONE)
+                with pytest.raises(Lost, match="no engine serves version 1"):
+                    await spoken(CASE)
+                say(foundation, server.url)
+                server.scripts += [_speaks] * 100
+                while True:
+                    try:
+                        return await spoken(CASE)
+                    except Lost:
+                        await asyncio.sleep(0.02)
+        finally:
+            await server.close()
+
+    async def _speaks(line: object) -> object:
+        await line.token(70, label="1")  # type: ignore[attr-defined]
+        await line.token(71, {"type": "length"}, label="1")  # type: ignore[attr-defined]
+        return await line.end()  # type: ignore[attr-defined]
+
+    with closing(open_foundation(tmp_path, SGLANG)) as foundation:
+        expected = load_renderer(foundation.model).parser(tools=False)
+        text = expected.feed((70, 71)).content + expected.finish().content
+        assert asyncio.run(run(foundation)) == text != ""
+
+
+def suite(directory: Path) -> Path:
+    directory.mkdir()
+    (directory / "cases.toml").write_text(
+        '[[case]]\nname = "a"\nprompt = "?"\nchecker = { kind = "exact", text = "b" }\n'
+    )
+    return directory
+
+
+def empty(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("make", "engine", "said"),
+    [(suite, "local", r"release\.evals\.suite: an engine within the service"), (empty, "sglang", "no case files")],
+)
+def test_a_controller_that_cannot_ask_says_why(
+    tmp_path: Path, make: Callable[[Path], Path], engine: str, said: str
+) -> None:
+    overrides = {"ONWARD_RELEASE__EVALS__SUITE": str(make(tmp_path / "suite")), "ONWARD_SERVING__ENGINE": engine}
+    with (
+        closing(open_foundation(tmp_path / "service", overrides)) as foundation,
+        pytest.raises(ConfigError, match=said),
+    ):
+        build_releases(foundation, foundation.log, None)
+
+
+def test_a_controller_alone_asks_a_fleet(tmp_path: Path) -> None:
+    overrides = {**SGLANG, "ONWARD_RELEASE__EVALS__SUITE": str(suite(tmp_path / "suite"))}
+    with closing(open_foundation(tmp_path / "service", overrides)) as foundation:
+        releases = build_releases(foundation, foundation.log, None)
+        with closing(releases):
+            assert releases._cases is not None

@@ -1,0 +1,324 @@
+"""The host of an engine: from target to what serves, whatever ends, hangs or is away in between."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory_engine import MemoryEngine
+from mortal import Crash, Fuse
+from release_world import ReleaseWorld
+
+from core.clock import SystemClock
+from core.errors import StoreUnavailable
+from core.ids import Version
+from core.operations.fleet import ReplicaStatus, ReplicaTarget
+from core.store import fleet
+from serving.engines.host import EngineHost
+from serving.releases import CLUSTER
+
+MakeWorld = Callable[..., ReleaseWorld]
+VERSIONS = range(1, 5)
+
+
+@pytest.fixture(params=[True, False], ids=["many", "single"])
+def world(request: pytest.FixtureRequest, make_world: MakeWorld) -> ReleaseWorld:
+    """Three versions beside the anchor, no controller: what is wanted is written by hand."""
+    world = make_world("local" if request.param else "one")
+    world.anchor()
+    for _ in VERSIONS[1:]:
+        world.publish()
+    world.start_engine(world.names[0])
+    world.start_host(world.names[0])
+    return world
+
+
+def want(world: ReleaseWorld, serve: int, *hold: int) -> None:
+    target = ReplicaTarget(
+        name=world.names[0],
+        lane="live",
+        serve=Version(serve),
+        hold=tuple(Version(version) for version in sorted({serve, *hold})),
+    )
+    with world.store.begin() as connection:
+        fleet.put_target(connection, CLUSTER, target)
+
+
+def status(world: ReleaseWorld) -> ReplicaStatus:
+    return world.statuses()[world.names[0]]
+
+
+# ------------------------------------------------------------------------------------------------ what is wanted
+
+
+def test_without_a_word_from_anybody_the_live_version_serves(world: ReleaseWorld) -> None:
+    """A host comes up also where no controller runs."""
+    world.run(until=lambda: status(world).state == "ready")
+    assert status(world).serving == 1
+    assert world.targets() == {}
+
+
+def test_before_anything_is_released_it_waits(make_world: MakeWorld) -> None:
+    world = make_world("one")
+    world.engines["one"] = MemoryEngine("one", world.weights, _nothing(world), many=False)
+    world.start_host("one").step(0)
+    assert (status(world).state, status(world).serving) == ("starting", None)
+    assert world.hosts["one"].state == "starting: no version is released yet"
+
+
+def test_what_is_to_be_held_is_verified_beside_what_serves(world: ReleaseWorld) -> None:
+    want(world, 1, 2, 3)
+    world.run()
+    assert set(status(world).figures) == {1, 2, 3}
+    assert status(world).pinnable == ((1, 2, 3) if world.engine.holds_many else (1,))
+    assert world.engine.serving() == 1
+    want(world, 3, 1)
+    world.run()
+    assert set(world.engine.loaded()) == {1, 3}
+    assert world.engine.loads.count(3) == 1
+    assert world.engine.serving() == 3
+
+
+def test_what_serves_comes_first(world: ReleaseWorld) -> None:
+    want(world, 4, 2, 3)
+    world.run()
+    assert world.engine.loads[0] == 4
+
+
+def test_what_was_refused_is_asked_again_when_it_is_wanted_again(world: ReleaseWorld) -> None:
+    world.engine.unfit.add(2)
+    want(world, 1, 2)
+    world.run()
+    assert status(world).refused == {2: f"{world.names[0]} cannot load version 2"}
+    world.engine.unfit.clear()
+    world.run()
+    assert 2 in status(world).refused, "asked once"
+    want(world, 1)
+    world.run()
+    assert status(world).refused == {}
+    want(world, 2)
+    world.run()
+    assert world.engine.serving() == 2
+
+
+def test_a_version_that_nobody_published_is_refused(world: ReleaseWorld) -> None:
+    want(world, 1, 9)
+    world.run()
+    assert status(world).refused == {9: "no version 9 is published"}
+    assert status(world).state == "ready"
+
+
+def test_what_is_not_verified_is_not_served(world: ReleaseWorld) -> None:
+    """Not even while the engine has it already and its digest is being compared."""
+    world.run(until=lambda: status(world).state == "ready")
+    slow = threading.Event()
+    probe = world.engine.probe
+
+    def wait_and_probe(version: Version) -> Any:
+        assert slow.wait(30)
+        return probe(version)
+
+    world.engine.probe = wait_and_probe  # type: ignore[method-assign]
+    want(world, 2)
+    world.run(until=lambda: 2 in world.engine.loaded())
+    for _ in range(5):
+        world.round()
+    assert world.engine.serving() == 1
+    want(world, 1)
+    for _ in range(5):
+        world.round()
+    assert 2 in world.engine.loaded(), "nor taken from under the loader"
+    slow.set()
+    world.run(until=lambda: set(world.engine.loaded()) == {1})
+
+
+def test_a_misread_version_is_refused_by_its_digest(world: ReleaseWorld) -> None:
+    world.engine.misread.add(2)
+    want(world, 2, 1)
+    world.run()
+    assert "loaded digest other, published" in status(world).refused[Version(2)]
+    assert 2 not in world.engine.switches
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(wanted=st.lists(st.sets(st.sampled_from(VERSIONS), min_size=1), min_size=1, max_size=4), data=st.data())
+def test_whatever_is_wanted_comes_about(world: ReleaseWorld, wanted: list[set[int]], data: st.DataObject) -> None:
+    """From any state, also when the mind is changed half-way, and by a new host."""
+    for versions in wanted:
+        want(world, data.draw(st.sampled_from(sorted(versions))), *versions)
+        if data.draw(st.booleans()):
+            world.start_host(world.names[0])
+        for _ in range(data.draw(st.integers(0, 3))):
+            world.round()
+    target = world.targets()[world.names[0]]
+    world.run(
+        until=lambda: (
+            set(world.engine.loaded()) == set(target.hold)
+            and world.engine.serving() == status(world).serving == target.serve
+            and status(world).state == "ready"
+        )
+    )
+
+
+# ------------------------------------------------------------------------------------------------ ends
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_host_that_ends_anywhere_is_followed_by_one_that_goes_on(world: ReleaseWorld, survives: bool) -> None:
+    """The engine may be a server of its own, or end with its host. Before each transaction, load, probe, switch and
+    unload."""
+    name = world.names[0]
+    for at in range(40):
+        before, serve = (2, 3) if at % 2 else (3, 2)
+        want(world, before, 1)
+        world.run()
+        fuse = Fuse(at)
+        world.start_host(name, fuse)
+        world.engine.fuse = fuse
+        want(world, serve, 1, 4)
+        try:
+            world.run()
+        except Crash:
+            ended = True
+        else:
+            ended = False
+        world.engine.fuse = Fuse()
+        if ended:
+            if not survives:
+                world.start_engine(name)
+            world.start_host(name)
+            world.run()
+        assert world.engine.serving() == serve, at
+        assert set(world.engine.loaded()) == {1, serve, 4}, at
+        assert (status(world).state, status(world).refused) == ("ready", {}), at
+        if not ended:
+            break
+    assert at >= 10
+
+
+def test_an_engine_that_is_away_is_tried_again_in_good_time(world: ReleaseWorld) -> None:
+    want(world, 1)
+    world.run()
+    world.engine.away = True
+    want(world, 2)
+    world.pass_time(3)
+    calls = world.engine.fuse.calls
+    assert (status(world).state, status(world).serving) == ("starting", None)
+    assert status(world).detail == f"{world.names[0]} is away"
+    assert status(world).refused == {}, "it may well serve it"
+    for _ in range(20):
+        world.round()
+    assert world.engine.fuse.calls <= calls + 1, "not in every round"
+    world.engine.away = False
+    world.pass_time(2)
+    assert (status(world).state, status(world).serving) == ("ready", 2)
+
+
+def test_while_the_store_is_away_the_engine_serves_on(world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    want(world, 2)
+    world.run()
+    host = world.hosts[world.names[0]]
+
+    def gone() -> Iterator[None]:
+        raise StoreUnavailable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host._store, "read", gone)
+        assert host.step(0) == 0
+    assert world.engine.serving() == 2
+    want(world, 3)
+    world.run()
+    assert world.engine.serving() == 3
+
+
+def test_a_host_that_drains_says_so_and_one_that_closes_is_forgotten(world: ReleaseWorld) -> None:
+    want(world, 1)
+    world.run()
+    host = world.hosts[world.names[0]]
+    host.drain()
+    host.step(0)
+    assert (status(world).state, status(world).serving) == ("draining", 1)
+    host.close()
+    assert (world.statuses(), world.targets()) == ({}, {})
+
+
+# ------------------------------------------------------------------------------------------------ what is said
+
+
+def test_it_speaks_when_something_changed_and_once_in_a_heartbeat(world: ReleaseWorld) -> None:
+    heard: list[str] = []
+    host = world.hosts[world.names[0]]
+    host.on_change = lambda: heard.append("change")
+    want(world, 1)
+    world.run()
+    beats, changes = status(world).heartbeat_at, len(heard)
+    assert changes > 0
+    for _ in range(5):
+        host.step(0)
+    assert status(world).heartbeat_at == beats
+    world.clock.advance(1.1)
+    host.step(0)
+    assert status(world).heartbeat_at == world.clock.now()
+    assert len(heard) == changes, "a heartbeat is no change"
+
+
+@pytest.mark.parametrize("slow", ["load", "switch"])
+def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: str) -> None:
+    world = make_world("one", clock=SystemClock())
+    world.anchor()
+    world.publish()
+    world.start_engine("one")
+    world.hosts["one"] = host = EngineHost(world.engine, world.store, CLUSTER, world.clock, heartbeat_s=0.01)
+    world.run(until=lambda: status(world).state == "ready")
+    act, begun, go_on = getattr(world.engine, slow), threading.Event(), threading.Event()
+
+    def slowly(argument: Any) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        act(argument)
+
+    setattr(world.engine, slow, slowly)
+    want(world, 2)
+    over = threading.Event()
+    thread = threading.Thread(target=lambda: [host.step(0.01) for _ in iter(over.is_set, True)])
+    thread.start()
+    try:
+        assert begun.wait(30)
+        beats: set[Any] = set()
+        _wait(lambda: beats.add(status(world).heartbeat_at) or len(beats) > 3)
+        assert status(world).state == ("ready" if slow == "load" else "swapping")
+        go_on.set()
+        _wait(lambda: status(world).serving == 2)
+    finally:
+        go_on.set()
+        over.set()
+        thread.join(30)
+
+
+def test_a_wake_is_not_waited_for(world: ReleaseWorld) -> None:
+    host = EngineHost(world.engine, world.store, CLUSTER, world.clock, poll_s=60.0)
+    while host.step(0.01):
+        pass
+    host.wake()
+    started_s = time.monotonic()
+    host.step(60.0)
+    assert time.monotonic() - started_s < 10
+
+
+def _nothing(world: ReleaseWorld) -> Any:
+    from core.ports import WeightsRef
+
+    return WeightsRef(version=Version(1), digest="", path=str(Path()))
+
+
+def _wait(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)

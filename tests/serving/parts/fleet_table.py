@@ -1,0 +1,55 @@
+"""What hosts and the controller write of a fleet, written by hand, and a view on it."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.clock import ManualClock
+from core.events import Release
+from core.ids import Version
+from core.operations.fleet import CLUSTER, Lane, ReplicaState, ReplicaStatus, ReplicaTarget
+from core.store import SqlStore, fleet, open_sqlite, policies
+from serving.fleet.view import FleetView
+
+LIVE = Version(3)
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TIMEOUT_S = 5.0
+
+
+class FleetTable:
+    """The clock is moved by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = ManualClock(NOW)
+        self.store: SqlStore = open_sqlite(path)
+        self.view = FleetView(self.store, CLUSTER, self.clock, TIMEOUT_S, period_s=0.01)
+
+    def beat(self, name: str, state: ReplicaState = "ready", **changes: Any) -> None:
+        status = ReplicaStatus(
+            name=name,
+            cluster=CLUSTER,
+            url=f"http://{name}",
+            state=state,
+            serving=LIVE,
+            pinnable=(LIVE,),
+            heartbeat_at=self.clock.now(),
+        )
+        with self.store.begin() as connection:
+            fleet.put_status(connection, msgspec.structs.replace(status, **changes))
+
+    def want(self, name: str, lane: Lane, serve: Version, avoid: tuple[Version, ...] = ()) -> None:
+        target = ReplicaTarget(name=name, lane=lane, serve=serve, hold=(serve,), avoid=avoid)
+        with self.store.begin() as connection:
+            fleet.put_target(connection, CLUSTER, target)
+
+    def release(self, version: Version) -> None:
+        release = Release(version=version, cluster=CLUSTER, state="live", why="", by="gate", at=self.clock.now())
+        with self.store.begin() as connection:
+            while policies.allocate_version(connection, self.clock.now()) < version:
+                pass
+            policies.put_release(connection, release)
+
+    def seen(self) -> list[str]:
+        return [each.name for each in self.view.snapshot.replicas]

@@ -1,0 +1,138 @@
+"""A fleet as it is: engines, a host beside each, the store between them and the routers, and a policy in front."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar, cast
+
+from engine_world import MODEL, Published
+from sglang_server import PYTHON, sglang_server
+
+from core.clock import SystemClock
+from core.events import PolicyVersion, Release
+from core.ids import ANCHOR
+from core.operations.fleet import CLUSTER
+from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
+from core.settings import ServingSettings, SglangSettings
+from core.store import SqlStore, open_sqlite, policies
+from serving.engines.host import EngineHost
+from serving.engines.model_facts import read_model_facts
+from serving.engines.sglang.engine import SglangEngine
+from serving.fleet import FleetPolicy, FleetView
+
+START_TIMEOUT_S = 300
+T = TypeVar("T")
+
+
+class Stepper:
+    """Steps a stage on a thread of its own until it is stopped."""
+
+    def __init__(self, step: Callable[[float], int]) -> None:
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(step,))
+        self._thread.start()
+
+    def _run(self, step: Callable[[float], int]) -> None:
+        while not self._stopping.is_set():
+            step(0.05)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+def publish(store: SqlStore, ref: WeightsRef, state: str) -> None:
+    """As the learner and the controller write it."""
+    now = SystemClock().now()
+    policy = PolicyVersion(
+        version=ref.version,
+        policy="tiny",
+        digest=ref.digest,
+        parent=ref.parent,
+        manifest=None,
+        weights=ref.path,
+        created_at=now,
+    )
+    release = Release(version=ref.version, cluster=CLUSTER, state=state, why="", by="start", at=now)  # type: ignore[arg-type]
+    with store.begin() as connection:
+        policies.put_policy(connection, policy)
+        policies.put_release(connection, release)
+
+
+class Fleet:
+    """`policy` is used on `run`'s loop alone."""
+
+    def __init__(self, directory: Path, world: Published, settings: ServingSettings) -> None:
+        self.world, self.settings, self.clock = world, settings, SystemClock()
+        self.store = open_sqlite(directory / "store.db")
+        with self.store.begin() as connection:
+            while policies.allocate_version(connection, self.clock.now()) < max(world.refs):
+                pass
+        publish(self.store, world.refs[ANCHOR], "live")
+        self.view = FleetView(self.store, CLUSTER, self.clock, settings.heartbeat_timeout_s, period_s=0.02)
+        self.policy = FleetPolicy(self.view, settings, read_model_facts(world.model), self.clock)
+        self.view.on_look = self.policy.notice
+        self._runner = asyncio.Runner()
+        self._watching = Stepper(self.view.step)
+        self.hosts: dict[str, tuple[EngineHost, Stepper]] = {}
+        self._engines: list[Engine] = []
+
+    def host(self, engine: Engine) -> None:
+        host = EngineHost(engine, self.store, CLUSTER, self.clock, heartbeat_s=0.2, poll_s=0.02)
+        self.hosts[engine.name] = host, Stepper(host.step)
+        self._engines.append(engine)
+
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < deadline_s, [host.state for host, _ in self.hosts.values()]
+            time.sleep(0.01)
+
+    def run(self, work: Callable[[Policy], "asyncio.Future[T]"]) -> T:
+        return self._runner.run(work(self.policy))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._runner.run(self.policy.aclose())
+        self._runner.close()
+        self._watching.stop()
+        for host, stepper in self.hosts.values():
+            stepper.stop()
+            host.close()
+        for engine in self._engines:
+            engine.close()  # type: ignore[attr-defined]  # every engine can be closed, though nobody asks it by the port
+        self.store.close()
+
+
+@contextmanager
+def sglang_fleet(
+    directory: Path,
+    *,
+    names: Sequence[str] = ("one",),
+    model: Path = MODEL,
+    versions: int = 1,
+    sglang: SglangSettings | None = None,
+    **serving: object,
+) -> Iterator[Fleet]:
+    """Real servers with hosts of their own, serving the anchor; versions 2.. are published, and not released."""
+    settings = ServingSettings(sglang=sglang or SglangSettings(python=PYTHON), **serving)  # type: ignore[arg-type]
+    world = Published(directory / "published", model)
+    for version in range(2, versions + 1):
+        world.publish(version)
+    dtype = settings.sglang.dtype
+    with ExitStack() as stack:
+        servers = [stack.enter_context(sglang_server(model, directory / name, dtype=dtype)) for name in names]
+        fleet = Fleet(directory, world, settings)
+        stack.callback(fleet.close)
+        for name, server in zip(names, servers, strict=True):
+            own = directory / f"{name}-host"
+            fleet.host(SglangEngine(name, settings.sglang, world.weights, world.blobs, model, own, url=server.url))
+        fleet.wait_until(lambda: sum(r.answers(None) for r in fleet.view.snapshot.replicas) == len(names))
+        yield fleet
+
+
+async def collect(policy: Policy, request: GenerateRequest) -> list[TokenChunk]:
+    stream = cast("AsyncGenerator[TokenChunk, None]", policy.generate(request))
+    return [chunk async for chunk in stream]

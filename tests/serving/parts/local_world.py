@@ -1,0 +1,119 @@
+"""A tiny random model, its published versions, and whole answers of an engine that serves it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from core.blobs import FsspecBlobs
+from core.events import Sampling
+from core.ids import InferenceId, Version
+from core.ports import GenerateRequest, TokenChunk, WeightsRef
+from serving.engines.local import LocalEngine
+from serving.weights.published import BlobWeights
+
+CONTEXT = 160
+VOCABULARY = 512
+
+
+class World:
+    """Versions published from seeds, and what stock transformers makes of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.model_dir = directory / "model"
+        self.weights = BlobWeights(FsspecBlobs(directory / "blobs"))
+        self.models: dict[Version, PreTrainedModel] = {}
+        self.anchor = self.publish(1)
+        self.models[Version(1)].save_pretrained(self.model_dir)
+
+    def publish(self, version: int, change: Callable[[dict[str, Any]], None] | None = None) -> WeightsRef:
+        """A model drawn with `version` as its seed, its tensors changed by `change`."""
+        torch.manual_seed(version)
+        config = Qwen3Config(
+            hidden_size=128,
+            num_hidden_layers=4,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=64,
+            intermediate_size=384,
+            vocab_size=VOCABULARY,
+            tie_word_embeddings=True,
+            max_position_embeddings=CONTEXT,
+            initializer_range=0.08,
+            bos_token_id=0,
+            eos_token_id=None,
+        )
+        model = Qwen3ForCausalLM(config).eval()
+        tensors = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+        if change is not None:
+            change(tensors)
+        path = self.directory / f"v{version}" / "model.safetensors"
+        path.parent.mkdir()
+        save_file(tensors, path)
+        self.models[Version(version)] = model
+        return self.weights.publish(Version(version), [path], Version(version - 1) if version > 1 else None)
+
+    @torch.inference_mode()
+    def score(self, version: int, tokens: list[int], temperature: float = 1.0) -> torch.Tensor:
+        """Log-probabilities [len(tokens) - 1] of tokens[1:] by a full forward pass of the stock model, float32."""
+        logits = self.models[Version(version)](torch.tensor([tokens])).logits[0, :-1].float() / temperature
+        return logits.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+
+
+class Answer:
+    """A whole answer, its chunks in order."""
+
+    def __init__(self, request: GenerateRequest, chunks: list[TokenChunk]) -> None:
+        self.request = request
+        self.chunks = chunks
+        self.token_ids = [token for chunk in chunks for token in chunk.token_ids]
+        self.logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
+        self.versions = [chunk.version for chunk in chunks for _ in chunk.token_ids]
+        self.finish_reason = chunks[-1].finish_reason
+        self.cached_tokens = chunks[0].cached_tokens
+
+
+def request(
+    prompt: list[int], *, stop: tuple[int, ...] = (), version: int | None = None, **fields: Any
+) -> GenerateRequest:
+    top_logprobs = fields.pop("top_logprobs", 0)
+    return GenerateRequest(
+        inference_id=InferenceId("0"),
+        prompt_token_ids=tuple(prompt),
+        sampling=Sampling(**fields),
+        stop_token_ids=stop,
+        top_logprobs=top_logprobs,
+        version=None if version is None else Version(version),
+    )
+
+
+async def answer(engine: LocalEngine, asked: GenerateRequest, on_chunk: Callable[[], None] = lambda: None) -> Answer:
+    chunks = []
+    async for chunk in engine.generate(asked):
+        chunks.append(chunk)
+        on_chunk()
+    return Answer(asked, chunks)
+
+
+def answers(engine: LocalEngine, *asked: GenerateRequest) -> list[Answer]:
+    """All at once."""
+
+    async def gather() -> list[Answer]:
+        return await asyncio.gather(*(answer(engine, each) for each in asked))
+
+    return asyncio.run(gather())
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    return torch.randint(VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110  # the condition belongs to another thread
+            await asyncio.sleep(0.002)

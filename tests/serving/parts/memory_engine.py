@@ -1,0 +1,86 @@
+"""An honest engine in memory, whose host may end at any call."""
+
+from collections.abc import Mapping
+
+from mortal import Fuse
+
+from core.errors import Conflict, EngineUnavailable, WeightsError
+from core.ids import Version
+from core.model.weights_digest import digest_of_shards
+from core.ports import Weights, WeightsRef
+
+FINE = {"finite": 1.0, "kl_to_live": 0.01, "entropy": 1.5}
+
+
+class MemoryEngine:
+    """Implements core.ports.Engine: holds digests of what it really read, of one version in service or of many.
+
+    An engine of many serves the anchor from its start, as the embedded one; the other nothing before its first switch.
+    """
+
+    def __init__(self, name: str, weights: Weights, anchor: WeightsRef, *, many: bool) -> None:
+        self.name, self.url, self.holds_many = name, "" if many else f"http://{name}", many
+        self.fuse = Fuse()
+        self._weights = weights
+        self._digests = {anchor.version: digest_of_shards(weights.open(anchor))} if many else {}
+        self._live: Version | None = anchor.version if many else None
+        self.loads: list[Version] = []
+        self.switches: list[Version] = []
+        self.doubts: list[Version] = []
+        self.figures: dict[Version, Mapping[str, float]] = {}
+        self.pinned: set[Version] = set()
+        self.misread: set[int] = set()
+        self.unfit: set[int] = set()  # cannot be loaded
+        self.unservable: set[int] = set()  # can be loaded, and not be switched to
+        self.away = False
+
+    def serving(self) -> Version | None:
+        return None if self.away else self._live
+
+    def pinnable(self) -> frozenset[Version]:
+        return frozenset(self._digests) if self.holds_many else frozenset({self._live} - {None})  # type: ignore[arg-type]
+
+    def loaded(self) -> Mapping[Version, str]:
+        return dict(self._digests)
+
+    def load(self, ref: WeightsRef) -> None:
+        self._call()
+        if ref.version in self.unfit:
+            raise WeightsError(f"{self.name} cannot load version {ref.version}")
+        digest = digest_of_shards(self._weights.open(ref))
+        self._digests[ref.version] = "other" if ref.version in self.misread else digest
+        self.loads.append(ref.version)
+
+    def probe(self, version: Version) -> Mapping[str, float]:
+        self._call()
+        assert version in self._digests
+        return self.figures.get(version, FINE)
+
+    def what_is_wrong(self, version: Version) -> str | None:
+        self._call()
+        self.doubts.append(version)
+        return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
+
+    def switch(self, version: Version) -> None:
+        self._call()
+        assert version in self._digests
+        if version in self.unservable:
+            raise WeightsError(f"{self.name} cannot serve version {version}")
+        self._live = version
+        self.switches.append(version)
+
+    def unload(self, version: Version) -> None:
+        self._call()
+        if version == self._live or version in self.pinned:
+            raise Conflict(f"version {version} is in use")
+        del self._digests[version]
+
+    def restart(self) -> None:
+        """As a server that was killed and started again: on nothing."""
+        self._live = None
+        self._digests.clear()
+
+    def _call(self) -> None:
+        self.fuse()
+        if self.away:
+            raise EngineUnavailable(f"{self.name} is away")

@@ -1,0 +1,100 @@
+"""Processes that end at any moment: before a write to the store, the log or the blobs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from core.blobs import FsspecBlobs
+from core.events import Event, Topic
+from core.ids import Version
+from core.ports import Consumer, EventLog, Position, RebalanceListener, WeightsRef
+from core.store import SqlStore
+from serving.weights.published import BlobWeights
+
+
+class Crash(Exception):
+    """The process ended here."""
+
+
+class Fuse:
+    """Ends the process at its call number `at`, counted from 0; None: never."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls - 1 == self.at:
+            raise Crash
+
+    def set(self, after: int) -> None:
+        """To its call number `after` from now on."""
+        self.at = self.calls + after
+
+
+class MortalStore:
+    """A store whose process may end before a write."""
+
+    def __init__(self, store: SqlStore, fuse: Fuse) -> None:
+        self._store, self._fuse = store, fuse
+        self.read, self.close = store.read, store.close
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        self._fuse()
+        with self._store.begin() as connection:
+            yield connection
+
+
+class MortalLog:
+    """A log whose process may end before an append or a commit. Its consumers end with the process."""
+
+    def __init__(self, log: EventLog, fuse: Fuse) -> None:
+        self._log, self._fuse = log, fuse
+        self.append, self.partitions, self.close = log.append, log.partitions, log.close
+        self.earliest, self.end, self.reader = log.earliest, log.end, log.reader
+        self._members: list[Consumer] = []
+
+    def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
+        self._fuse()
+        return self._log.append_blocking(topic, events)
+
+    def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
+        member = self._log.consumer(group, topics, listener)
+        commit = member.commit
+
+        def mortal_commit(offsets: Mapping[Any, int]) -> None:
+            self._fuse()
+            commit(offsets)
+
+        member.commit = mortal_commit  # type: ignore[method-assign]
+        self._members.append(member)
+        return member
+
+    def end_process(self) -> None:
+        for member in self._members:
+            member.close()
+
+
+class MortalBlobs(FsspecBlobs):
+    fuse = Fuse()
+
+    def put(self, path: str, data: bytes) -> None:
+        self.fuse()
+        super().put(path, data)
+
+
+class MortalWeights(BlobWeights):
+    fuse = Fuse()
+
+    def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
+        self.fuse()
+        return super().publish(version, shards, parent)
+
+    def discard(self, version: Version) -> None:
+        self.fuse()
+        super().discard(version)

@@ -1,0 +1,367 @@
+"""A release controller and hosts over a real log, store and weights: rounds, orders, and an end at any moment."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from memory_engine import MemoryEngine
+from mortal import Fuse, MortalBlobs, MortalLog, MortalStore, MortalWeights
+from safetensors.numpy import save_file
+
+from core.blobs import FsspecBlobs
+from core.clock import ManualClock
+from core.events import Event, GateVerdict, PolicyVersion, Release, ReleaseState, Topic
+from core.ids import Version
+from core.model.probes import ProbeRecord
+from core.model.weights_digest import digest_of_shards
+from core.operations.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget
+from core.ports import Consumer, WeightsRef
+from core.settings import ReleaseSettings, ServingSettings
+from core.store import fleet, open_sqlite, policies
+from ingest.sqlite.log import SqliteEventLog
+from serving.engines.host import EngineHost
+from serving.releases import CLUSTER, ReleaseController, ensure_anchor
+from serving.releases.cases import CaseGate
+from serving.releases.chain import STEPS
+from serving.weights.published import BlobWeights
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+VOCABULARY = 512
+LEASE_S = 4.0
+_PATIENCE_S = 30.0
+
+
+def probe_of_model(model: Path) -> ProbeRecord:
+    """Of a model that says what its bytes make it say: these engines do not ask."""
+    digest = digest_of_shards([model / "model.safetensors"])
+    logprob = -1 - int(digest[:4], 16) / 65536
+    return ProbeRecord(
+        token_ids=((0, 1),),
+        choices=(((1,),),),
+        logprobs=((logprob,),),
+        choice_logprobs=(((logprob,),),),
+        entropy=1.5,
+        finite=True,
+        dtype="float32",
+        weights_digest=digest,
+    )
+
+
+class Process:
+    """A controller and what ends with it."""
+
+    def __init__(self, world: "ReleaseWorld", holder: str, fuse: Fuse) -> None:
+        self.fuse = fuse
+        weights = MortalWeights(FsspecBlobs(world.directory / "blobs"))
+        weights.fuse = fuse
+        self._log = MortalLog(world.log, fuse)
+        self.controller = ReleaseController(
+            self._log,
+            MortalStore(world.store, fuse),
+            weights,
+            world.serving,
+            world.release_settings,
+            VOCABULARY,
+            world.clock,
+            holder,
+            cases=None if world.make_cases is None else world.make_cases(),
+        )
+
+    def kill(self) -> None:
+        """Nothing is written, nothing resigned."""
+        self._log.end_process()
+
+
+class ReleaseWorld:
+    """One service directory. Hosts and controllers are stepped by hand, at the pace of a clock that is told."""
+
+    def __init__(
+        self, directory: Path, engines: Sequence[str] = ("local",), clock: Any = None, **settings: Any
+    ) -> None:
+        """`engines` other than `local` are of one version each. Settings of serving and of releases, by name."""
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        release = {name: settings.pop(name) for name in list(settings) if name in ReleaseSettings.model_fields}
+        self.release_settings = ReleaseSettings(**{"lease_s": LEASE_S, "canary": "off", **release})
+        self.serving = ServingSettings(**{"min_swap_interval_s": 0.0, **settings})
+        self.clock = clock or ManualClock(START)
+        self.log = SqliteEventLog(directory / "log.db", partitions=4, poll_s=0.01)
+        self.store = open_sqlite(directory / "store.db")
+        self._watch = sqlite3.connect(directory / "store.db")
+        self.weights = BlobWeights(FsspecBlobs(directory / "blobs"))
+        self.model = self.make_model()
+        self.names = tuple(engines)
+        self.engines: dict[str, Any] = {}
+        self.hosts: dict[str, EngineHost] = {}
+        self.processes: list[Process] = []
+        self.make_cases: Callable[[], CaseGate] | None = None
+        self._readers: dict[Topic, Consumer] = {}
+
+    # ------------------------------------------------------------------------------------------ the model
+
+    def make_model(self) -> Path:
+        model = self.directory / "model"
+        if not model.exists():
+            model.mkdir()
+            self.shards_at(model / "model.safetensors", 0)
+        return model
+
+    def shards_at(self, path: Path, seed: int) -> list[Path]:
+        save_file({"w": np.random.default_rng(seed).normal(size=(4, 4)).astype(np.float32)}, path)
+        return [path]
+
+    def anchor(self, fuse: Fuse | None = None) -> WeightsRef:
+        fuse = fuse or Fuse()
+        weights, blobs = MortalWeights(FsspecBlobs(self.directory / "blobs")), MortalBlobs(self.directory / "blobs")
+        weights.fuse = blobs.fuse = fuse
+        store, log = MortalStore(self.store, fuse), MortalLog(self.log, fuse)
+        return ensure_anchor(store, log, weights, blobs, self.model, "tiny", probe_of_model, self.clock)
+
+    def publish(
+        self, parent: int = 1, arrivals: Sequence[datetime] = (), verdict: GateVerdict | None = None
+    ) -> Version:
+        """As a learner does, or (with a verdict) `onward propose`: a number, weights, the store, the log."""
+        with self.store.begin() as connection:
+            version = policies.allocate_version(connection, self.clock.now())
+        shards = self.shards_at(self.directory / f"{version}.safetensors", version)
+        ref = self.weights.publish(version, shards, Version(parent))
+        policy = PolicyVersion(
+            version=version,
+            policy="tiny",
+            digest=ref.digest,
+            parent=Version(parent),
+            manifest=None,
+            outcome_arrivals=tuple(arrivals),
+            weights=ref.path,
+            created_at=self.clock.now(),
+            verdict=verdict,
+        )
+        with self.store.begin() as connection:
+            policies.put_policy(connection, policy)
+        self.log.append_blocking(Topic.POLICIES, [policy])
+        return version
+
+    # ------------------------------------------------------------------------------------------ processes
+
+    def start(self) -> None:
+        """A new process of everything; only files survive from the one before. Runs until the live version serves."""
+        self.stop()
+        for name in self.names:
+            self.start_engine(name)
+            self.start_host(name)
+        self.start_controller()
+        self.run()
+
+    def start_engine(self, name: str) -> None:
+        self.engines[name] = MemoryEngine(name, self.weights, self.anchor(), many=name == "local")
+
+    def start_host(self, name: str, fuse: Fuse | None = None) -> EngineHost:
+        """The one before is left as it is: killed."""
+        store = MortalStore(self.store, fuse or Fuse())
+        self.hosts[name] = EngineHost(self.engines[name], store, CLUSTER, self.clock)
+        return self.hosts[name]
+
+    def start_controller(self, holder: str = "one", fuse: Fuse | None = None) -> Process:
+        self.processes.append(Process(self, holder, fuse or Fuse()))
+        return self.processes[-1]
+
+    def replace_controller(self) -> Process:
+        """The one there is is killed; the next waits for its lease to run out."""
+        for process in self.processes:
+            process.kill()
+        self.processes = []
+        self.clock.advance(LEASE_S + 0.1)
+        return self.start_controller(f"next-{self.clock.monotonic()}")
+
+    @property
+    def process(self) -> Process:
+        return self.processes[-1]
+
+    @property
+    def controller(self) -> ReleaseController:
+        return self.process.controller
+
+    @property
+    def engine(self) -> MemoryEngine:
+        engine: MemoryEngine = self.engines[self.names[0]]
+        return engine
+
+    def stop(self) -> None:
+        """All processes end."""
+        for process in self.processes:
+            process.kill()
+        self.processes, self.hosts = [], {}
+        if isinstance(self.clock, ManualClock):
+            self.clock.advance(LEASE_S + 0.1)
+
+    def close(self) -> None:
+        self.stop()
+        self._watch.close()
+        for reader in self._readers.values():
+            reader.close()
+        self.log.close()
+        self.store.close()
+
+    # ------------------------------------------------------------------------------------------ rounds
+
+    def round(self) -> bool:
+        """Everybody steps once. Whether anybody did anything."""
+        before = self._written()
+        done = sum(host.step(0) for host in self.hosts.values())
+        done += sum(process.controller.step(0) for process in self.processes)
+        return bool(done) or before != self._written()
+
+    def _written(self) -> int:
+        """Changes with every transaction that changes the store."""
+        return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Until `until`; without it, until nobody has anything to do."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            moved = self.round()
+            if until() if until is not None else not moved and not self.unsettled():
+                return
+            assert time.monotonic() < deadline_s, (self.states(), self.statuses(), self.targets())
+            for name in [] if moved else self.unsettled():
+                self.hosts[name].step(0.02)  # its loader is at work
+
+    def pass_time(self, seconds: float, step_s: float = 0.5) -> None:
+        """As time goes by: rounds all along."""
+        end_s = self.clock.monotonic() + seconds
+        while (left_s := end_s - self.clock.monotonic()) > 0:
+            self.clock.advance(min(step_s, left_s))
+            self.run()
+
+    def unsettled(self) -> list[str]:
+        """Hosts that neither have what they shall have, nor have refused it; those whose engine is away, or was a
+        moment ago, wait for the clock."""
+        targets, statuses = self.targets(), self.statuses()
+        return [
+            name
+            for name, host in self.hosts.items()
+            if not getattr(self.engines[name], "away", False)
+            and host._retry_at_s <= self.clock.monotonic()
+            and (name not in targets or name not in statuses or not _has(statuses[name], targets[name]))
+        ]
+
+    def release(self, parent: int = 1) -> Version:
+        version = self.publish(parent)
+        self.run()
+        assert self.states()[version] == "live", self.states()
+        return version
+
+    # ------------------------------------------------------------------------------------------ orders
+
+    def order(self, kind: OrderKind, version: int, why: str = "worse") -> int:
+        with self.store.begin() as connection:
+            return fleet.give_order(connection, CLUSTER, kind, Version(version), why, "ada", self.clock.now())
+
+    def answer(self, order_id: int) -> Order:
+        with self.store.read() as connection:
+            order = fleet.get_order(connection, order_id)
+        assert order is not None
+        return order
+
+    def obey(self, kind: OrderKind, version: int, why: str = "worse") -> Order:
+        order_id = self.order(kind, version, why)
+        self.run()
+        return self.answer(order_id)
+
+    def carry_out(self, kind: OrderKind, version: int, why: str = "worse") -> None:
+        answer = self.obey(kind, version, why)
+        assert (answer.error_code, answer.error) == (None, None)
+        assert answer.done_at is not None
+
+    # ------------------------------------------------------------------------------------------ what is so
+
+    def states(self) -> dict[int, str]:
+        with self.store.read() as connection:
+            return {policy.version: state for policy, state in reversed(policies.list_policies(connection, 1000))}
+
+    def history(self) -> list[Release]:
+        """As the store has it."""
+        with self.store.read() as connection:
+            return [release for _, release in policies.list_releases(connection, 0, 1000)]
+
+    def steps(self, version: int) -> list[ReleaseState]:
+        """A version's states in the store, in order."""
+        return [release.state for release in self.history() if release.version == version]
+
+    def why(self, version: int) -> str:
+        """Of its last step."""
+        return next(release.why for release in reversed(self.history()) if release.version == version)
+
+    @property
+    def live(self) -> Version | None:
+        with self.store.read() as connection:
+            return policies.live_version(connection, CLUSTER)
+
+    def statuses(self) -> dict[str, ReplicaStatus]:
+        with self.store.read() as connection:
+            return {status.name: status for status in fleet.list_statuses(connection, CLUSTER)}
+
+    def targets(self) -> dict[str, ReplicaTarget]:
+        with self.store.read() as connection:
+            return fleet.list_targets(connection, CLUSTER)
+
+    def experiments(self) -> list[Experiment]:
+        """The newest first."""
+        with self.store.read() as connection:
+            return fleet.list_experiments(connection, CLUSTER, 100)
+
+    def said(self) -> list[Release]:
+        """As the log has it, in order."""
+        return [event for event in self.logged(Topic.RELEASES) if isinstance(event, Release)]
+
+    def logged(self, topic: Topic) -> list[Event]:
+        if topic not in self._readers:
+            self._readers[topic] = self.log.consumer(f"reader-{len(self._readers)}", [topic])
+        reader, events = self._readers[topic], []
+        for source in reader.assignment():
+            reader.seek(source, self.log.earliest(source))
+        while records := reader.poll(1000, 0):
+            events += [record.event for record in records if record.event is not None]
+        return events
+
+    def has_weights(self, version: int) -> bool:
+        return (self.directory / "blobs" / "weights" / f"{version:08d}" / "manifest.json").exists()
+
+    # ------------------------------------------------------------------------------------------ what must be so
+
+    def check_chain(self, *, in_order: bool = True) -> None:
+        """Each step may follow the one before it; nobody goes live beside another; the log knows all, and no more.
+        `in_order`: the log's last word on each version is the store's."""
+        states: dict[Version, ReleaseState] = {}
+        for release in self.history():
+            before = states.get(release.version, "candidate")
+            assert release.state == before == "rolled_back" or release.state in STEPS[before], (release, before)
+            states[release.version] = release.state
+            assert list(states.values()).count("live") <= 1, release
+        said, history = self.said(), self.history()
+        assert {_key(release) for release in said} == {_key(release) for release in history}
+        last = {release.version: release.state for release in said}
+        assert not in_order or last == {release.version: release.state for release in history}
+
+    def check_one_lives(self, *, in_order: bool = True) -> Version:
+        """Store, engines and log agree on the one version that serves."""
+        self.check_chain(in_order=in_order)
+        live = self.live
+        assert live is not None
+        assert [version for version, state in self.states().items() if state == "live"] == [live]
+        assert {engine.serving() for engine in self.engines.values()} == {live}
+        assert not in_order or [release.version for release in self.said() if release.state == "live"][-1] == live
+        return live
+
+
+def _has(status: ReplicaStatus, target: ReplicaTarget) -> bool:
+    answered = status.figures.keys() | status.refused.keys()
+    return set(target.hold) <= answered and target.serve in (status.serving, *status.refused)
+
+
+def _key(release: Release) -> tuple[Any, ...]:
+    return release.version, release.state, release.why, release.by

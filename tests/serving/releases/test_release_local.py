@@ -1,0 +1,158 @@
+"""Releases with the embedded engine as it is: versions of the shipped model, verified, spoken by, and taken back."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from engine_world import MODEL
+from local_world import Answer, answers, request
+from planted import plant
+from release_world import START, ReleaseWorld
+from safetensors.torch import load_file, save_file
+
+from core import telemetry
+from core.events import PolicyVersion
+from core.ids import Version
+from core.settings import ServingSettings
+from core.store import policies
+from serving.engines.local import LocalEngine
+from serving.releases import LoopTimer, StoreTraffic
+
+MakeWorld = Callable[..., ReleaseWorld]
+SHARD = "model.safetensors"
+
+
+class EmbeddedWorld(ReleaseWorld):
+    """The shipped tiny model in the engine within the process."""
+
+    noise = 1e-3
+
+    def make_model(self) -> Path:
+        return MODEL
+
+    def shards_at(self, path: Path, seed: int) -> list[Path]:
+        generator = torch.Generator().manual_seed(seed)
+        tensors = load_file(MODEL / SHARD)
+        save_file(
+            {k: v.float() + self.noise * torch.randn(v.shape, generator=generator) for k, v in tensors.items()}, path
+        )
+        return [path]
+
+    def start_engine(self, name: str) -> None:
+        self.engines[name] = LocalEngine(ServingSettings(slots=4), MODEL, self.weights, self.anchor())
+        self.engines[name].start()
+
+    def stop(self) -> None:
+        super().stop()
+        for engine in self.engines.values():
+            engine.close()
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> ReleaseWorld:
+    world = make_world(kind=EmbeddedWorld)
+    world.start()
+    return world
+
+
+def speak(world: ReleaseWorld, version: int | None = None) -> Answer:
+    engine = world.engines["local"]
+    return answers(engine, request([5, 6, 7], max_tokens=4, version=version))[0]
+
+
+def test_a_version_is_released_speaks_and_is_taken_back(world: ReleaseWorld) -> None:
+    engine: LocalEngine = world.engines["local"]
+    assert speak(world).versions == [1] * 4
+    assert world.release() == 2
+    assert speak(world).versions == [2] * 4
+    figures = world.statuses()["local"].figures[Version(2)]
+    assert 0 < figures["kl_to_live"] < 0.1
+    with world.store.read() as connection:
+        policy = policies.get_policy(connection, Version(2))
+    assert isinstance(policy, PolicyVersion)
+    assert engine.loaded()[Version(2)] == policy.digest
+    world.carry_out("rollback", 1)
+    assert speak(world).versions == [1] * 4
+    assert world.states() == {1: "live", 2: "rolled_back"}
+    assert world.check_one_lives() == 1
+    assert set(engine.loaded()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("noise", "why"), [(float("nan"), "its outputs are not finite"), (2.0, "KL to the live version")]
+)
+def test_the_gate_looks_at_what_the_engine_computes(world: ReleaseWorld, noise: float, why: str) -> None:
+    world.noise = noise  # type: ignore[attr-defined]
+    world.publish()
+    world.run()
+    assert world.states() == {1: "live", 2: "rejected"}
+    assert why in world.why(2)
+    assert speak(world).versions == [1] * 4
+
+
+def test_damaged_weights_never_speak(world: ReleaseWorld) -> None:
+    world.publish()
+    (shard,) = (world.directory / "blobs" / "weights" / "00000002").glob("*.safetensors")
+    content = shard.read_bytes()
+    shard.unlink()
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    world.run()
+    assert world.states() == {1: "live", 2: "rejected"}
+    assert shard.name in world.why(2)
+
+
+def test_a_restart_serves_what_was_live(world: ReleaseWorld) -> None:
+    world.release()
+    world.start()
+    assert speak(world).versions == [2] * 4
+    assert world.check_one_lives() == 2
+
+
+def test_outcomes_are_timed_to_the_first_token_that_learned_from_them(world: ReleaseWorld) -> None:
+    timer = LoopTimer()
+    world.engines["local"].on_first_token = timer.first_token
+    version = world.publish(arrivals=[START, START])
+    with world.store.read() as connection:
+        policy = policies.get_policy(connection, version)
+    assert policy is not None
+    timer.published(policy)
+    world.run()
+    before = _timed()
+    speak(world)
+    speak(world)
+    assert _timed() == before + 2
+
+
+@pytest.mark.parametrize(("verdict", "live"), [("promote", 2), ("rollback", 1)])
+def test_a_canary_speaks_to_its_users_who_decide(make_world: MakeWorld, verdict: str, live: int) -> None:
+    """Users are assigned from the store, served by the arm's version, and decide."""
+    world = make_world(kind=EmbeddedWorld, canary="on", canary_share=0.5, maturity_s=1.0, min_users=5)
+    world.start()
+    world.publish()
+    world.run()
+    assert world.states() == {1: "live", 2: "canary"}
+    assert speak(world).versions == [1] * 4
+    traffic = StoreTraffic(world.store, world.release_settings)
+    units = [f"user-{number}" for number in range(60)]
+    assigned = [traffic.assign(unit) for unit in units]
+    assert traffic.assign(units[0]) == assigned[0], "the same user, the same arm"
+    for arm, version in (("canary", 2), ("live", 1)):
+        chosen = [assignment for assignment in assigned if assignment.arm == arm]
+        assert speak(world, chosen[0].version).versions == [version] * 4
+        experiment_id = chosen[0].experiment_id
+        reward = 1.0 if version == live else 0.0
+        plant(world, len(chosen), reward, arm=arm, version=version, experiment_id=experiment_id)
+    world.pass_time(2)
+    (experiment,) = world.experiments()
+    assert experiment.verdict == verdict
+    assert experiment.figures["users"] == sum(each.arm == "canary" for each in assigned)
+    assert experiment.figures["control_users"] == sum(each.arm == "live" for each in assigned)
+    assert speak(world).versions == [live] * 4
+    assert world.check_one_lives() == live
+    traffic.step(0)
+    assert traffic.assign(units[0]).arm == "live"
+
+
+def _timed() -> float:
+    return telemetry.REGISTRY.get_sample_value("onward_feedback_to_served_seconds_count") or 0

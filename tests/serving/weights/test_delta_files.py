@@ -1,0 +1,262 @@
+"""Deltas of whole checkpoints: any dtype, any shards, chains, damage, and memory that does not grow with them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from delta_world import Checkpoint, random_weights, small_step, write, write_sharded
+
+from core.errors import WeightsError
+from core.model.weights_digest import digest_of_shards, tensors_of
+from serving.weights.deltas import checkpoint
+from serving.weights.deltas.delta import apply, encode
+from serving.weights.deltas.finite import check_finite
+from serving.weights.deltas.manifest import ChangedTensor
+
+SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "embed": ("BF16", (300, 16)),
+    "layer.weight": ("F8_E4M3", (64, 64)),
+    "layer.weight_scale_inv": ("F32", (1, 1)),
+    "layer.scale": ("F8_E8M0", (64, 2)),
+    "e5m2": ("F8_E5M2", (7, 11)),
+    "half": ("F16", (33,)),
+    "double": ("F64", (5, 5)),
+    "counts": ("I64", (9,)),
+    "flags": ("BOOL", (70,)),
+    "packed": ("F4", (40,)),
+    "unheard of": ("Q3_K", (55,)),
+    "nothing": ("BF16", (0, 8)),
+    "scalar": ("F32", ()),
+}
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def tensors(rng: np.random.Generator) -> Checkpoint:
+    return {name: random_weights(rng, dtype, shape) for name, (dtype, shape) in SHAPES.items()}
+
+
+def applied(base: list[Path], deltas: list[Path], directory: Path, expected: dict[str, ChangedTensor]) -> list[Path]:
+    directory.mkdir()
+    digest = apply(base, deltas, directory, expected)
+    made = [directory / path.name for path in base]
+    assert digest == digest_of_shards(made)
+    return made
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 100])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("share", [0.0, 0.05, 1.0])
+def test_every_dtype_comes_back_file_by_file(
+    tmp_path: Path,
+    rng: np.random.Generator,
+    tensors: Checkpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    chunk: int,
+    shards: int,
+    share: float,
+) -> None:
+    """Headers, too; a tensor may take one chunk or many."""
+    monkeypatch.setattr(checkpoint, "CHUNK", chunk)
+    parent = write_sharded(tmp_path / "parent", tensors, shards)
+    child = write_sharded(tmp_path / "child", small_step(rng, tensors, share), shards)
+    changed = encode(parent, child, tmp_path / "delta")
+    assert set(changed) == (set() if share == 0 else {name for name in tensors if name != "nothing"}) or share == 0.05
+    made = applied(parent, [tmp_path / "delta"], tmp_path / "made", changed)
+    assert [path.read_bytes() for path in made] == [path.read_bytes() for path in child]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["child", "delta", "made", "parent"]
+
+
+def test_a_delta_is_a_safetensors_file_of_what_changed(
+    tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint
+) -> None:
+    parent = write(tmp_path / "parent", tensors)
+    child = write(tmp_path / "child", tensors | small_step(rng, {"embed": tensors["embed"]}))
+    changed = encode([parent], [child], tmp_path / "delta")
+    (entry,) = tensors_of([tmp_path / "delta"]).values()
+    assert list(changed) == ["embed"]
+    assert (entry.dtype, entry.shape) == ("U8", (changed["embed"].bytes,))
+    assert entry.end == (tmp_path / "delta").stat().st_size
+    assert changed["embed"].encoding == "steps"
+
+
+def test_a_chain_is_applied_in_one_pass(tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint) -> None:
+    files, deltas = [write(tmp_path / "0" / "model", tensors)], []
+    for number in range(1, 6):
+        tensors = tensors | small_step(rng, dict(list(tensors.items())[number : number + 4]), share=0.3)
+        files.append(write(tmp_path / str(number) / "model", tensors))
+        deltas.append(tmp_path / f"delta-{number}")
+        changed = encode([files[-2]], [files[-1]], deltas[-1])
+    (made,) = applied([files[0]], deltas, tmp_path / "made", changed)
+    assert made.read_bytes() == files[-1].read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------ what does not fit
+
+
+@pytest.fixture
+def pair(tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint) -> tuple[Path, Path, dict[str, ChangedTensor]]:
+    """A parent, a delta upon it, and what it changed."""
+    parent = write(tmp_path / "parent", tensors)
+    child = write(tmp_path / "child", small_step(rng, tensors))
+    return parent, tmp_path / "delta", encode([parent], [child], tmp_path / "delta")
+
+
+Pair = tuple[Path, Path, dict[str, ChangedTensor]]
+
+
+def test_upon_another_parent_it_is_refused(tmp_path: Path, pair: Pair, tensors: Checkpoint) -> None:
+    """One bit of the parent is enough. The tensor is named."""
+    _, delta, changed = pair
+    dtype, shape, bits = tensors["embed"]
+    bits = bits.copy()
+    bits[77] ^= 1
+    other = write(tmp_path / "other", tensors | {"embed": (dtype, shape, bits)})
+    (tmp_path / "made").mkdir()
+    with pytest.raises(WeightsError, match=r"delta: tensor embed (is not what was published|cannot be decoded)"):
+        apply([other], [delta], tmp_path / "made", changed)
+
+
+@pytest.mark.parametrize("broken", ["shape", "missing", "dtype"])
+def test_upon_a_parent_of_another_shape_it_is_refused(
+    tmp_path: Path, pair: Pair, tensors: Checkpoint, broken: str
+) -> None:
+    dtype, _, bits = tensors.pop("embed")
+    match broken:
+        case "shape":
+            tensors["embed"] = (dtype, (299, 16), bits[16:])
+        case "dtype":
+            tensors["embed"] = ("F32", (150, 16), bits.view(np.uint32))
+    other = write(tmp_path / "other", tensors)
+    (tmp_path / "made").mkdir()
+    with pytest.raises(WeightsError, match="delta: tensor embed"):
+        apply([other], [pair[1]], tmp_path / "made", pair[2])
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("length", [-1, 1, 40])
+def test_a_stream_of_another_length_is_refused(tmp_path: Path, pair: Pair, place: str, length: int) -> None:
+    """What no checksum would see: a file written so."""
+    parent, delta, changed = pair
+    content = delta.read_bytes()
+    size = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:size])
+    name = (min if place == "first" else max)(header, key=lambda name: header[name]["data_offsets"][0])
+    end = size + header[name]["data_offsets"][1]
+    body = content[size : end + min(length, 0)] + b"\0" * max(length, 0) + content[end:]
+    for entry in header.values():
+        start, stop = entry["data_offsets"]
+        entry["data_offsets"] = [start + length * (size + start >= end), stop + length * (size + stop >= end)]
+    raw = json.dumps(header).encode()
+    delta.write_bytes(len(raw).to_bytes(8, "little") + raw + body)
+    (tmp_path / "made").mkdir()
+    with pytest.raises(WeightsError, match=f"delta: tensor {name}"):
+        apply([parent], [delta], tmp_path / "made", changed)
+
+
+def test_a_file_that_shrinks_under_way_is_named(tmp_path: Path, tensors: Checkpoint) -> None:
+    whole, cut = write(tmp_path / "whole", tensors), write(tmp_path / "cut", tensors)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    for parent, child in ((whole, cut), (cut, whole)):
+        (tmp_path / "delta.payload").unlink(missing_ok=True)
+        with pytest.raises(WeightsError, match="cut: truncated"):
+            encode([parent], [child], tmp_path / "delta")
+
+
+# ------------------------------------------------------------------------------------------------ finiteness
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bad"),
+    [
+        ("F64", [0x7FF0 << 48, 0xFFF8 << 48, 0x7FF0 << 48 | 1]),
+        ("F32", [0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001]),
+        ("F16", [0x7C00, 0xFC00, 0x7E00, 0xFC01]),
+        ("BF16", [0x7F80, 0xFF80, 0x7FC0, 0xFF81]),
+        ("F8_E5M2", [0x7C, 0xFC, 0x7F]),
+        ("F8_E4M3", [0x7F, 0xFF]),
+        ("F8_E4M3FNUZ", [0x80]),
+        ("F8_E5M2FNUZ", [0x80]),
+        ("F8_E8M0", [0xFF]),
+    ],
+)
+def test_what_is_no_number_is_named(tmp_path: Path, dtype: str, bad: list[int]) -> None:
+    """And every other bit pattern is one."""
+    word = np.dtype(f"u{ {'F64': 8, 'F32': 4, 'F16': 2, 'BF16': 2}.get(dtype, 1) }").type
+    fine = np.array([0, 1, 0x7F7F if word == np.uint16 and dtype == "BF16" else 0x3B], word)
+    if word == np.uint8:
+        fine = np.array([one for one in range(256) if not _is_bad(dtype, one)], word)
+    good = write(tmp_path / "good", {"a": ("F32", (2,), np.zeros(2, np.uint32)), "v": (dtype, (len(fine),), fine)})
+    check_finite([good])
+    for bits in bad:
+        broken = write(tmp_path / "broken", {"w": (dtype, (4,), np.array([0, 1, bits, 2], word))})
+        with pytest.raises(WeightsError, match="broken: tensor w is not finite at element 2"):
+            check_finite([good, broken])
+
+
+def _is_bad(dtype: str, bits: int) -> bool:
+    match dtype:
+        case "F8_E5M2":
+            return bits & 0x7F >= 0x7C
+        case "F8_E4M3":
+            return bits & 0x7F == 0x7F
+        case "F8_E8M0":
+            return bits == 0xFF
+    return bits == 0x80
+
+
+def test_integers_are_numbers_whatever_their_bits(tmp_path: Path) -> None:
+    ones = np.full(4, 0xFFFF, np.uint16)
+    check_finite([write(tmp_path / "x", {"i": ("I16", (4,), ones), "u": ("U16", (4,), ones)})])
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+_MEASURE = r"""
+import json, re, sys
+from pathlib import Path
+from serving.deltas import checkpoint
+from serving.deltas.delta import apply, encode
+from serving.deltas.finite import check_finite
+from serving.deltas.sample import promised_share
+from core.weights_digest import digest_of_shards
+
+def peak():  # ru_maxrss would begin with that of the process that started this one
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+
+root = Path(sys.argv[1])
+checkpoint.CHUNK >>= int(sys.argv[2])
+start = peak()
+pair = [root / "parent"], [root / "child"]
+assert promised_share(*pair) < 0.5
+changed = encode(*pair, root / "delta")
+(root / "made").mkdir()
+assert apply(pair[0], [root / "delta"], root / "made", changed) == digest_of_shards(pair[1])
+check_finite(pair[1])
+print(json.dumps(peak() - start))
+"""
+
+
+def test_memory_stays_bounded(tmp_path: Path) -> None:
+    """A few chunks for each thread: an eighth of the usual chunk, and a tensor of 128 MiB takes less than 16."""
+    rng = np.random.default_rng(0)
+    chunk = random_weights(rng, "BF16", (1 << 22,))[2]
+    moved = small_step(rng, {"x": ("BF16", (1 << 22,), chunk)})["x"][2]
+    shape = (16, 1 << 22)
+    for name, bits in (("parent", chunk), ("child", moved)):
+        header = json.dumps({"x": {"dtype": "BF16", "shape": shape, "data_offsets": [0, 16 * chunk.nbytes]}}).encode()
+        with (tmp_path / name).open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            for _ in range(16):
+                file.write(bits.tobytes())
+    command = [sys.executable, "-c", _MEASURE, str(tmp_path), "3"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) < 16 << 20

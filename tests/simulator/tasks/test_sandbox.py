@@ -1,0 +1,206 @@
+"""Code is really run, within bounds, and nothing it does harms the next."""
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.tasks.sandbox import Sandbox, TestResult
+
+ADD = "def add(a, b):\n    return a + b"
+
+
+def run(*codes: str, tests: tuple[tuple[str, str], ...] = (("add(1, 2)", "3"), ("add(0, 0)", "0"))) -> list[TestResult]:
+    async def work() -> list[TestResult]:
+        sandbox = Sandbox()
+        try:
+            return [await sandbox.run(code, tests) for code in codes]
+        finally:
+            await sandbox.close()
+
+    return asyncio.run(work())
+
+
+def test_results_tell_how_many_tests_passed() -> None:
+    right, half, broken, missing = run(ADD, ADD.replace("+", "*"), "def add(", "x = 1")
+    assert (right, right.all_passed) == (TestResult(2, 2, None), True)
+    assert (half, half.all_passed) == (TestResult(1, 2, None), False)
+    assert (broken.error, broken.all_passed) == ("SyntaxError", False)
+    assert missing.error == "NameError"
+
+
+def test_values_are_compared_as_written() -> None:
+    assert not run("def add(a, b):\n    return float(a + b)")[0].all_passed
+    assert not run("def add(a, b):\n    return True", tests=(("add(1, 0)", "1"),))[0].all_passed
+
+
+def test_a_failing_test_costs_only_itself_and_those_after_it() -> None:
+    assert run("def add(a, b):\n    return a // b", tests=(("add(4, 2)", "2"), ("add(1, 0)", "0")))[0].error == (
+        "ZeroDivisionError"
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import time\ntime.sleep(30)",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+        "import os\nos._exit(0)",
+    ],
+)
+def test_code_that_does_not_end_well_is_ended_and_the_next_runs(code: str) -> None:
+    started_s = time.monotonic()
+    first, second = run(code + "\n" + ADD, ADD)
+    assert not first.all_passed
+    assert second.all_passed
+    assert time.monotonic() - started_s < 10
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("data = bytearray(1 << 30)", "MemoryError"),
+        ("import socket\nsocket.socket()", "PermissionError"),
+        ("import os\nos.fork()", "PermissionError"),
+        ("import os\nos.system('true')", "PermissionError"),
+        ("import subprocess\nsubprocess.run(['true'])", "PermissionError"),
+        ("def f(): return f()\nf()", "RecursionError"),
+        ("raise SystemExit", "killed"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_what_is_not_allowed_is_refused(code: str, error: str) -> None:
+    (result,) = run(code + "\n" + ADD)
+    assert not result.all_passed
+    assert result.error == error
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    target = tmp_path / "written"
+    (result,) = run(f"with open({str(target)!r}, 'w') as file:\n    file.write('x' * 100_000)\n{ADD}")
+    assert not result.all_passed
+    assert not target.exists() or target.stat().st_size == 0
+
+
+def test_nothing_is_sent() -> None:
+    """Not even to a listener on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        heard = []
+
+        def listen() -> None:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                return
+            heard.append(connection)
+            connection.close()
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        port = listener.getsockname()[1]
+        (result,) = run(f"import socket\nsocket.create_connection(('127.0.0.1', {port}))\n{ADD}")
+        thread.join()
+    assert not result.all_passed
+    assert not heard
+
+
+def test_what_one_answer_does_the_next_does_not_see() -> None:
+    spoilt, clean = run(f"import builtins\nbuiltins.sum = None\n{ADD}", f"total = sum([1])\n{ADD}")
+    assert spoilt.all_passed
+    assert clean.all_passed
+
+
+def test_prints_do_not_garble_the_answers() -> None:
+    noisy, quiet = run(f"print('{{}}')\nimport sys\nsys.stderr.write('x')\n{ADD}", ADD)
+    assert noisy.all_passed
+    assert quiet.all_passed
+
+
+def test_secrets_of_the_environment_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_SECRET", "hush")
+    assert "ONWARD_SECRET" in os.environ
+    (result,) = run(
+        "import os\ndef add(a, b):\n    return os.environ.get('ONWARD_SECRET')", tests=(("add(1, 1)", "None"),)
+    )
+    assert result.all_passed
+
+
+class CountingSandbox(Sandbox):
+    executions = 0
+
+    async def _execute(self, code: str, tests: Sequence[tuple[str, str]]) -> TestResult:
+        self.executions += 1
+        return await super()._execute(code, tests)
+
+
+def test_the_same_code_is_run_once() -> None:
+    async def work() -> int:
+        sandbox = CountingSandbox()
+        try:
+            for code in (ADD, ADD, ADD + "\n", ADD):
+                for tests in ((("add(1, 2)", "3"),), (("add(1, 2)", "4"),)):
+                    assert (await sandbox.run(code, tests)).all_passed == (tests[0][1] == "3")
+            return sandbox.executions
+        finally:
+            await sandbox.close()
+
+    assert asyncio.run(work()) == 4
+
+
+SPITEFUL = (
+    "while True: pass",
+    "data = bytearray(1 << 30)",
+    "open('/tmp/written', 'w').write('x')",
+    "import socket\nsocket.socket()",
+    "import os\nos.fork()",
+    "import os\nos._exit(3)",
+    "raise ValueError",
+    "def add(",
+    "import sys\nsys.stdin.close()",
+)
+
+
+def test_one_worker_survives_all_of_it_and_none_is_left_after_closing() -> None:
+    me = psutil.Process()
+
+    async def work() -> None:
+        sandbox = Sandbox()
+        before = set(me.children(recursive=True))
+        try:
+            await sandbox.run(ADD, (("add(1, 2)", "3"),))
+            (worker,) = set(me.children(recursive=True)) - before
+            for number, code in enumerate(SPITEFUL):
+                started_s = time.monotonic()
+                await sandbox.run(code, (("add(1, 2)", "3"),))
+                assert time.monotonic() - started_s < 2.0, code
+                assert (await sandbox.run(ADD, ((f"add({number}, 2)", str(number + 2)),))).all_passed, code
+            assert set(me.children(recursive=True)) - before == {worker}
+            assert worker.children() == []
+        finally:
+            await sandbox.close()
+        assert not worker.is_running()
+        assert set(me.children(recursive=True)) <= before
+        await sandbox.close()  # once more does no harm
+
+    asyncio.run(work())
+
+
+def test_a_sandbox_that_never_ran_closes() -> None:
+    asyncio.run(Sandbox().close())
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.lists(st.text(max_size=80), min_size=20, max_size=20))
+def test_whatever_a_model_writes_the_next_code_runs(codes: list[str]) -> None:
+    *_, last = run(*codes, ADD)
+    assert last.all_passed

@@ -1,0 +1,123 @@
+"""The team's tasks: many, distinct, solvable, broken when they say so, and apart from the corpus."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.tasks import corpus as corpus_module
+from simulator.tasks.corpus import write_corpus
+from simulator.tasks.sampling import Kind, Task, sample_task, split_of
+from simulator.tasks.sandbox import Sandbox, TestResult
+from simulator.tasks.taste import SHIFTED, Quality, Taste, judge_fix, judge_write, wanted
+from simulator.tasks.templates import TEMPLATES
+from simulator.tasks.tiny import CONVERSATIONS, SEED
+
+ENOUGH = 2000
+
+
+def run_all(codes: list[tuple[str, tuple[tuple[str, str], ...]]]) -> list[TestResult]:
+    async def run() -> list[TestResult]:
+        sandbox = Sandbox()
+        try:
+            return [await sandbox.run(code, tests) for code, tests in codes]
+        finally:
+            await sandbox.close()
+
+    return asyncio.run(run())
+
+
+def draw(kind: Kind, count: int, split: Any = "served", seed: int = 0) -> list[Task]:
+    rng = random.Random(seed)
+    return [sample_task(rng, kind, split) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["write", "fix"])
+def test_there_are_enough_distinct_tasks_and_none_is_in_the_corpus(kind: Kind) -> None:
+    served = {task.request for task in draw(kind, 6000)}
+    corpus = {task.request for task in draw(kind, 6000, "corpus")}
+    assert len(served) >= ENOUGH
+    assert not served & corpus
+    assert {split_of(f"{kind}|{request}") for request in served} == {"served"}
+
+
+def test_no_task_of_the_whole_corpus_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task that the shipped model was midtrained on, infilled ones too."""
+    drawn: set[tuple[Kind, str]] = set()
+
+    def noting(rng: random.Random, kind: Kind, split: Any = "served") -> Task:
+        task = sample_task(rng, kind, split)
+        drawn.add((kind, task.request))
+        return task
+
+    monkeypatch.setattr(corpus_module, "sample_task", noting)
+    write_corpus(tmp_path, CONVERSATIONS, SEED)
+    assert len(drawn) > 2 * ENOUGH
+    assert {split_of(f"{kind}|{request}") for kind, request in drawn} == {"corpus"}
+    served = {(task.kind, task.request) for kind in ("write", "fix") for task in draw(kind, 6000)}
+    assert not served & drawn
+
+
+def test_tasks_have_an_identity_and_a_seed() -> None:
+    tasks = draw("fix", 500)
+    assert tasks == draw("fix", 500)
+    assert tasks != draw("fix", 500, seed=1)
+    by_id = {task.task_id: (task.request, task.source_lines) for task in tasks}
+    assert all(by_id[task.task_id] == (task.request, task.source_lines) for task in tasks)
+
+
+def one_of_each(kind: Kind, key: Callable[[Task], Any]) -> list[Task]:
+    return list({key(task): task for task in draw(kind, 3000)}.values())
+
+
+def test_every_template_is_right_in_all_idioms() -> None:
+    tasks = one_of_each("write", lambda task: TEMPLATES.index(task.template))
+    assert len(tasks) == len(TEMPLATES)
+    idioms = [(hints, one_liner) for hints in (False, True) for one_liner in (False, True)]
+    codes = [(task.solution(hints=h, one_liner=o), task.tests) for task in tasks for h, o in idioms]
+    assert [code for (code, _), result in zip(codes, run_all(codes), strict=True) if not result.all_passed] == []
+
+
+def test_every_bug_fails_and_its_line_mends_it() -> None:
+    tasks = one_of_each("fix", lambda task: (TEMPLATES.index(task.template), task.source_lines[task.bug_line - 1]))
+    bugs = sum(len(wrong) for template in TEMPLATES for wrong in template.bugs.values())
+    assert len(tasks) >= bugs
+    mended = [[*t.source_lines[: t.bug_line - 1], t.correct_line, *t.source_lines[t.bug_line :]] for t in tasks]
+    results = run_all([("\n".join(task.source_lines), task.tests) for task in tasks])
+    assert [task.source_lines for task, result in zip(tasks, results, strict=True) if result.all_passed] == []
+    assert all(
+        result.all_passed for result in run_all([("\n".join(m), t.tests) for m, t in zip(mended, tasks, strict=True)])
+    )
+
+
+@pytest.mark.parametrize(
+    ("hints", "one_liner", "taste", "mismatches"),
+    [
+        (True, True, Taste(), 0),
+        (False, True, Taste(), 1),
+        (True, False, Taste(), 1),
+        (False, False, Taste(), 2),
+        (False, True, SHIFTED, 0),
+        (True, True, SHIFTED, 1),
+        (True, False, SHIFTED, 2),
+    ],
+)
+def test_taste_counts_what_is_not_as_the_team_likes_it(
+    hints: bool, one_liner: bool, taste: Taste, mismatches: int
+) -> None:
+    for task in draw("write", 50):
+        quality = judge_write(task.solution(hints=hints, one_liner=one_liner), True, taste)
+        assert (quality.mismatches, quality.syntax_ok, quality.good) == (mismatches, True, mismatches == 0)
+        assert judge_write(wanted(task, taste), True, taste).good
+
+
+def test_good_takes_tests_and_taste() -> None:
+    assert not Quality(syntax_ok=True, tests_pass=False, mismatches=0).good
+    assert not Quality(syntax_ok=True, tests_pass=True, mismatches=1).good
+    assert not judge_write("def f(xs: list) -> int:\n    return 1", False, Taste()).good
+    assert not judge_write("def f(", True, Taste()).syntax_ok
+    assert not judge_fix("x = 1", True, done=False).good
+    assert judge_fix("x = 1", True, done=True).good
