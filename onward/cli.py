@@ -27,7 +27,11 @@ from onward.commands.options import (
 )
 from onward.directory.private import keep_private
 
-app = App(name="onward", help="Serve an open-weight model to a product and keep it learning from what users do.")
+app = App(
+    name="onward",
+    help="Serve an open-weight model to a product and keep it learning from what users do.",
+    help_format="plaintext",  # a parser of Markdown takes longer to import than all of this
+)
 
 
 def main() -> None:

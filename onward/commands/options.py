@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 
 from core.errors import ConfigError
-from core.settings.secret import is_secret
 
 Directory = Annotated[Path, Parameter(help="The service's directory: settings, log, store, weights.")]
 DEFAULT_DIRECTORY = Path("data")
@@ -46,8 +45,12 @@ Key = Annotated[
 
 def overrides_of(assignments: list[str] | None) -> dict[str, str]:
     """`api.port=9000` as the environment would say it: ONWARD_API__PORT=9000. Raises ConfigError."""
+    if not assignments:
+        return {}
+    from core.settings.secret import is_secret  # and with it all settings, which `--help` needs not
+
     overrides = {}
-    for assignment in assignments or []:
+    for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {assignment}: want SECTION.NAME=VALUE")
