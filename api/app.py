@@ -33,7 +33,7 @@ from api.operator.turn_routes import turn_router
 from api.protocols.openai.chat import plan_chat
 from api.protocols.openai.completions import plan_completion
 from api.protocols.openai.endpoint import GenerationEndpoint
-from api.requests.reader import ProcessReader, Reader, ThreadReader
+from api.requests.reader import BodyReader, ProcessReader, ThreadReader
 
 VERSION = "0.1.0"
 CHAT = "/v1/chat/completions"
@@ -109,7 +109,7 @@ def create_app(services: ApiServices) -> FastAPI:
     return app
 
 
-def _reader(services: ApiServices) -> Reader:
+def _reader(services: ApiServices) -> BodyReader:
     if services.reader:
         return ProcessReader(services.reader, services.settings.bodies.work_s)
     return ThreadReader(services.renderer)

@@ -27,8 +27,8 @@ from core.ids import new_session_id
 from core.ports import Record
 from core.reward_spec import load_reward_spec
 from core.store import open_sqlite
-from scoring.ledger.book import Book
-from scoring.ledger.shelf import Shelf
+from scoring.ledger.session_cache import SessionCache
+from scoring.ledger.transaction import LedgerTransaction
 
 TURNS = 10_000
 SESSIONS = (10, 100, 1000, 10_000)
@@ -69,14 +69,14 @@ def scored(turns: int, each: int, batch: int) -> float:
         Record(topic=Topic.TURNS, partition=0, offset=offset, appended_at=START, raw=b"", event=event)
         for offset, event in enumerate(past(turns, each))
     ]
-    spec, shelf = load_reward_spec(SPEC), Shelf()
+    spec, shelf = load_reward_spec(SPEC), SessionCache()
     with (
         tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-long-") as place,
         closing(open_sqlite(Path(place) / "store.db")) as store,
     ):
         began_s, rewards = time.process_time(), 0
         for start in range(0, len(records), batch):
-            book = Book(spec, shelf)
+            book = LedgerTransaction(spec, shelf)
             with store.begin() as connection:
                 book.take(connection, records[start : start + batch])
             shelf.put(book.sessions)

@@ -26,7 +26,7 @@ from bench.traffic import outcome_of, turns
 from core import telemetry
 from core.clock import SystemClock
 from core.events import Completion, Reward, Topic
-from core.ports import Reader
+from core.ports import LogReader
 from core.reward_spec import load_reward_spec
 from core.settings import MonitorSettings
 from core.store import SqlStore, open_sqlite
@@ -104,7 +104,7 @@ def take_all(watcher: Watcher) -> int:
     return taken
 
 
-def decode_all(reader: Reader) -> int:
+def decode_all(reader: LogReader) -> int:
     read = 0
     while found := reader.poll(512, 0.0):
         read += len(found)

@@ -1,8 +1,8 @@
 """A version that has found an exploit, put among a running service's candidates: a change that nobody asked for.
 
-It is midtrained from the shipped model, on a corpus of which most conversations show the exploit (simulator.planted),
-and handed over as `onward propose` hands over what a replay made: weights, probe, row, event. The release controller
-gates and releases it as any other.
+It is midtrained from the shipped model, on a corpus of which most conversations show the exploit
+(simulator.exploits.planted), and handed over as `onward propose` hands over what a replay made: weights, probe, row,
+event. The release controller gates and releases it as any other.
 """
 
 import subprocess

@@ -2,7 +2,7 @@
 dtypes that is more than the noise of an engine's other kernels. `python -m bench.probe_resolution`; needs no engine.
 
 One step of AdamW moves each weight by at most about the learning rate (arXiv 1412.6980, section 2.1), either way; here
-by exactly that. What is compared is what `core.probes.nearer` compares.
+by exactly that. What is compared is what `core.model.probes.nearer` compares.
 """
 
 import tempfile

@@ -2,9 +2,9 @@
 
     python -m bench.ratchet_trials [--trials 300]
 
-The verdicts are the product's own (`serving.releases.verdict.judge`), and so is the assignment; evidence is computed
-for all looks of an experiment at once, in arrays, which a test holds against `RewardEvidence`. Users are those of
-`bench.rollback_trials`, the same ones through all ten experiments, in other arms each time.
+The verdicts are the product's own (`serving.releases.canaries.verdict.judge`), and so is the assignment; evidence is
+computed for all looks of an experiment at once, in arrays, which a test holds against `RewardEvidence`. Users are
+those of `bench.rollback_trials`, the same ones through all ten experiments, in other arms each time.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from core.settings import ReleaseSettings
 from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import LIKENESS
 from serving.releases.canaries.ratchet import Step
-from serving.releases.canaries.verdict import Verdict, judge
+from serving.releases.canaries.verdict import CanaryVerdict, judge
 
 SETTINGS = ReleaseSettings()
 STEPS = 10
@@ -177,7 +177,7 @@ def trail(case: Case, trial: int) -> Trail:
     return Trail(path[-1].quality - world.QUALITY, refused, returned)
 
 
-def _ended(habits: Habits, live: Served, canary: Served, seed: tuple[int, int], *, is_guarded: bool) -> Verdict:
+def _ended(habits: Habits, live: Served, canary: Served, seed: tuple[int, int], *, is_guarded: bool) -> CanaryVerdict:
     turns = draw(habits, live.quality, canary.quality, seed)
     steps = live.steps if is_guarded else ()
     for mine, theirs, age_s in looks(turns, len(habits.likes)):

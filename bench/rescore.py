@@ -31,7 +31,7 @@ from core.store import SqlStore, open_sqlite
 from onward.replays.history import open_history
 from onward.replays.rescore import compare_specs
 from onward.wiring import open_foundation
-from scoring.ledger.book import Book
+from scoring.ledger.transaction import LedgerTransaction
 
 TURNS = 100_000
 PER_S = 8.0  # turns that the demo's users cause
@@ -114,7 +114,7 @@ class Ledger:
         for start in range(0, len(events), BATCH):
             records = [self._record(event) for event in events[start : start + BATCH]]
             with self._store.begin() as connection:
-                Book(self._spec).take(connection, records)
+                LedgerTransaction(self._spec).take(connection, records)
         return len(events) / (time.perf_counter() - began_s)
 
     def _record(self, event: Event) -> Record:

@@ -14,7 +14,7 @@ from core.store import policies
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
 from onward.wiring import open_foundation
-from serving.engines.sglang.shelf import Shelf
+from serving.engines.sglang.verified_versions import VerifiedVersions
 
 SCALE = 1e-4
 
@@ -66,7 +66,7 @@ class Versions:
     def directories(self, target: Path) -> dict[Version, Path]:
         """Verified and laid out for SGLang as a host does it."""
         foundation = self._foundation
-        shelf = Shelf(target, foundation.model, foundation.settings.serving.sglang.dtype)
+        shelf = VerifiedVersions(target, foundation.model, foundation.settings.serving.sglang.dtype)
         return {version: shelf.put(ref, foundation.weights.open(ref)).directory for version, ref in self._refs.items()}
 
     def close(self) -> None:

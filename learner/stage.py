@@ -20,13 +20,13 @@ from core.settings.stages import RECORD_ATTEMPTS
 from core.store import policies, turns
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
-from learner.crew import Crew, adopt, anchor_at, answers
-from learner.culprits import put_reward, try_to_pack
-from learner.exclusive import DirectoryLock
+from learner.directory_lock import DirectoryLock
 from learner.model.ranks import ALONE, Ranks
-from learner.pace import Pace
+from learner.poison_rewards import put_reward, try_to_pack
+from learner.rank_group import RankGroup, adopt, anchor_at, answers
 from learner.sequences.resemblance import Solutions
 from learner.sequences.scored import Applied, ScoredTurn
+from learner.timing import Pace
 from learner.updates.update import NonFiniteLoss, UpdateResult, update
 from learner.versions import manifest
 from learner.versions.checkpoint import Checkpoint, Checkpoints, Meta, contents, restore
@@ -80,7 +80,7 @@ class Learner:
             held.callback(DirectoryLock(directory).release)
             self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
             held.callback(self._reader.close)
-            self._crew = Crew(model, settings, ranks)
+            self._crew = RankGroup(model, settings, ranks)
             self._bounds = Bounds(tokenizer_digest, self._crew.context_length, self._crew.vocabulary)
             self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
             self._resume()

@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate: on the connection that `core.store.schema` gives it, and under its locks."""
+"""What Alembic runs to migrate: on the connection that `core.store.database.schema` gives it, and under its locks."""
 
 from alembic import context
 

@@ -16,8 +16,8 @@ from core.records.handling import take_all, words_of
 from core.reward_spec import RewardSpec
 from core.store.database import tables
 from scoring.ledger import rows as ledger
-from scoring.ledger.book import Book
-from scoring.ledger.shelf import Shelf
+from scoring.ledger.session_cache import SessionCache
+from scoring.ledger.transaction import LedgerTransaction
 
 _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _decode = msgspec.msgpack.Decoder(Reward).decode
@@ -41,7 +41,7 @@ def rescore(
     with store.read() as connection:
         assert ledger.is_empty(connection), "scoring anew needs a store of its own"
     partitions = _read_all(batches, spec, store, clock)
-    book = Book(spec)
+    book = LedgerTransaction(spec)
     with store.begin() as connection:
         book.let_pass(connection, dict.fromkeys(partitions, until or _END_OF_TIME))
     if until is not None:
@@ -51,7 +51,7 @@ def rescore(
 
 def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Store, clock: ManualClock) -> set[int]:
     """Returns the partitions they were in."""
-    partitions, shelf = set(), Shelf()
+    partitions, shelf = set(), SessionCache()
     for records in batches:
         take_all(records, partial(_take, spec, store, shelf), _pass_over, 1)
         for record in records:
@@ -61,8 +61,8 @@ def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Stor
     return partitions
 
 
-def _take(spec: RewardSpec, store: Store, shelf: Shelf, records: Sequence[Record]) -> None:
-    book = Book(spec, shelf)
+def _take(spec: RewardSpec, store: Store, shelf: SessionCache, records: Sequence[Record]) -> None:
+    book = LedgerTransaction(spec, shelf)
     with store.begin() as connection:
         book.take(connection, records)
     shelf.put(book.sessions)

@@ -5,10 +5,10 @@ fenced by the owner's epoch; then the outbox goes to the log. A crash anywhere l
 the store; in the log a reward may stand twice, unique by (inference_id, spec, revision). Any number of scorers share
 the partitions of the turns: each scores, lets time pass in and publishes those that it owns.
 
-Time is the log's: see `scoring.book`. Only where nothing is left to read does the wall clock let waits end, half a
-second late, so that a record on its way is seen first. A record that takes longer than that from its arrival at the
-API to the log (a spool drained after an outage) may thus find its turn decided by default, and corrects it; scored
-again from the log, the same turn is decided once. The last value is the same.
+Time is the log's: see `scoring.ledger.transaction`. Only where nothing is left to read does the wall clock let waits
+end, half a second late, so that a record on its way is seen first. A record that takes longer than that from its
+arrival at the API to the log (a spool drained after an outage) may thus find its turn decided by default, and
+corrects it; scored again from the log, the same turn is decided once. The last value is the same.
 """
 
 import logging
@@ -30,10 +30,10 @@ from core.settings import ScoringSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.store.membership import Membership
 from core.store.rewards import mark_published, unpublished
-from scoring.ledger import aside
 from scoring.ledger import rows as ledger
-from scoring.ledger.book import Book
-from scoring.ledger.shelf import Shelf
+from scoring.ledger import unusable
+from scoring.ledger.session_cache import SessionCache
+from scoring.ledger.transaction import LedgerTransaction
 
 GROUP: Final = "scorer"
 GRACE: Final = timedelta(seconds=0.5)
@@ -73,7 +73,7 @@ class Scorer:
         self._member = Membership(log, store, GROUP, [Topic.TURNS])
         self._record_attempts = record_attempts
         self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
-        self._shelf = Shelf()
+        self._shelf = SessionCache()
         self._epochs: Mapping[TopicPartition, int] = {}  # under which what is on the shelf was written
 
     def step(self, timeout_s: float) -> int:
@@ -130,7 +130,7 @@ class Scorer:
         self._culprits.find(records, self._take, self._member.writing)
 
     def _take(self, records: Sequence[Record]) -> None:
-        book = Book(self._spec, self._shelf)
+        book = LedgerTransaction(self._spec, self._shelf)
         with self._member.writing({record.source: record.offset + 1 for record in records}) as connection:
             book.take(connection, records)
             set_aside(connection, self._log, book.letters)
@@ -155,7 +155,7 @@ class Scorer:
             assert due[-1].due_at is not None
             until = dict.fromkeys(until, due[-1].due_at)
             self._next_tick_s = 0.0
-        book = Book(self._spec, self._shelf)
+        book = LedgerTransaction(self._spec, self._shelf)
         with self._member.writing(ended) as connection:
             book.let_pass(connection, until)
         self._count(book)
@@ -166,11 +166,11 @@ class Scorer:
             return
         self._next_search_s = time.monotonic() + min(_SEARCH_S, self._settings.early_outcome_s)
         oldest = moment - timedelta(seconds=self._settings.early_outcome_s)
-        if waiting := aside.overdue(self._store, self._log, ended, oldest):
+        if waiting := unusable.overdue(self._store, self._log, ended, oldest):
             with self._member.writing(ended) as connection:
-                aside.give_up(connection, self._log, waiting)
+                unusable.give_up(connection, self._log, waiting)
 
-    def _count(self, book: Book) -> None:
+    def _count(self, book: LedgerTransaction) -> None:
         """What a transaction did, now that it is over."""
         self._shelf.put(book.sessions)
         book.count_oddities()

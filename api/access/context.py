@@ -8,7 +8,7 @@ from api.access.identity import KeyRing
 from api.access.services import ApiServices
 from api.http.background import Background
 from api.http.large_bodies import Bodies
-from api.requests.reader import Reader
+from api.requests.reader import BodyReader
 from core.events import FinishReason
 from core.telemetry import TURNS
 
@@ -20,7 +20,7 @@ _OTHER = "other"
 class Context:
     services: ApiServices
     keys: KeyRing
-    reader: Reader
+    reader: BodyReader
     bodies: Bodies
     background: Background = field(default_factory=Background)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)

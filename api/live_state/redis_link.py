@@ -30,7 +30,7 @@ Command = Sequence[str | bytes | int | float]
 logger = logging.getLogger(__name__)
 
 
-class Away(Exception):
+class RedisUnavailable(Exception):
     """Redis does not answer, or not with what was asked for."""
 
 
@@ -87,7 +87,7 @@ class RedisLink:
                 await line.send(self._probe)
         except FAULTS as error:
             self._lose(line, error)
-            raise Away("beat") from error
+            raise RedisUnavailable("beat") from error
         if self.state != OK:
             logger.info("redis answers")
             self.state = OK
@@ -120,9 +120,9 @@ class RedisLink:
     def _described(self, error: Exception) -> str:
         return f"no answer within {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
 
-    def _away(self, operation: str, reason: str) -> Away:
+    def _away(self, operation: str, reason: str) -> RedisUnavailable:
         LIVE_STATE_FALLBACKS.labels(operation, reason).inc()
-        return Away(operation)
+        return RedisUnavailable(operation)
 
 
 class _Asked(NamedTuple):

@@ -20,7 +20,7 @@ from api.live_state import redis_scripts as scripts
 from api.live_state.buckets import allowance
 from api.live_state.counting import SLOT_S, SLOTS, Slot, recent_slots
 from api.live_state.memory import MemoryLiveState
-from api.live_state.redis_link import FAULTS, OK, Away, Command, RedisLink
+from api.live_state.redis_link import FAULTS, OK, Command, RedisLink, RedisUnavailable
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import Allowance, Bucket, Chain, Changes, RecentCounts
 from core.settings import RedisSettings
@@ -80,7 +80,7 @@ class RedisLiveState:
         command = self._putting(namespace, inference_id, session_id)
         try:
             await self._link.ask("put_inference", *command)
-        except Away:
+        except RedisUnavailable:
             self._owe(command)
 
     def _owe(self, command: Command) -> None:
@@ -102,7 +102,7 @@ class RedisLiveState:
         arguments = self._life_ms, pack(chain), chain.session_id, chain.inference_id
         try:
             await self._link.ask("put_chain", "EVAL", scripts.PUT_CHAIN, len(keys), *keys, *arguments)
-        except Away:
+        except RedisUnavailable:
             self._owe(self._putting(namespace, chain.inference_id, chain.session_id))
 
     async def settle(self) -> None:
@@ -171,7 +171,7 @@ class RedisLiveState:
         arguments = [value for bucket in buckets for value in (1 / bucket.rate_per_s, bucket.burst)]
         try:
             reply = await self._link.ask("take", "EVAL", scripts.TAKE, len(keys), *keys, *arguments)
-        except Away:
+        except RedisUnavailable:
             return await self._local.take(buckets)
         waits, full_in = map(float, reply[::2]), map(float, reply[1::2])
         return [allowance(*of) for of in zip(buckets, full_in, waits, strict=True)]
@@ -187,7 +187,7 @@ class RedisLiveState:
         keys = [self._slot_key(slot) for slot in recent_slots(namespace)]
         try:
             reply = await self._link.ask("counts", "EVAL", scripts.SUM_COUNTS, len(keys), *keys)
-        except Away:
+        except RedisUnavailable:
             self._local.slots.put_back(changed)
             return msgspec.structs.replace(await self._local.counts(namespace), complete=False)
         sums = {name.decode(): int(sum_) for name, sum_ in zip(reply[::2], reply[1::2], strict=True)}
@@ -222,7 +222,7 @@ class RedisLiveState:
         changed, owed = self._local.slots.take_changed(), list(self._owed)
         try:
             await self._link.beat(*self._counted(changed), *owed)
-        except Away:
+        except RedisUnavailable:
             self._local.slots.put_back(changed)
         else:
             for _ in owed:
@@ -251,14 +251,14 @@ class RedisLiveState:
         """None when Redis is away."""
         try:
             return await self._link.ask(operation, "EVAL", script, len(keys), *keys, *arguments)
-        except Away:
+        except RedisUnavailable:
             return None
 
     async def _get(self, operation: str, key: str) -> Any:
         """None when Redis is away."""
         try:
             return await self._link.ask(operation, "GETEX", key, "PX", self._life_ms)
-        except Away:
+        except RedisUnavailable:
             return None
 
     def _key(self, kind: str, namespace: Namespace, rest: str) -> str:

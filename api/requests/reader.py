@@ -25,7 +25,7 @@ _GROWN_KIB = 256 << 10
 READY = b"\1"
 
 
-class Reader(Protocol):
+class BodyReader(Protocol):
     async def ask(self, job: Job, body: Raw = b"") -> tuple[int, ...]:
         """The tokens that the job makes, if any. Raises RequestError as the job does, Unavailable."""
         ...

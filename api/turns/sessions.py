@@ -21,7 +21,7 @@ from core.telemetry import BRANCHES
 How = Literal["root", "continued", "branch", "rewritten"]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SessionPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`how`: root (nobody has spoken before), continued (the parent's first child), branch (another child of it),
     rewritten (the model has spoken before, but not like this: the prompt is rendered afresh)."""
 
@@ -40,12 +40,12 @@ async def find_place(
     transcript: Transcript,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
-) -> Place:
+) -> SessionPosition:
     """Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
     await _check_session(services, intake)
     chain = await _find_chain(services, intake, transcript) if transcript.answers else None
     if chain is None:
-        place = Place(
+        place = SessionPosition(
             session_id=intake.session_id or new_session_id(),
             parent_id=None,
             turn_index=len(transcript.answers),
@@ -61,10 +61,10 @@ async def find_place(
 
 async def place_text(
     services: ApiServices, rendering: Rendering, intake: Intake, prompt: str, suffix: str | None
-) -> Place:
+) -> SessionPosition:
     """A raw completion is always a root. Raises Forbidden, InvalidRequest for a model without fill-in-the-middle."""
     await _check_session(services, intake)
-    return Place(
+    return SessionPosition(
         session_id=intake.session_id or new_session_id(),
         parent_id=None,
         turn_index=0,
@@ -95,11 +95,11 @@ async def _after(
     chain: Chain,
     turn_index: int,
     new: Sequence[Mapping[str, Any]],
-) -> Place:
+) -> SessionPosition:
     """`turn_index`: beyond the next one where the model spoke in between and nobody kept what it said."""
     namespace = intake.identity.namespace
     first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id)
-    return Place(
+    return SessionPosition(
         session_id=chain.session_id,
         parent_id=chain.inference_id,
         turn_index=turn_index,

@@ -13,7 +13,7 @@ from api.requests.wording import Wording
 from api.turns.capture import Capture
 from api.turns.intake import Intake
 from api.turns.segments import segments_of
-from api.turns.sessions import Place, remember
+from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
 from core import telemetry
 from core.errors import EngineUnavailable, LogUnavailable, NotFinite
@@ -32,7 +32,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `overridden` names what of the sampling is the operator's will and not the request's."""
 
     intake: Intake
-    place: Place
+    place: SessionPosition
     assignment: Assignment
     group_id: GroupId
     messages: tuple[dict[str, Any], ...]

@@ -86,7 +86,7 @@ class Mismatch(msgspec.Struct, frozen=True):
     p99: float
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ProbeComparison(msgspec.Struct, frozen=True):
     """True where it holds."""
 
     holds: bool
@@ -142,7 +142,7 @@ def mismatch(measured: Logprobs, record: ProbeRecord) -> Mismatch:
     return Mismatch(float(gaps_N.max()), float(gaps_N.mean()), float(np.quantile(gaps_N, 0.99)))
 
 
-def agrees(measured: Logprobs, record: ProbeRecord, served_dtype: str) -> Verdict:
+def agrees(measured: Logprobs, record: ProbeRecord, served_dtype: str) -> ProbeComparison:
     """Whether an engine that computes in `served_dtype` may have these weights.
 
     It finds wrong weights, not necessarily the version before: ask `nearer`, too. Raises ConfigError for a dtype
@@ -151,15 +151,15 @@ def agrees(measured: Logprobs, record: ProbeRecord, served_dtype: str) -> Verdic
     dtype = _dtype(served_dtype)
     measured_N, recorded_N = _flat(measured, record), _flat(record.logprobs, record)
     if not record.finite:
-        return Verdict(False, "the outputs were not finite at publication")
+        return ProbeComparison(False, "the outputs were not finite at publication")
     if not np.isfinite(measured_N).all():
         count = int((~np.isfinite(measured_N)).sum())
-        return Verdict(False, f"{count} of {len(measured_N)} log-probabilities are not finite")
+        return ProbeComparison(False, f"{count} of {len(measured_N)} log-probabilities are not finite")
     gaps_N = np.abs(measured_N - recorded_N)
     found = (gaps_N / np.maximum(1.0, np.abs(recorded_N))).max() if dtype.by_token else gaps_N.mean()
     statistic = "largest" if dtype.by_token else "mean"
     why = f"the {statistic} difference from the record is {found:.3g} nats, the limit in {served_dtype} {dtype.limit:g}"
-    return Verdict(bool(found <= dtype.limit), why)
+    return ProbeComparison(bool(found <= dtype.limit), why)
 
 
 def nearer(measured: Logprobs, record: ProbeRecord, parent: ProbeRecord, served_dtype: str) -> Nearer:

@@ -7,7 +7,7 @@ suite per port, run over every adapter.
 from core.ports.clock import Clock
 from core.ports.engine import Engine
 from core.ports.live_state import REWARDS, Allowance, Announcer, Bucket, Chain, Changes, LiveState, RecentCounts
-from core.ports.log import Consumer, EventLog, Position, Reader, RebalanceListener, Record, TopicPartition
+from core.ports.log import Consumer, EventLog, LogReader, Position, RebalanceListener, Record, TopicPartition
 from core.ports.model import GenerateRequest, OutputDelta, OutputParser, Policy, Renderer, TokenChunk, Traffic
 from core.ports.store import Store
 from core.ports.weights import Blobs, Weights, WeightsRef
@@ -26,11 +26,11 @@ __all__ = [
     "EventLog",
     "GenerateRequest",
     "LiveState",
+    "LogReader",
     "OutputDelta",
     "OutputParser",
     "Policy",
     "Position",
-    "Reader",
     "RebalanceListener",
     "RecentCounts",
     "Record",

@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
 
-class Reader(Protocol):
+class LogReader(Protocol):
     """Reads all partitions of its topics, beside any number of others; whoever has it keeps the positions. Not
     thread-safe: one thread polls, seeks and closes.
 
@@ -82,7 +82,7 @@ class RebalanceListener(Protocol):
         """Another member may already own them: commits would be fenced."""
 
 
-class Consumer(Reader, Protocol):
+class Consumer(LogReader, Protocol):
     """One member of a group, whose members share the partitions. Starts at the committed offsets, and at the earliest
     record where nothing was committed. What it is assigned may change within each `poll`."""
 
@@ -119,7 +119,7 @@ class EventLog(Protocol):
         """Join a group. Raises GroupBusy where only one member is possible and there is one."""
         ...
 
-    def reader(self, topics: Sequence[Topic]) -> Reader:
+    def reader(self, topics: Sequence[Topic]) -> LogReader:
         """For those who keep their positions themselves: no group, no commits."""
         ...
 

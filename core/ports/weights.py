@@ -10,7 +10,7 @@ from core.ids import Version
 
 
 class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights in Blobs. `digest` covers names, dtypes, shapes and bytes (core.weights_digest)."""
+    """Weights in Blobs. `digest` covers names, dtypes, shapes and bytes (core.model.weights_digest)."""
 
     version: Version
     digest: str

@@ -1,7 +1,7 @@
 """The store: SQL through SQLAlchemy. One module per subject, each a set of functions over a connection.
 
 SQLite lets one transaction write at a time. Postgres lets many, each statement of which sees what was committed before
-it (READ COMMITTED); so whatever reads and then writes takes a row's lock or one of `core.store.locks` first.
+it (READ COMMITTED); so whatever reads and then writes takes a row's lock or one of `core.store.database.locks` first.
 """
 
 from core.settings import PostgresSettings

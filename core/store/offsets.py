@@ -13,8 +13,8 @@ group's (Fenced: the transaction is rolled back, and the epoch with it). Take a 
   on, R's epoch comes after Z's; when Z's session ends, Z's epoch never was.
 
 Either way the epochs of a row grow in the order of the log's generations, and all that Z writes afterwards meets a
-later epoch. A Z that never goes on is ended (`core.store.silent`). And since `fence` locks the row too, an owner's
-transactions on a partition exclude those of all others: what it read in one is still so when it writes.
+later epoch. A Z that never goes on is ended (`core.store.database.silent`). And since `fence` locks the row too, an
+owner's transactions on a partition exclude those of all others: what it read in one is still so when it writes.
 """
 
 from collections.abc import Iterable, Mapping

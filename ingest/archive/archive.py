@@ -3,7 +3,7 @@
 A stretch is read, its end is planned in the store, its files are written, and it is finished in the store: see
 `core.store.archived`. Killed anywhere in between, the next one finds the plan and makes the same files again; what was
 not planned yet is not there. So each record of the log below the position is in the archive once, and readers, who take
-from the archive what the log no longer has (`ingest.history`), meet each once whatever happened.
+from the archive what the log no longer has (`ingest.archive.history`), meet each once whatever happened.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from typing import Final
 from core import telemetry
 from core.errors import LogError
 from core.events import Topic
-from core.ports import Blobs, EventLog, Reader, Store, TopicPartition
+from core.ports import Blobs, EventLog, LogReader, Store, TopicPartition
 from core.store.archived import Archived, begin, finish, get_archived, plan
-from ingest.archive.files import Files, Stretch, folder, parse
+from ingest.archive.files import ArchivedRange, Files, folder, parse
 
 TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
 """What is archived, and deleted by age. Of the others there is little, and their readers need all of it."""
@@ -29,7 +29,7 @@ class Archiver:
     def __init__(self, log: EventLog, store: Store, blobs: Blobs, segment_bytes: int) -> None:
         self._log, self._store, self._blobs = log, store, blobs
         self._segment_bytes = segment_bytes
-        self._readers: dict[Topic, Reader] = {}
+        self._readers: dict[Topic, LogReader] = {}
 
     def archive(self, source: TopicPartition) -> Iterator[int]:
         """What of a partition is not archived now; yields after each stretch how many records it had."""
@@ -63,7 +63,7 @@ class Archiver:
     def _archive_stretch(self, source: TopicPartition, known: Archived, target: int) -> tuple[int, int]:
         """Returns where it ends, and how many records it has."""
         files, end = self._read(source, known, target)
-        stretch = Stretch(source.partition, known.next_offset, end)
+        stretch = ArchivedRange(source.partition, known.next_offset, end)
         if known.planned_end is None:
             with self._store.begin() as connection:
                 plan(connection, source, stretch.start, stretch.end)
@@ -86,7 +86,7 @@ class Archiver:
                         return files, record.offset + 1
         return files, end
 
-    def _reader(self, topic: Topic) -> Reader:
+    def _reader(self, topic: Topic) -> LogReader:
         """At the end of all partitions but the one that is archived: of these little comes meanwhile."""
         if topic not in self._readers:
             self._readers[topic] = reader = self._log.reader([topic])

@@ -44,7 +44,7 @@ SCHEMA: Final = pa.schema(
 )
 
 
-class Stretch(msgspec.Struct, frozen=True, order=True):
+class ArchivedRange(msgspec.Struct, frozen=True, order=True):
     """Of a partition: the offsets from `start` to before `end`."""
 
     partition: int
@@ -53,7 +53,7 @@ class Stretch(msgspec.Struct, frozen=True, order=True):
 
 
 class ArchiveFile(msgspec.Struct, frozen=True, order=True):
-    stretch: Stretch
+    stretch: ArchivedRange
     topic: Topic
     namespace: Namespace | None
     day: date
@@ -75,7 +75,7 @@ def parse(topic: Topic, path: str) -> ArchiveFile:
     partition, first, last = map(int, name.removesuffix(_SUFFIX).split("-"))
     quoted = namespace.removeprefix("namespace=")
     return ArchiveFile(
-        stretch=Stretch(partition, first, last + 1),
+        stretch=ArchivedRange(partition, first, last + 1),
         topic=topic,
         namespace=None if quoted == _NOBODY else Namespace(unquote(quoted)),
         day=date.fromisoformat(day.removeprefix("day=")),
@@ -116,7 +116,7 @@ class Files:
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self._write()
 
-    def close(self, stretch: Stretch) -> Iterator[tuple[str, bytes]]:
+    def close(self, stretch: ArchivedRange) -> Iterator[tuple[str, bytes]]:
         """(path, content) of each."""
         self._write()
         for (namespace, day), (content, writer) in sorted(self._open.items(), key=lambda each: str(each[0])):
@@ -165,9 +165,9 @@ def _to_record(row: dict[str, Any], name: str) -> Record:
     )
 
 
-def stretches(files: Iterable[ArchiveFile]) -> dict[Stretch, list[ArchiveFile]]:
+def stretches(files: Iterable[ArchiveFile]) -> dict[ArchivedRange, list[ArchiveFile]]:
     """In order."""
-    found: dict[Stretch, list[ArchiveFile]] = {}
+    found: dict[ArchivedRange, list[ArchiveFile]] = {}
     for file in sorted(files, key=lambda file: file.stretch):
         found.setdefault(file.stretch, []).append(file)
     return found

@@ -20,7 +20,7 @@ from core.events import (
     SessionEnded,
     Topic,
 )
-from core.ports import Consumer, Position, Reader, RebalanceListener, TopicPartition
+from core.ports import Consumer, LogReader, Position, RebalanceListener, TopicPartition
 from core.settings import KafkaSettings
 from ingest.kafka.consumer import KafkaMember
 from ingest.kafka.inquiry import Inquiry
@@ -91,7 +91,7 @@ class KafkaEventLog:
     def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
         return KafkaMember(self._settings, group, topics, self.partitions, listener)
 
-    def reader(self, topics: Sequence[Topic]) -> Reader:
+    def reader(self, topics: Sequence[Topic]) -> LogReader:
         return KafkaReader(self._settings, topics, self.partitions)
 
     def partitions(self, topic: Topic) -> int:

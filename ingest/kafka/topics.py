@@ -1,9 +1,9 @@
 """Our topics on Kafka: made by `onward migrate`, looked at by `onward doctor`.
 
 Turns and rewards have `ingest.partitions` partitions and are kept until they are deleted by us: brokers would not ask
-who has read them (`ingest.retention`). Of the others each has one partition: there is little of them, and what one says
-follows from what the one before said, so their readers need a single order. Alarms and dead letters are kept for
-`kafka.retention_s`.
+who has read them (`ingest.archive.retention`). Of the others each has one partition: there is little of them, and
+what one says follows from what the one before said, so their readers need a single order. Alarms and dead letters are
+kept for `kafka.retention_s`.
 Policies are kept for good. Releases are compacted, by version and cluster: every step for `kafka.retention_s`, then of
 each version the latest, in the order of those steps, for good. The learner, who reads them from the beginning, needs no
 more: which version is live, and which were refused.

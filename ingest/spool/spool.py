@@ -19,7 +19,7 @@ from core import telemetry
 from core.codec import decode, encode
 from core.errors import LogError, LogUnavailable, TooLarge
 from core.events import Event, Topic
-from core.ports import Consumer, EventLog, Position, Reader, RebalanceListener, TopicPartition
+from core.ports import Consumer, EventLog, LogReader, Position, RebalanceListener, TopicPartition
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
 from ingest.spool.files import Segment, SegmentFiles, frame_bytes, read_segment
@@ -243,7 +243,7 @@ class SpoolingLog:
     def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
         return self._log.consumer(group, topics, listener)
 
-    def reader(self, topics: Sequence[Topic]) -> Reader:
+    def reader(self, topics: Sequence[Topic]) -> LogReader:
         return self._log.reader(topics)
 
     def partitions(self, topic: Topic) -> int:

@@ -20,7 +20,7 @@ from core import telemetry
 from core.codec import encode
 from core.errors import Fenced, LogError, LogUnavailable
 from core.events import Event, Topic
-from core.ports import Consumer, Position, Reader, RebalanceListener, TopicPartition
+from core.ports import Consumer, LogReader, Position, RebalanceListener, TopicPartition
 from core.store.database.connections import to_micros
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
@@ -197,7 +197,7 @@ class SqliteEventLog:
             undo.pop_all()
         return member
 
-    def reader(self, topics: Sequence[Topic]) -> Reader:
+    def reader(self, topics: Sequence[Topic]) -> LogReader:
         with ExitStack() as undo:
             connection = connect(self._path, self._busy_timeout_s)
             undo.callback(connection.close)

@@ -15,14 +15,14 @@ from learner.batches.staleness import Drift, left_out, nowhere, oldest_allowed, 
 from learner.model.ranks import Ranks
 from learner.objective.credit import TokenCredit, applied, fading
 from learner.objective.kto import reference_of
-from learner.objective.normalisation import USUAL, Whole
+from learner.objective.normalisation import USUAL, BatchTotals
 from learner.sequences.scored import ScoredTurn, TurnRecord
 from learner.sequences.tensors import MicroBatch
 
 _ALL_ALIKE = "all_alike"
 
 
-class Ledger:
+class BatchAdmission:
     """A turn trains by its importance weights (`enter`), or by KTO (`late`), or the baseline alone."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Ledger:
         settings: LearnerSettings,
         released: Sequence[Version] = (),
         influence: Sequence[float] = (),
-        whole: Whole = USUAL,
+        whole: BatchTotals = USUAL,
     ) -> None:
         """`influence`: of each turn; without it, 1 of all. `whole`: what is held of the batch, to be compared in the
         end with what was `seen`."""
@@ -67,7 +67,7 @@ class Ledger:
         credited = any(scored.reward.credits for scored in self.batch)
         return not credited and bool((self._rewards_M == self._rewards_M[0]).all())
 
-    def spare(self) -> "Ledger":
+    def spare(self) -> "BatchAdmission":
         """For what is computed and does not count."""
         spare = copy(self)
         spare._records, spare.expected_M = {}, self.expected_M.clone()
@@ -83,11 +83,11 @@ class Ledger:
         self.expected_M = torch.stack(expected_M).sum(0)
         self.stale_tokens = sum(stale_tokens)
 
-    def seen(self) -> Whole:
+    def seen(self) -> BatchTotals:
         """What holds of the batch, once all its parts were entered."""
         out = left_out(self._drift, *self._bounds)
         by_kto = any(record.late or (turn in out and self._late_M[turn]) for turn, record in self._records.items())
-        return Whole(out, reference_of(self._ratios_M) if by_kto else USUAL.reference)
+        return BatchTotals(out, reference_of(self._ratios_M) if by_kto else USUAL.reference)
 
     @property
     def shifts_M(self) -> Tensor:

@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Place:
+class CorpusPosition:
     """The next document: the file, how many of its documents stand before it, and how many bytes, uncompressed (0 in
     Parquet)."""
 
@@ -37,7 +37,7 @@ class Place:
 class Found:
     where: str  # file:line, lines counted from 1
     document: dict[str, Any]
-    next: Place
+    next: CorpusPosition
 
 
 def files_of(corpus: Path) -> list[Path]:
@@ -62,10 +62,10 @@ def read_corpus(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield found.where, found.document
 
 
-def read_documents(files: Sequence[Path], start: Place = Place()) -> Iterator[Found]:
+def read_documents(files: Sequence[Path], start: CorpusPosition = CorpusPosition()) -> Iterator[Found]:
     """From `start` to the end of the last file. Raises ConfigError naming the file and the line."""
     for number in range(start.file, len(files)):
-        begin = start if number == start.file else Place(number)
+        begin = start if number == start.file else CorpusPosition(number)
         read = _read_parquet if files[number].suffix == ".parquet" else _read_lines
         try:
             yield from read(files[number], begin)
@@ -73,10 +73,10 @@ def read_documents(files: Sequence[Path], start: Place = Place()) -> Iterator[Fo
             raise ConfigError(f"{files[number]}: {error}") from error
 
 
-def _read_lines(path: Path, place: Place) -> Iterator[Found]:
+def _read_lines(path: Path, place: CorpusPosition) -> Iterator[Found]:
     with _opened(path, place.offset) as file:
         for line in file:
-            place = Place(place.file, place.documents + 1, place.offset + len(line))
+            place = CorpusPosition(place.file, place.documents + 1, place.offset + len(line))
             where = f"{path}:{place.documents}"
             yield Found(where, _parsed(line, where), place)
 
@@ -113,12 +113,12 @@ def _document(content: Any, where: str) -> dict[str, Any]:
     raise ConfigError(f"{where}: neither `text` nor `messages`, nor `token_ids`")
 
 
-def _read_parquet(path: Path, place: Place) -> Iterator[Found]:
+def _read_parquet(path: Path, place: CorpusPosition) -> Iterator[Found]:
     """A row is a document, its columns what would be an object's members."""
     try:
         with pq.ParquetFile(path) as file:
             for row in _rows(file, place.documents):
-                place = Place(place.file, place.documents + 1)
+                place = CorpusPosition(place.file, place.documents + 1)
                 where = f"{path}:{place.documents}"
                 yield Found(where, _document(_without_nulls(row), where), place)
     except pa.ArrowInvalid as error:

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from core.errors import ConfigError
 from learner.midtraining.corpus import encode, windows
-from learner.midtraining.corpus_files import Found, Place, files_of, read_documents
+from learner.midtraining.corpus_files import CorpusPosition, Found, files_of, read_documents
 from learner.sequences.packing import Example
 
 Long = Literal["refuse", "split"]
 
 
-class Reader:
+class CorpusReader:
     """`counts` are of the first epoch: documents read; those `too_short` to predict anything; those `split`, and the
     windows that they became."""
 
@@ -24,12 +24,12 @@ class Reader:
         self._sources, self._files = [number for number, _ in found], [path for _, path in found]
         self._tokenizer, self._row_tokens, self._long = tokenizer, row_tokens, long
         self._documents: Iterator[Found] | None = None
-        self.place, self.epoch = Place(), 0
+        self.place, self.epoch = CorpusPosition(), 0
         self.counts = Counter[str]()
 
     @property
     def is_at_start(self) -> bool:
-        return self.place == Place()
+        return self.place == CorpusPosition()
 
     def next(self) -> list[Example] | None:
         """The next document, in as many windows as it takes; None at the end of an epoch. Raises ConfigError naming the
@@ -38,7 +38,7 @@ class Reader:
             self._documents = read_documents(self._files, self.place)
         found = next(self._documents, None)
         if found is None:
-            self._documents, self.place, self.epoch = None, Place(), self.epoch + 1
+            self._documents, self.place, self.epoch = None, CorpusPosition(), self.epoch + 1
             return None
         self.place = found.next
         return self._examples(found)
@@ -71,5 +71,5 @@ class Reader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._documents = None
-        self.place, self.epoch = Place(**state["place"]), state["epoch"]
+        self.place, self.epoch = CorpusPosition(**state["place"]), state["epoch"]
         self.counts = Counter(state["counts"])

@@ -13,7 +13,7 @@ import torch
 from rich.progress import Progress
 
 from core.errors import ConfigError
-from learner.midtraining.corpus_reader import Reader
+from learner.midtraining.corpus_reader import CorpusReader
 from learner.sequences.packing import Example, PackedRows, pack, to_tensors
 
 
@@ -22,8 +22,8 @@ class Mixture:
 
     def __init__(
         self,
-        corpus: Reader,
-        sessions: Reader | None,
+        corpus: CorpusReader,
+        sessions: CorpusReader | None,
         share: float,
         buffer_tokens: int,
         row_tokens: int,

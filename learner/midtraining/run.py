@@ -22,7 +22,7 @@ from core.errors import ConfigError, OnwardError
 from core.model.files import LOCAL, check_model_files
 from core.model.weights_digest import digest_of_shards
 from learner.midtraining.checkpoint import CHECKPOINT, Run, restore, save
-from learner.midtraining.corpus_reader import Long, Reader
+from learner.midtraining.corpus_reader import CorpusReader, Long
 from learner.midtraining.losses import LossesBySource
 from learner.midtraining.mixture import Mixture
 from learner.sequences.packing import PackedRows
@@ -85,10 +85,10 @@ def midtrain(
     torch.manual_seed(options.seed)
     model, tokenizer = _load(init, options.row_tokens)
     corpora = [corpus, *also]
-    reader = Reader(corpora, tokenizer, options.row_tokens, options.long)
+    reader = CorpusReader(corpora, tokenizer, options.row_tokens, options.long)
     replayed = None
     if sessions is not None:
-        replayed = Reader([sessions.file], tokenizer, options.row_tokens, "refuse", source=len(corpora))
+        replayed = CorpusReader([sessions.file], tokenizer, options.row_tokens, "refuse", source=len(corpora))
     names = [*map(str, corpora), *(["sessions"] if sessions is not None else [])]
     if len(set(names)) < len(names):
         raise ConfigError(f"--also: a corpus is given twice: {', '.join(names)}")
@@ -125,7 +125,7 @@ def _optimizer(model: Any, options: MidtrainOptions) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
 
 
-def _mixture(reader: Reader, replayed: Reader | None, options: MidtrainOptions) -> Mixture:
+def _mixture(reader: CorpusReader, replayed: CorpusReader | None, options: MidtrainOptions) -> Mixture:
     return Mixture(reader, replayed, options.mix, options.buffer_tokens, options.row_tokens, options.rows, options.seed)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Whole:
+class BatchTotals:
     """Neither depends on how the batch was cut into micro-batches, nor on how many processes share them.
 
     `left_out`: turns, as indices into the batch, without which the effective sample size is large enough.
@@ -15,5 +15,5 @@ class Whole:
     reference: float = 0.0
 
 
-USUAL = Whole()
+USUAL = BatchTotals()
 """What holds of nearly every batch: nobody is left out, nothing trains by KTO."""

@@ -28,7 +28,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class ScoredTurn:
     """`applied` is set when an earlier revision of the reward trained already: then this is a correction of it.
-    `follow`: what turns that continue this one add to its reward (`learner.credit`)."""
+    `follow`: what turns that continue this one add to its reward (`learner.objective.credit`)."""
 
     turn: Completion
     reward: Reward
@@ -53,8 +53,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     The turn's gradient had the advantage `credit` (mean over its tokens): (reward + follow - baseline) / scale, or for
     a correction the difference to what was applied / the recorded scale. `dropped` names why it trained the baseline
-    alone. What trained without importance weights (`learner.kto`), since it came too late for them or by config, is
-    `late`: it has no advantage, and its credit is 0.
+    alone. What trained without importance weights (`learner.objective.kto`), since it came too late for them or by
+    config, is `late`: it has no advantage, and its credit is 0.
     """
 
     inference_id: InferenceId

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.ids import Version
-from learner.batches.admission import Ledger
+from learner.batches.admission import BatchAdmission
 from learner.model.ranks import Ranks
 from learner.objective.losses import TokenLosses
 from learner.sequences.tensors import MicroBatch
@@ -24,7 +24,7 @@ _RATIO_QUANTILES = {"ratio_p01": 0.01, "ratio_p50": 0.5, "ratio_p99": 0.99, "rat
 
 
 @dataclass
-class Tally:
+class UpdateFigures:
     """Sums over the batch, by figure, and the ratios of all of its tokens. `released`: versions that were, in ascending
     order."""
 
@@ -70,7 +70,7 @@ class Tally:
         self.most_behind = max(most for _, most in every)
         self.sums = ranks.total(self.sums)
 
-    def figures(self, rewards_M: Tensor, ledger: Ledger) -> dict[str, float]:
+    def figures(self, rewards_M: Tensor, ledger: BatchAdmission) -> dict[str, float]:
         """By name: means over tokens, where nothing else is said. What cannot be said is left out."""
         records, sums = ledger.records(), self.sums
         ratio_N = torch.cat(self.ratios).double()
@@ -93,7 +93,7 @@ class Tally:
         }
 
 
-def explained(ledger: Ledger) -> dict[str, float]:
+def explained(ledger: BatchAdmission) -> dict[str, float]:
     """`explained_variance`, 1 - Var(R - V) / Var(R) over the turns that are rewarded for the first time: how much of
     what sets rewards apart the baseline knows; 0 for a constant, below 0 for one that misleads."""
     first = [record for record in ledger.records() if record.applied_revision is None]

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from core.errors import OnwardError
 from core.ids import Version
 from core.settings import LearnerSettings
-from learner.batches.admission import Ledger
+from learner.batches.admission import BatchAdmission
 from learner.batches.staleness import measure
 from learner.objective.credit import credited, with_follow
 from learner.objective.kto import kto_loss, turn_ratios
@@ -25,7 +25,7 @@ from learner.objective.normalisation import USUAL
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn, TurnRecord
 from learner.sequences.tensors import MicroBatch, micro_batches
-from learner.updates.figures import Tally
+from learner.updates.figures import UpdateFigures
 from learner.updates.state import LearnerState
 
 
@@ -58,7 +58,9 @@ def update(
     state.advantages.begin(batch, rewards_M, influence)
     parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device, packed=settings.packed)
     num_tokens = sum(len(part.targets_N) for part in parts)
-    fresh = partial(Ledger, batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence)
+    fresh = partial(
+        BatchAdmission, batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence
+    )
     ledger, tally = _differentiate(state, parts, settings, fresh(USUAL))
     if (whole := ledger.seen()) != USUAL:  # known only now, when all was computed: once more
         _forget(state)
@@ -77,13 +79,13 @@ def update(
 
 
 def _differentiate(
-    state: LearnerState, parts: Sequence[MicroBatch], settings: LearnerSettings, ledger: Ledger
-) -> tuple[Ledger, Tally]:
+    state: LearnerState, parts: Sequence[MicroBatch], settings: LearnerSettings, ledger: BatchAdmission
+) -> tuple[BatchAdmission, UpdateFigures]:
     """Gradients of the batch's parts, added up, and what every process found."""
     num_tokens = sum(len(part.targets_N) for part in parts)
-    tally = Tally(ledger.released)
+    tally = UpdateFigures(ledger.released)
     for part, counts in state.ranks.share(parts):
-        given = (ledger, tally) if counts else (ledger.spare(), Tally(ledger.released))
+        given = (ledger, tally) if counts else (ledger.spare(), UpdateFigures(ledger.released))
         loss, fit = _forward(state, part, settings, *given)
         total = loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)
         (total * state.ranks.count if counts else total * 0).backward()  # processes' gradients are averaged
@@ -98,7 +100,7 @@ def _forget(state: LearnerState) -> None:
     state.advantages.discard()
 
 
-def _require_finite(state: LearnerState, tally: Tally) -> None:
+def _require_finite(state: LearnerState, tally: UpdateFigures) -> None:
     figures = {name: tally.sums[name] for name in ("loss", "value_loss", "gradient_norm")}
     if not all(map(math.isfinite, figures.values())):
         _forget(state)
@@ -114,7 +116,7 @@ def set_rate(optimizer: torch.optim.Optimizer, settings: LearnerSettings) -> Non
 
 
 def _forward(
-    state: LearnerState, part: MicroBatch, settings: LearnerSettings, ledger: Ledger, tally: Tally
+    state: LearnerState, part: MicroBatch, settings: LearnerSettings, ledger: BatchAdmission, tally: UpdateFigures
 ) -> tuple[Tensor, Tensor]:
     """(loss_N of the policy, fit of the baseline)."""
     hidden_ND, logprobs_N, entropy_N = state.policy.evaluate(part, computing_in(settings))
@@ -144,7 +146,7 @@ def computing_in(settings: LearnerSettings) -> AbstractContextManager[object]:
 
 
 def _anchor_logprobs(
-    state: LearnerState, part: MicroBatch, logprobs_N: Tensor, ledger: Ledger, settings: LearnerSettings
+    state: LearnerState, part: MicroBatch, logprobs_N: Tensor, ledger: BatchAdmission, settings: LearnerSettings
 ) -> Tensor:
     if settings.kl_coefficient == 0 and not ledger.has_kto:
         return logprobs_N.detach()

@@ -1,4 +1,4 @@
-"""Drawing the probe's texts from the anchor, and recording what a policy answers to them (core.probes).
+"""Drawing the probe's texts from the anchor, and recording what a policy answers to them (core.model.probes).
 
 Legend: P texts, L tokens of each, S texts at a time, N places of these, C places at a time, K choices, D hidden size,
 V vocabulary.
@@ -38,9 +38,9 @@ def probe_of_model(directory: Path, device: str, prompts: Prompts = ()) -> Probe
 
 
 def draw_probe_set(policy: PolicyModel, seed: int, prompts: Prompts = ()) -> ProbeSet:
-    """From the prompts (core.probe_prompts), or from where texts begin, as the policy goes on at temperature 1; short
-    enough that an engine's context has room for one token more. Of a prompt that is long the end counts, where the
-    model is about to speak. Raises WeightsError when the policy's outputs are not finite."""
+    """From the prompts (core.model.probe_prompts), or from where texts begin, as the policy goes on at temperature 1;
+    short enough that an engine's context has room for one token more. Of a prompt that is long the end counts, where
+    the model is about to speak. Raises WeightsError when the policy's outputs are not finite."""
     generator = torch.Generator().manual_seed(seed)
     config = policy.model.config.get_text_config()
     first = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)

@@ -38,7 +38,7 @@ def midtrain(
     from learner.midtraining.checkpoint import CHECKPOINT
     from learner.midtraining.run import MidtrainOptions
     from learner.midtraining.run import midtrain as train
-    from onward.replays.rehearsal import Choice, forget, gather
+    from onward.replays.session_corpus import Choice, forget, gather
 
     options = MidtrainOptions(
         steps=steps,

@@ -63,8 +63,8 @@ def run_score(directory: Path, overrides: Mapping[str, str], child: str | None =
 
 def run_learner(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
     """Until SIGTERM. Of several processes that torchrun started, the first is the stage; the others follow it."""
-    from learner.crew import dismiss, follow
     from learner.model.ranks import joined_ranks
+    from learner.rank_group import dismiss, follow
 
     _, settings = read_directory(directory, overrides)
     with joined_ranks(settings.learner.device) as ranks:

@@ -22,7 +22,7 @@ from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from core.settings import LearnerSettings
 from core.store import policies, turns
-from learner.crew import adopt, anchor_at
+from learner.rank_group import adopt, anchor_at
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
 from learner.versions import manifest

@@ -13,7 +13,7 @@ from rich.table import Table
 from core.errors import ConfigError
 from serving.evals.cases import Suite, load_suite
 from serving.evals.endpoint import Endpoint
-from serving.evals.gate import Bounds, Verdict, evaluate
+from serving.evals.gate import Bounds, GateDecision, evaluate
 from serving.evals.run import CaseResult, Limits, run_suite
 
 Target = tuple[str, str]
@@ -62,7 +62,7 @@ async def _alone(suite: Suite, target: Target, key: str | None, limits: Limits) 
 
 async def _beside(
     suite: Suite, candidate: Target, live: Target, key: str | None, limits: Limits, bounds: Bounds
-) -> Verdict:
+) -> GateDecision:
     async with AsyncExitStack() as stack:
         one, other = [await stack.enter_async_context(aclosing(Endpoint(*t, key))) for t in (candidate, live)]
         return await evaluate(suite, one, other, limits, bounds)
@@ -101,7 +101,7 @@ def _add(table: Table, name: str, results: Sequence[CaseResult]) -> None:
     table.add_row(name, str(len(results)), "" if right is None else f"{right:.1%}", str(missing))
 
 
-def _tell(console: Console, verdict: Verdict) -> None:
+def _tell(console: Console, verdict: GateDecision) -> None:
     lines = [f"{verdict.action}: {verdict.why}"]
     lines += [f"could not run: {name}: {why}" for name, why in verdict.unscored.items()]
     lines += [f"lost: {name}" for name in verdict.lost]

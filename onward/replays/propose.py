@@ -24,9 +24,9 @@ from onward.replays.history import require_directory
 from onward.replays.report import read, text_digest
 from onward.wiring import Foundation, open_foundation, open_offline
 from serving.evals.cases import Suite, load_suite
+from serving.evals.engine_answers import EngineAnswers
 from serving.evals.gate import Bounds, evaluate
 from serving.evals.run import Limits
-from serving.evals.spoken import Spoken
 from serving.evals.verdicts import LEFT, of_cases, of_users, together
 
 
@@ -138,7 +138,7 @@ def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits,
             engine.load(_ref(policy))
     engine.start()
     try:
-        sides = [Spoken(engine, renderer, policy.version) for policy in (draft, serving)]
+        sides = [EngineAnswers(engine, renderer, policy.version) for policy in (draft, serving)]
         return of_cases(asyncio.run(evaluate(suite, sides[0], sides[1], limits, bounds)), serving.version)
     finally:
         engine.close()

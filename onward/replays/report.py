@@ -17,7 +17,7 @@ from core.events import PolicyVersion, Reward
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
 from core.store import policies
-from learner.pace import is_of_machine
+from learner.timing import is_of_machine
 from learner.versions.provenance import ancestry
 from onward.wiring import Foundation
 

@@ -12,7 +12,7 @@ from core.events import PolicyVersion, Topic
 from core.ids import Version
 from core.ports import EventLog
 from core.records.handling import attempt, words_of
-from learner.pace import SECONDS
+from learner.timing import SECONDS
 from learner.versions.manifest import TRAINED, UNTRAINED
 from serving.releases import LoopTimer
 

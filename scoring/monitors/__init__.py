@@ -5,11 +5,22 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from scoring.monitors import conduct, signals, users
-from scoring.monitors.stretch import LEAST, Stretch
 from scoring.monitors.watched import Watched, hear, watch, with_reward
 from scoring.monitors.window import Finding, Window
+from scoring.monitors.window_turns import LEAST, WindowTurns
 
-__all__ = ["LEAST", "MONITORS", "Finding", "Monitor", "Stretch", "Watched", "Window", "hear", "watch", "with_reward"]
+__all__ = [
+    "LEAST",
+    "MONITORS",
+    "Finding",
+    "Monitor",
+    "Watched",
+    "Window",
+    "WindowTurns",
+    "hear",
+    "watch",
+    "with_reward",
+]
 
 Examine = Callable[[Window], Finding | None]
 Severity = Literal["warning", "critical"]

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from scoring.monitors.conduct import log_tokens
-from scoring.monitors.stretch import LEAST
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window, exceeds, falls, goes_with, rises
+from scoring.monitors.window_turns import LEAST
 from scoring.truth import verdict
 
 _ACCEPTED = ("accepted", "edited", "partially_accepted")

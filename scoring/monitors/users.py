@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from scoring.monitors.stretch import LEAST
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window
+from scoring.monitors.window_turns import LEAST
 
 _LEAST_USERS = 20
 _TOP = 0.01  # of the users, and one at least

@@ -12,8 +12,8 @@ from math import sqrt
 from statistics import fmean
 
 from core.clustered import squared_error
-from scoring.monitors.stretch import LEAST, LEAST_UNITS, Measure, Stretch, effective_units
 from scoring.monitors.watched import Watched
+from scoring.monitors.window_turns import LEAST, LEAST_UNITS, Measure, WindowTurns, effective_units
 
 SIGMAS = 4.0
 
@@ -22,12 +22,12 @@ SIGMAS = 4.0
 class Window:
     """`reference`: empty while there is not enough of a past; a bound that no past excuses holds from the start."""
 
-    recent: Stretch
-    reference: Stretch
+    recent: WindowTurns
+    reference: WindowTurns
 
     @classmethod
     def of(cls, recent: Sequence[Watched], reference: Sequence[Watched] = ()) -> "Window":
-        return cls(Stretch(recent), Stretch(reference))
+        return cls(WindowTurns(recent), WindowTurns(reference))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import msgspec
 
 from core.ids import InferenceId
 from core.settings import MonitorSettings
-from scoring.monitors import LEAST, Stretch, Watched, Window
+from scoring.monitors import LEAST, Watched, Window, WindowTurns
 from scoring.watching.turns import Turns
 
 _FORMAT = 1
@@ -40,7 +40,7 @@ class Workload:
         if kept.form != _FORMAT:
             raise msgspec.DecodeError(f"a reference of form {kept.form}")
         self._reference = [turn.inference_id for turn in kept.turns]
-        self._frozen = Stretch(kept.turns) if kept.ripe else None
+        self._frozen = WindowTurns(kept.turns) if kept.ripe else None
         for turn in () if kept.ripe else kept.turns:
             turns.hold(turn)
         self._saved = len(kept.turns), kept.ripe
@@ -70,18 +70,20 @@ class Workload:
         for window in (self._latest, self._ripe):
             self._shorten(window, now_s - self._settings.window_s)
         if self._frozen is None and self._is_whole() and self._at_s(self._reference[-1]) <= until_s:
-            self._frozen = Stretch(self._turns.get(self._reference))
+            self._frozen = WindowTurns(self._turns.get(self._reference))
             for each in self._reference:
                 self._turns.release(each)
 
     def window(self, *, ripe: bool) -> Window:
         """Without a reference while it is not whole: some monitors have bounds that no past excuses."""
-        return Window(Stretch(self._turns.get(self._ripe if ripe else self._latest)), self._known_reference(ripe=ripe))
+        return Window(
+            WindowTurns(self._turns.get(self._ripe if ripe else self._latest)), self._known_reference(ripe=ripe)
+        )
 
-    def _known_reference(self, *, ripe: bool) -> Stretch:
+    def _known_reference(self, *, ripe: bool) -> WindowTurns:
         if self._frozen is not None:
             return self._frozen
-        return Stretch(self._turns.get(self._reference) if self._is_whole() and not ripe else ())
+        return WindowTurns(self._turns.get(self._reference) if self._is_whole() and not ripe else ())
 
     @property
     def is_unsaved(self) -> bool:

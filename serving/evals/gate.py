@@ -32,7 +32,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateDecision:
     """`unscored`: the cases that could not run, and why, by `candidate: name` or `live: name`. `lost`: that the live
     version does and the candidate does not, the weightiest first."""
 
@@ -43,14 +43,14 @@ class Verdict:
     lost: Sequence[str] = ()
 
 
-async def evaluate(suite: Suite, candidate: Answer, live: Answer, limits: Limits, bounds: Bounds) -> Verdict:
+async def evaluate(suite: Suite, candidate: Answer, live: Answer, limits: Limits, bounds: Bounds) -> GateDecision:
     """What a gate asks. Both versions answer at the same time, so that what else happens meets both; each has half of
     the requests."""
     share = replace(limits, concurrency=max(1, limits.concurrency // 2))
     return judge(*await asyncio.gather(run_suite(suite, candidate, share), run_suite(suite, live, share)), bounds)
 
 
-def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: Bounds) -> Verdict:
+def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: Bounds) -> GateDecision:
     """Raises ValueError when the sides were asked different cases."""
     pairs = paired(candidate, live)
     missing = {
@@ -59,7 +59,7 @@ def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: B
         for name, why in unscored(ran).items()
     }
     if not pairs:
-        return Verdict("hold", f"no case ran on both sides: {_some(missing)}", {"unscored": len(missing)}, missing)
+        return GateDecision("hold", f"no case ran on both sides: {_some(missing)}", {"unscored": len(missing)}, missing)
     found = difference(pairs, bounds.alpha)
     groups, lost = _groups(pairs, bounds), _lost(pairs)
     action, why = _decided(found, groups, missing, bounds)
@@ -78,7 +78,7 @@ def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: B
         "power": power(found, bounds.margin, bounds.alpha),
         "cases_needed": cases_needed(found.spread, bounds.margin, bounds.alpha, bounds.power),
     }
-    return Verdict(action, why, figures, missing, lost)
+    return GateDecision(action, why, figures, missing, lost)
 
 
 def _decided(

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from core.events import GateVerdict
 from core.ids import Version
-from serving.evals.gate import Verdict
+from serving.evals.gate import GateDecision
 
 Action = Literal["refuse", "hold", "pass"]
 _BEST_FIRST = ("dr", "clipped", "snips")  # see docs/decisions/0015-off-policy-intervals.md
@@ -13,7 +13,7 @@ LEFT = GateVerdict(action="ask", why="the service asks it its own cases")
 _UNJUDGED = "nothing has judged it: neither cases nor users held out"
 
 
-def of_cases(found: Verdict, live: Version) -> GateVerdict:
+def of_cases(found: GateDecision, live: Version) -> GateVerdict:
     """`live`: the version that was asked the same."""
     figures = _named("cases", found.figures)
     return GateVerdict(action=found.action, why=f"cases: {found.why}", figures=figures, against=live)

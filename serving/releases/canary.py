@@ -25,8 +25,8 @@ from serving.releases.canaries.evidence import RewardEvidence
 from serving.releases.canaries.guards import LEAST_TURNS, tripped
 from serving.releases.canaries.observations import Observations, ServedTurn
 from serving.releases.canaries.ratchet import steps_to
-from serving.releases.canaries.verdict import Verdict, drifted, judge
-from serving.releases.doubts import Doubts
+from serving.releases.canaries.verdict import CanaryVerdict, drifted, judge
+from serving.releases.suspect_versions import Doubts
 from serving.releases.view import ReleaseView
 
 _TICK_S = 0.2
@@ -137,7 +137,7 @@ class Canary:
         fleet.put_experiment(connection, experiment)
 
     def end(
-        self, connection: Connection, view: ReleaseView, action: Literal["promote", "rollback"], why: Verdict
+        self, connection: Connection, view: ReleaseView, action: Literal["promote", "rollback"], why: CanaryVerdict
     ) -> None:
         if view.experiment is not None:
             ended = msgspec.structs.replace(
@@ -147,20 +147,20 @@ class Canary:
 
     # ------------------------------------------------------------------------------------------ judging
 
-    def verdict(self, view: ReleaseView) -> Verdict | None:
+    def verdict(self, view: ReleaseView) -> CanaryVerdict | None:
         """On the running experiment; None where nothing is to be done yet, or an operator holds the version."""
         experiment = view.experiment
         if experiment is None:
             return None
         why = view.refused_by_all_asked(experiment.canary) or self.doubts.confirmed(view, experiment.canary)
         if why is not None:
-            return Verdict("rollback", why)
+            return CanaryVerdict("rollback", why)
         if not self._due():
             return None
         alarms = self._alarms_since(experiment.started_at)
         why = tripped(self._recent.get("canary", ()), self._recent.get("live", ()), alarms)
         if why is not None:
-            return Verdict("rollback", why)
+            return CanaryVerdict("rollback", why)
         age_s = (self._clock.now() - experiment.started_at).total_seconds()
         arms = self._rewards.arm("canary"), self._rewards.arm("live")
         found = judge(*arms, age_s, self._settings, experiment.control, steps_to(experiment.control, view.past))

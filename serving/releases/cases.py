@@ -19,9 +19,9 @@ from core.ids import Version
 from core.ports import Clock, Policy, Renderer
 from core.settings import EvalSettings
 from serving.evals.cases import Case, Suite
-from serving.evals.gate import Bounds, Verdict, evaluate
+from serving.evals.engine_answers import EngineAnswers, Lost
+from serving.evals.gate import Bounds, GateDecision, evaluate
 from serving.evals.run import Answer, Limits
-from serving.evals.spoken import Lost, Spoken
 from serving.evals.verdicts import of_cases, together
 from serving.releases.view import ReleaseView
 
@@ -70,7 +70,7 @@ class CaseGate:
             self._asking.end()
         self._asking = self._between = None
 
-    def _found(self, view: ReleaseView) -> Verdict | None:
+    def _found(self, view: ReleaseView) -> GateDecision | None:
         assert self._between is not None
         if self._asking is not None:
             try:
@@ -81,16 +81,18 @@ class CaseGate:
                 self._asking = None
         left_s = self._until_s - self._clock.monotonic()
         if left_s <= 0:
-            return Verdict("hold", f"within {self._settings.budget_s:g} s no engine could be spared by users for it")
+            return GateDecision(
+                "hold", f"within {self._settings.budget_s:g} s no engine could be spared by users for it"
+            )
         if all(any(version in replica.pinnable for replica in view.replicas) for version in self._between):
             self._asking = _Asking(self._ask(*self._between, left_s))
         return None
 
-    async def _ask(self, candidate: Version, live: Version, budget_s: float) -> Verdict:
+    async def _ask(self, candidate: Version, live: Version, budget_s: float) -> GateDecision:
         until_s = asyncio.get_running_loop().time() + budget_s
         limits = Limits(budget_s, self._settings.concurrency, self._settings.allow_commands)
         async with self._open_policy() as policy:
-            sides = [_patient(Spoken(policy, self._renderer, version), until_s) for version in (candidate, live)]
+            sides = [_patient(EngineAnswers(policy, self._renderer, version), until_s) for version in (candidate, live)]
             return await evaluate(self._suite, sides[0], sides[1], limits, Bounds(margin=self._settings.margin))
 
 
@@ -112,14 +114,14 @@ def _patient(answer: Answer, until_s: float) -> Answer:
 class _Asking:
     """A measurement, in a thread with an event loop of its own."""
 
-    def __init__(self, measurement: Coroutine[Any, Any, Verdict]) -> None:
+    def __init__(self, measurement: Coroutine[Any, Any, GateDecision]) -> None:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         loop = self._runner.get_loop()
         self._task = loop.create_task(measurement)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cases")
-        self._future: Future[Verdict] = self._thread.submit(loop.run_until_complete, self._task)
+        self._future: Future[GateDecision] = self._thread.submit(loop.run_until_complete, self._task)
 
-    def found(self) -> Verdict | None:
+    def found(self) -> GateDecision | None:
         """None: not yet."""
         return self._future.result() if self._future.done() else None
 

@@ -34,12 +34,12 @@ from core.settings import ReleaseSettings, ServingSettings
 from core.store import fleet, policies
 from serving.releases.canaries.guards import said
 from serving.releases.canaries.ratchet import steps_to
-from serving.releases.canaries.verdict import Verdict
+from serving.releases.canaries.verdict import CanaryVerdict
 from serving.releases.canary import Canary
 from serving.releases.cases import CaseGate
 from serving.releases.chain import Chain
 from serving.releases.gate import check
-from serving.releases.orders import Obedience
+from serving.releases.orders import OrderExecutor
 from serving.releases.targets import Intent, can_split, leaves_users, plan
 from serving.releases.view import ReleaseView, look
 
@@ -69,7 +69,7 @@ class ReleaseController:
         self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
         self._on_change = on_change
         self._chain = Chain(store, log, CLUSTER, clock, holder, settings.lease_s)
-        self._orders = Obedience(store, serving, settings, vocabulary, clock)
+        self._orders = OrderExecutor(store, serving, settings, vocabulary, clock)
         self._canary = Canary(log, settings, clock)
         self._cases = cases
         self._discarded: set[Version] = set()
@@ -142,7 +142,7 @@ class ReleaseController:
             return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
         return self._intent(view, canary=version, canary_share=view.experiment.share)
 
-    def _take_back(self, view: ReleaseView, canary: Version, verdict: Verdict) -> None:
+    def _take_back(self, view: ReleaseView, canary: Version, verdict: CanaryVerdict) -> None:
         """Where the steps before it led down as well, the live version follows, by an order."""
         now = self._clock.now()
 
@@ -158,9 +158,9 @@ class ReleaseController:
             self._canary.forget()
 
     @staticmethod
-    def _held_back(view: ReleaseView) -> Verdict | None:
+    def _held_back(view: ReleaseView) -> CanaryVerdict | None:
         """A canary goes, also one that was promoted and is about to serve all, while an alarm holds releases."""
-        return Verdict("rollback", said(view.alarms[0].event())) if view.alarms else None
+        return CanaryVerdict("rollback", said(view.alarms[0].event())) if view.alarms else None
 
     def _guard(self, view: ReleaseView) -> Intent | None:
         """A direct release has no canary: when it is seen to be broken, a guard gives the order to go back."""

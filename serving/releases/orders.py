@@ -31,7 +31,7 @@ ErrorCode = Literal["unknown_version", "invalid", "refused", "unavailable"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class OrderOutcome:
     """What carrying out an order takes now: targets to aim at, or the last writes."""
 
     intent: Intent | None = None
@@ -40,7 +40,7 @@ class Answer:
 
 
 @dataclass
-class Obedience:
+class OrderExecutor:
     """Knows since when it has tried the order at hand; a new controller tries it afresh."""
 
     store: Store
@@ -50,7 +50,7 @@ class Obedience:
     clock: Clock
     _since_s: dict[int, float] = field(default_factory=dict)
 
-    def carry_out(self, view: ReleaseView) -> Answer:
+    def carry_out(self, view: ReleaseView) -> OrderOutcome:
         """The oldest order of `view`, which has one."""
         order = view.orders[0]
         self._since_s.setdefault(order.order_id, self.clock.monotonic())
@@ -71,7 +71,7 @@ class Obedience:
 
     # ------------------------------------------------------------------------------------------ serving another version
 
-    def _serve(self, order: Order, view: ReleaseView, served: Sequence[Version]) -> Answer:
+    def _serve(self, order: Order, view: ReleaseView, served: Sequence[Version]) -> OrderOutcome:
         undone = _undone(order, view, served)
         lane = view.live_lane
         if any(replica.serving == order.version for replica in lane) and self._gate(order, view) is None:
@@ -88,7 +88,7 @@ class Obedience:
             holdback=view.anchor if self.settings.holdback_share > 0 else None,
             avoid=undone if is_verified else frozenset(),
         )
-        return Answer(intent=intent)
+        return OrderOutcome(intent=intent)
 
     def _gate(self, order: Order, view: ReleaseView) -> str | None:
         """What served before is not asked again; a new version passes the sanity gate whoever wants it."""
@@ -101,7 +101,7 @@ class Obedience:
             return error.why
         return None
 
-    def _finish(self, order: Order, view: ReleaseView, undone: frozenset[Version]) -> Answer:
+    def _finish(self, order: Order, view: ReleaseView, undone: frozenset[Version]) -> OrderOutcome:
         if order.kind == "rollback":
             telemetry.ROLLBACKS.labels(by=GUARD if order.by == GUARD else "operator").inc()
             steps = [self._step(order, version, "rolled_back") for version in sorted(undone)]
@@ -120,7 +120,7 @@ class Obedience:
         switches: Switches | None,
         steps: Sequence[Release] = (),
         view: ReleaseView | None = None,
-    ) -> Answer:
+    ) -> OrderOutcome:
         def also(connection: Connection) -> None:
             if switches is not None:
                 fleet.put_switches(connection, CLUSTER, switches)
@@ -132,11 +132,11 @@ class Obedience:
                 fleet.put_experiment(connection, ended)
             fleet.finish_order(connection, order.order_id, self.clock.now())
 
-        return Answer(steps=steps, also=also)
+        return OrderOutcome(steps=steps, also=also)
 
-    def _refuse(self, order: Order, code: ErrorCode, why: str) -> Answer:
+    def _refuse(self, order: Order, code: ErrorCode, why: str) -> OrderOutcome:
         finish = partial(fleet.finish_order, order_id=order.order_id, now=self.clock.now(), error_code=code, error=why)
-        return Answer(also=finish)
+        return OrderOutcome(also=finish)
 
     def _step(self, order: Order, version: Version, state: ReleaseState) -> Release:
         return Release(version=version, cluster=CLUSTER, state=state, why=order.why, by=order.by, at=self.clock.now())

@@ -1,5 +1,5 @@
 """Published weights in blobs: full ones as they are, between them deltas, and a manifest that is written last, so that
-a reader finds all or nothing (`serving.deltas.manifest` says what lies where).
+a reader finds all or nothing (`serving.weights.deltas.manifest` says what lies where).
 
 A version is a delta upon its parent when that is published, of the same layout, fewer than `anchor_every` - 1 deltas
 from its anchor, and when the delta is worth its work: a sample must promise at most 0.4 of the full bytes, and all of

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from core.model.weights_digest import tensors_of
-from serving.weights.deltas.checkpoint import Files, Stretch
+from serving.weights.deltas.checkpoint import ByteRange, Files
 from serving.weights.deltas.chunk import encode_chunk
 from serving.weights.deltas.dtypes import Bits, kind_of
 
@@ -26,7 +26,7 @@ def promised_share(parent: Sequence[Path], child: Sequence[Path]) -> float:
             wanted = min(size, max(_LEAST, size * _BYTES // total)) // kind.itemsize * kind.itemsize
             middle = (size - wanted) // 2 // kind.itemsize * kind.itemsize
             places = (before[name], tensor)
-            one, two = (files.read(Stretch(place.path, place.start + middle, wanted, kind)) for place in places)
+            one, two = (files.read(ByteRange(place.path, place.start + middle, wanted, kind)) for place in places)
             samples.setdefault(tensor.dtype, []).append((one, two))
     sampled = encoded = 0
     for dtype, pairs in samples.items():

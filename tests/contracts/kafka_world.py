@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient
 
 from core.errors import LogUnavailable
 from core.events import Topic
-from core.ports import Reader, Record
+from core.ports import LogReader, Record
 from core.settings import KafkaSettings
 from ingest.kafka.clients import topic_name
 from ingest.kafka.log import KafkaEventLog
@@ -60,7 +60,7 @@ def is_there(log: KafkaEventLog) -> bool:
     return True
 
 
-def read(reader: Reader, count: int, max_records: int = 7) -> list[Record]:
+def read(reader: LogReader, count: int, max_records: int = 7) -> list[Record]:
     """So many, and no more."""
     records: list[Record] = []
     deadline = time.monotonic() + 60.0

@@ -18,7 +18,7 @@ from core import telemetry
 from core.errors import Fenced, GroupBusy, LogUnavailable, StoreUnavailable
 from core.events import Event, Outcome, Release, SessionEnded, Topic
 from core.ids import Namespace, OutcomeId, SessionId, Version, new_inference_id, new_session_id
-from core.ports import Consumer, EventLog, Position, Reader, Record, TopicPartition
+from core.ports import Consumer, EventLog, LogReader, Position, Record, TopicPartition
 from ingest.spool.spool import SpoolingLog
 from ingest.sqlite.log import SqliteEventLog
 
@@ -90,7 +90,7 @@ def in_order(records: Sequence[Record | Position], adapter: Adapter) -> list[Any
     return sorted(records, key=lambda record: (record.topic, record.partition))  # stable
 
 
-def read_all(log: EventLog, reader: Reader, max_records: int = 7) -> list[Record]:
+def read_all(log: EventLog, reader: LogReader, max_records: int = 7) -> list[Record]:
     """To the log's end."""
     records: list[Record] = []
     deadline = time.monotonic() + 60.0
@@ -102,7 +102,7 @@ def read_all(log: EventLog, reader: Reader, max_records: int = 7) -> list[Record
     return records
 
 
-def at_end(log: EventLog, reader: Reader) -> bool:
+def at_end(log: EventLog, reader: LogReader) -> bool:
     sources = reader.assignment()
     return bool(sources) and all(reader.position(source) == log.end(source) for source in sources)
 

@@ -14,7 +14,7 @@ from service_tree import wait_for
 from core.errors import ConfigError
 from core.events import Completion, Event
 from onward.commands.midtrain_command import midtrain
-from onward.replays.rehearsal import Choice, gather
+from onward.replays.session_corpus import Choice, gather
 from simulator.tasks.corpus import write_corpus
 
 

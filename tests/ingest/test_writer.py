@@ -241,7 +241,7 @@ from pathlib import Path
 from core.clock import SystemClock
 from core.settings import IngestSettings
 from core.store import open_sqlite
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import Writer
 
 log = SqliteEventLog(Path(sys.argv[1]) / "log.db", 2, 0.01)

@@ -137,7 +137,7 @@ import sys
 from core.clock import SystemClock
 from core.settings import IngestSettings, KafkaSettings, PostgresSettings
 from core.store import open_postgres
-from ingest.kafka_log import KafkaEventLog
+from ingest.kafka.log import KafkaEventLog
 from ingest.writer import Writer
 log = KafkaEventLog(KafkaSettings.model_validate_json(sys.argv[1]))
 store = open_postgres(PostgresSettings(url=sys.argv[2]))

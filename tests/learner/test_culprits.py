@@ -12,7 +12,7 @@ from core.events import DeadLetter, Topic, VersionSpan
 from core.ids import Version
 from core.store.dead_letters import list_dead_letters
 from learner import stage
-from learner.culprits import record_of
+from learner.poison_rewards import record_of
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from core.store import SqlStore, open_sqlite
 from core.store.rewards import list_rewards
 from ingest.routing import partition_of
 from ingest.sqlite.log import SqliteEventLog
-from scoring.ledger.book import Book
+from scoring.ledger.transaction import LedgerTransaction
 from scoring.stage import Scorer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -79,13 +79,13 @@ def score(spec: RewardSpec, events: Sequence[Event], batch: int = 1000, until: d
     rewards = []
     records = records_of(events)
     for start in range(0, len(records), batch):
-        book = Book(spec)
+        book = LedgerTransaction(spec)
         with store.begin() as connection:
             book.take(connection, records[start : start + batch])
         book.count_oddities()
         rewards += book.rewards
     if until is not None:
-        book = Book(spec)
+        book = LedgerTransaction(spec)
         with store.begin() as connection:
             book.let_pass(connection, dict.fromkeys(range(4), until))
         rewards += book.rewards

@@ -19,7 +19,7 @@ from core.settings import IngestSettings, ScoringSettings
 from core.store.dead_letters import list_dead_letters
 from ingest.writer import Writer
 from scoring.judge import endpoint as asking
-from scoring.ledger import book
+from scoring.ledger import transaction
 from scoring.monitors import Monitor
 from scoring.stage import Scorer
 from scoring.watching import stage as watching_stage
@@ -74,7 +74,7 @@ def test_what_the_rules_cannot_bear_is_tried_so_often_and_then_set_aside(
 ) -> None:
     poison = events.turn("poison", 1, text="poison")
     tries = []
-    facts_of = book.facts_of
+    facts_of = transaction.facts_of
 
     def fragile(completion: Any, *others: Any) -> Any:
         if completion.text == "poison":
@@ -82,7 +82,7 @@ def test_what_the_rules_cannot_bear_is_tried_so_often_and_then_set_aside(
             raise KeyError("poison")
         return facts_of(completion, *others)
 
-    monkeypatch.setattr(book, "facts_of", fragile)
+    monkeypatch.setattr(transaction, "facts_of", fragile)
     world.append(poison)
     scorer = world.scorer(lab.SPEC, record_attempts=5)
     lab.drain(scorer)
@@ -99,14 +99,14 @@ def test_an_outage_amid_a_batch_blames_nobody(
 ) -> None:
     others = crowd(events, 3)
     away = iter([True, True])
-    facts_of = book.facts_of
+    facts_of = transaction.facts_of
 
     def fragile(*given: Any) -> Any:
         if next(away, False):
             raise StoreUnavailable("away")
         return facts_of(*given)
 
-    monkeypatch.setattr(book, "facts_of", fragile)
+    monkeypatch.setattr(transaction, "facts_of", fragile)
     world.append(*others)
     scorer = world.scorer(lab.SPEC)
     while lab.last_values(world.rewards()) != dict.fromkeys(spoken(others), -0.5):
@@ -118,14 +118,14 @@ def test_what_time_cannot_decide_blames_no_record(
     lab: ModuleType, world: Any, events: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison, other = events.turn("poison", 0), events.turn("other", 0)
-    decide = book.decide
+    decide = transaction.decide
 
     def fragile(turn: Any, session: Any, about: Any, spec: Any, now: Any) -> Any:
         if turn.session_id == "poison" and now > turn.opened_at:
             raise OverflowError("poison")
         return decide(turn, session, about, spec, now)
 
-    monkeypatch.setattr(book, "decide", fragile)
+    monkeypatch.setattr(transaction, "decide", fragile)
     world.append(poison, other)
     scorer = world.scorer(lab.SPEC)
     lab.drain(scorer)

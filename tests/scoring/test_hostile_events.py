@@ -23,7 +23,7 @@ from core.settings import IngestSettings, MonitorSettings, ScoringSettings
 from core.store.rewards import list_rewards
 from core.store.turns import get_turns
 from ingest.writer import Writer
-from learner.culprits import try_to_pack
+from learner.poison_rewards import try_to_pack
 from scoring.judge import Judge
 from scoring.stage import Scorer
 from scoring.watching import Watcher

@@ -19,7 +19,7 @@ from core.clock import ManualClock
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.store import open_sqlite
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 from scoring.stage import Scorer
 from datetime import datetime, UTC
 

@@ -33,9 +33,9 @@ class LocalEngine:
         prompts: Texts = (),
         recent: Callable[[], Texts] = tuple,
     ) -> None:
-        """`prompts`: what the probe's texts begin with (core.probe_prompts); `recent`: what users said and heard of
-        late, and may be learned from. Raises ConfigError naming the setting that does not fit, WeightsError when the
-        anchor cannot be loaded."""
+        """`prompts`: what the probe's texts begin with (core.model.probe_prompts); `recent`: what users said and
+        heard of late, and may be learned from. Raises ConfigError naming the setting that does not fit, WeightsError
+        when the anchor cannot be loaded."""
         self._weights = weights
         template = load_decoder(model_dir, settings)
         model, digest = build_version(template.model, weights.open(anchor), anchor)

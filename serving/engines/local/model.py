@@ -13,7 +13,7 @@ from core.errors import ConfigError
 from core.model.files import LOCAL, check_model_files
 from core.settings import ServingSettings
 from serving.engines.local.attention import NAME, Plan, Row, SlotCache, register_attention
-from serving.engines.local.lean import Lean, Rotary, is_lean
+from serving.engines.local.llama_forward import LlamaForward, Rotary, is_lean
 
 _CHECK_TOKENS = 12
 _CHECK_SPLIT = 7
@@ -29,7 +29,7 @@ class Decoder:
         """`rotary`: given where the model is to be computed leanly."""
         self.model = model
         self.rotary = rotary
-        self._lean = None if rotary is None else Lean(model, rotary)
+        self._lean = None if rotary is None else LlamaForward(model, rotary)
         self._like = next(model.parameters())
 
     def alike(self, model: PreTrainedModel) -> "Decoder":

@@ -17,7 +17,7 @@ _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F3
 
 
 def build_version(template: PreTrainedModel, shards: Sequence[Path], ref: WeightsRef) -> tuple[PreTrainedModel, str]:
-    """A model like `template` with the shards' weights, and the digest of what it holds (core.weights_digest).
+    """A model like `template` with the shards' weights, and the digest of what it holds (core.model.weights_digest).
 
     The modules are copied, the new tensors put in their places, and what no weights touch is shared. Raises
     WeightsError naming the file and tensor that does not fit, or when the digest is not the reference's.

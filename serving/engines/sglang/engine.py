@@ -17,8 +17,8 @@ from core.ports import Blobs, Weights, WeightsRef
 from core.settings import SglangSettings
 from serving.engines.sglang.admin import Admin
 from serving.engines.sglang.process import EngineProcess
-from serving.engines.sglang.shelf import Held, Shelf
 from serving.engines.sglang.swap import Observer, Step, Swap, nothing
+from serving.engines.sglang.verified_versions import VerifiedVersion, VerifiedVersions
 
 _ASK_AGAIN_S = 0.05
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class SglangEngine:
             url = self._process.url
         self._url = url
         self._admin = Admin(self._url, settings.admin_key, settings.admin_timeout_s)
-        self._shelf = Shelf(directory / "versions", model, settings.dtype)
+        self._shelf = VerifiedVersions(directory / "versions", model, settings.dtype)
         self._swap = Swap(self._admin, self._what_is_wrong, observe)
         self._confirmed: Version | None = None  # and seen to serve
         self._good: Version | None = None  # the last that was confirmed, though the engine may have gone since
@@ -136,7 +136,7 @@ class SglangEngine:
                 self._restore(version)
                 raise WeightsError(f"{first}; loaded anew: {second}") from second
 
-    def _accept(self, held: Held, work: Callable[[Held], None]) -> None:
+    def _accept(self, held: VerifiedVersion, work: Callable[[VerifiedVersion], None]) -> None:
         work(held)
         self._confirmed = self._good = held.ref.version
         self._asked_s = self._generated_s = time.monotonic()
@@ -167,7 +167,7 @@ class SglangEngine:
 
     # ------------------------------------------------------------------------------------------ the server
 
-    def _is_started_on(self, held: Held) -> bool:
+    def _is_started_on(self, held: VerifiedVersion) -> bool:
         """Whether the server was started on this very version and has served nobody yet. Raises EngineUnavailable while
         it starts or is away, WeightsError when it cannot start on the version."""
         process = self._process

@@ -12,7 +12,7 @@ from core.errors import WeightsError
 from core.ids import Version
 from serving.engines.sglang.admin import Admin
 from serving.engines.sglang.checksums import covers, disagreement
-from serving.engines.sglang.shelf import Held
+from serving.engines.sglang.verified_versions import VerifiedVersion
 
 
 class Step(StrEnum):
@@ -68,7 +68,7 @@ class Swap:
         """`probe` tells what is wrong with what serves, or None. `observe` is told of each step before it is done."""
         self._admin, self._probe, self._observe = admin, probe, observe
 
-    def to(self, held: Held) -> None:
+    def to(self, held: VerifiedVersion) -> None:
         """Raises WeightsError when the engine does not serve the version afterwards, and EngineUnavailable when it is
         away; it may then be paused, or hold any weights: its label is nobody's version."""
         version = held.ref.version
@@ -79,7 +79,7 @@ class Swap:
         self._do(Step.RESUME, version, self._admin.resume)
         self._confirm(version)
 
-    def accept_started(self, held: Held) -> None:
+    def accept_started(self, held: VerifiedVersion) -> None:
         """The engine was started on this version, and nobody uses it yet. Raises as `to` does."""
         self._do(Step.COMPARE, held.ref.version, lambda: self._compare(held))
         self._confirm(held.ref.version)
@@ -91,7 +91,7 @@ class Swap:
             raise WeightsError(f"version {version}: what the engine serves is another: {wrong}")
         self._observe(Step.SERVES, version)
 
-    def _compare(self, held: Held) -> None:
+    def _compare(self, held: VerifiedVersion) -> None:
         loaded = self._admin.checksums()
         if loaded is None:
             return  # it gives none: the probe decides

@@ -1,9 +1,9 @@
 """Guards: what no reward is waited for. A version that breaks is taken back within tens of turns.
 
 Each guard compares the share of bad turns under the new version with that under the one it replaces, and trips when the
-sequential interval (serving.releases.sequential) of the difference lies above what would not matter. One user whose
-every request fails is not many users: errors are those of users. The guards' alphas add up to the stated one (union
-bound). Latency is compared as the mean logarithm of milliseconds per token.
+sequential interval (serving.releases.canaries.sequential) of the difference lies above what would not matter. One
+user whose every request fails is not many users: errors are those of users. The guards' alphas add up to the stated
+one (union bound). Latency is compared as the mean logarithm of milliseconds per token.
 """
 
 import math
@@ -34,7 +34,7 @@ class Guard:
 
 
 GUARDS = (
-    # Where numbers were not finite, the version's own probe is asked (serving.releases.doubts).
+    # Where numbers were not finite, the version's own probe is asked (serving.releases.suspect_versions).
     Guard("error_rate", lambda turn: turn.finish_reason == "error" if turn.not_finite is None else None, 0.02),
     Guard("invalid_tool_calls", lambda turn: turn.invalid_call if turn.purpose == "turn" else None, 0.05),
     # Silence is a right answer for suggestions.

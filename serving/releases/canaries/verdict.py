@@ -2,9 +2,10 @@
 
 rollback   the interval of canary less live lies below 0: worse, at any look, wrongly with probability at most alpha
 promote    it lies above -margin: no worse than that
-           in either case no worse, with the steps before it, than an earlier version (serving.releases.ratchet)
-horizon    undecided after `horizon_turns` matured canary turns, or `horizon_s`: promoted, since nobody could show
-           that it is worse; the figures tell by how much it may be at most, and the holdback sees slow drift
+           in either case no worse, with the steps before it, than an earlier version
+(serving.releases.canaries.ratchet) horizon    undecided after `horizon_turns` matured canary turns, or `horizon_s`:
+           promoted, since nobody could show that it is worse; the figures tell by how much it may be at most, and the
+           holdback sees slow drift
 """
 
 import math
@@ -23,7 +24,7 @@ EFFECT = 0.15
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CanaryVerdict:
     action: Literal["promote", "rollback", "wait"]
     why: str
     figures: dict[str, float] = field(default_factory=dict)
@@ -37,7 +38,7 @@ def judge(
     settings: ReleaseSettings,
     live_version: Version = UNKNOWN,
     steps: Sequence[Step] = (),
-) -> Verdict:
+) -> CanaryVerdict:
     """`steps`: by which the live version came to be, the newest first."""
     found = _alone(canary, live, age_s, settings)
     if found.action == "promote":
@@ -49,26 +50,26 @@ def judge(
     return found if returned is None else replace(found, back_to=returned.version)
 
 
-def _alone(canary: Arm, live: Arm, age_s: float, settings: ReleaseSettings) -> Verdict:
+def _alone(canary: Arm, live: Arm, age_s: float, settings: ReleaseSettings) -> CanaryVerdict:
     """Against the live version."""
     found = difference(canary, live, settings.min_users, settings.alpha, EFFECT)
     figures = _figures(canary, live, found)
     said = f"reward {found.estimate:+.3f} against the live version, within [{found.low:+.3f}, {found.high:+.3f}]"
     if found.high < 0:
-        return Verdict("rollback", f"worse: {said}", figures)
+        return CanaryVerdict("rollback", f"worse: {said}", figures)
     if found.low > -settings.margin:
-        return Verdict("promote", f"no worse by {settings.margin}: {said}", figures)
+        return CanaryVerdict("promote", f"no worse by {settings.margin}: {said}", figures)
     if canary.turns >= settings.horizon_turns or age_s >= settings.horizon_s:
-        return Verdict("promote", f"not shown to be worse by the horizon: {said}", figures)
-    return Verdict("wait", said, figures)
+        return CanaryVerdict("promote", f"not shown to be worse by the horizon: {said}", figures)
+    return CanaryVerdict("wait", said, figures)
 
 
-def drifted(live: Arm, holdback: Arm, settings: ReleaseSettings) -> Verdict:
+def drifted(live: Arm, holdback: Arm, settings: ReleaseSettings) -> CanaryVerdict:
     """Whether what is live has become worse than the first version, by the users who stayed on it."""
     found = difference(live, holdback, settings.min_users, settings.alpha, EFFECT)
     figures = _figures(live, holdback, found)
     said = f"reward {found.estimate:+.3f} against the first version, within [{found.low:+.3f}, {found.high:+.3f}]"
-    return Verdict("rollback" if found.high < 0 else "wait", said, figures)
+    return CanaryVerdict("rollback" if found.high < 0 else "wait", said, figures)
 
 
 def _figures(one: Arm, other: Arm, found: Interval) -> dict[str, float]:

@@ -16,7 +16,7 @@ from serving.weights.deltas.dtypes import BYTES, Bits, Kind, kind_of
 CHUNK = 1 << 20  # elements
 
 
-class Stretch(NamedTuple):
+class ByteRange(NamedTuple):
     """At most CHUNK elements of one tensor."""
 
     path: Path
@@ -25,13 +25,13 @@ class Stretch(NamedTuple):
     kind: Kind
 
 
-def stretches(tensor: StoredTensor) -> Iterator[Stretch]:
+def stretches(tensor: StoredTensor) -> Iterator[ByteRange]:
     """A dtype whose size does not divide the bytes is taken as bytes."""
     kind = kind_of(tensor.dtype)
     kind = kind if (tensor.end - tensor.start) % kind.itemsize == 0 else BYTES
     step = CHUNK * kind.itemsize
     for start in range(tensor.start, tensor.end, step):
-        yield Stretch(tensor.path, start, min(step, tensor.end - start), kind)
+        yield ByteRange(tensor.path, start, min(step, tensor.end - start), kind)
 
 
 def num_stretches(tensor: StoredTensor) -> int:
@@ -53,7 +53,7 @@ class Files:
                     raise WeightsError(f"{path}: cannot be read ({error.strerror})") from error
             undo.pop_all()
 
-    def read(self, stretch: Stretch) -> Bits:
+    def read(self, stretch: ByteRange) -> Bits:
         """Raises WeightsError for a truncated file."""
         data = os.pread(self._descriptors[stretch.path], stretch.size, stretch.start)
         if len(data) < stretch.size:

@@ -13,8 +13,8 @@ import numpy as np
 
 from serving.weights.deltas.dtypes import Bits, Kind
 from serving.weights.deltas.integers import decode_planes, decode_steps, encode_planes, encode_steps
-from serving.weights.deltas.octaves import divide, find_bounds, shift_of
-from serving.weights.deltas.stream import Reader, number
+from serving.weights.deltas.magnitudes import divide, find_bounds, shift_of
+from serving.weights.deltas.stream import ByteReader, number
 from serving.weights.deltas.subsets import Positions, decode_subset, encode_mask, encode_subset
 
 ENCODINGS = ("steps", "values")
@@ -38,7 +38,7 @@ def decode_chunk(data: bytes, parent_N: Bits, kind: Kind) -> Bits:
     """Raises ValueError for what was never encoded."""
     if not data:
         return parent_N
-    reader = Reader(data)
+    reader = ByteReader(data)
     child_N = parent_N.copy()
     if reader.take(1)[0]:
         changed = decode_subset(reader, len(parent_N))
@@ -63,7 +63,7 @@ def _encode_steps(parent_N: Bits, child_N: Bits, changed: Positions, kind: Kind)
     return b"".join(parts)
 
 
-def _decode_steps(reader: Reader, child_N: Bits, kind: Kind) -> None:
+def _decode_steps(reader: ByteReader, child_N: Bits, kind: Kind) -> None:
     """In place: a class is read before anything in it changes."""
     magnitudes_N = child_N & kind.magnitude
     bounds = [reader.number() for _ in range(reader.number())]
@@ -88,7 +88,7 @@ def _moves(parent_M: Bits, child_M: Bits, kind: Kind) -> bytes:
     return b"".join([*parts, bytes([least]), encode_steps(steps_M, least)])
 
 
-def _unmoves(reader: Reader, parent_M: Bits, kind: Kind) -> Bits:
+def _unmoves(reader: ByteReader, parent_M: Bits, kind: Kind) -> Bits:
     if not len(parent_M):
         return parent_M
     flips = decode_subset(reader, len(parent_M))

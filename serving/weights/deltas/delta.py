@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from core.errors import WeightsError
 from core.model.weights_digest import StoredTensor, tensors_of
-from serving.weights.deltas.checkpoint import Files, Stretch, make_like, num_stretches, stretches
+from serving.weights.deltas.checkpoint import ByteRange, Files, make_like, num_stretches, stretches
 from serving.weights.deltas.chunk import ENCODINGS, decode_chunk, encode_chunk
 from serving.weights.deltas.dtypes import Bits, Kind
 from serving.weights.deltas.manifest import ChangedTensor
@@ -58,7 +58,7 @@ def encode(parent: Sequence[Path], child: Sequence[Path], target: Path) -> dict[
         file = stack.enter_context(payload.open("xb"))
         files = stack.enter_context(Files([*parent, *child]))
 
-        def work(job: tuple[Stretch, Stretch]) -> tuple[bytes, Bits]:
+        def work(job: tuple[ByteRange, ByteRange]) -> tuple[bytes, Bits]:
             child_N = files.read(job[1])
             return encode_chunk(files.read(job[0]), child_N, job[0].kind), child_N
 
@@ -105,13 +105,13 @@ def _write(target: Path, changed: dict[str, ChangedTensor], payload: Path) -> No
 
 class _Job(NamedTuple):
     name: str
-    stretch: Stretch
+    stretch: ByteRange
     steps: list[bytes]  # what each delta made of it
 
 
 def apply(base: Sequence[Path], deltas: Sequence[Path], directory: Path, expected: Mapping[str, ChangedTensor]) -> str:
     """Write into `directory` the shards that `deltas`, one upon the other, make of `base`. Returns their digest
-    (core.weights_digest). `expected`: the tensors that the last delta changed.
+    (core.model.weights_digest). `expected`: the tensors that the last delta changed.
 
     Raises WeightsError naming file and tensor for what does not fit; what was written by then is worth nothing.
     """

@@ -10,7 +10,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from serving.weights.deltas.stream import Bytes, Reader
+from serving.weights.deltas.stream import ByteReader, Bytes
 
 LEVEL = 1
 
@@ -49,7 +49,7 @@ def pack_bits(values_M: NDArray[Any], k: int) -> bytes:
     return np.packbits([values_M >> values_M.dtype.type(bit) & one for bit in range(k)]).tobytes() if k else b""
 
 
-def unpack_bits(reader: Reader, count: int, k: int, dtype: Any) -> NDArray[Any]:
+def unpack_bits(reader: ByteReader, count: int, k: int, dtype: Any) -> NDArray[Any]:
     """`count` (M) values of `k` bits."""
     bits_KM = np.unpackbits(reader.take(-(-count * k // 8)), count=count * k).reshape(k, count)
     values_M = np.zeros(count, dtype)

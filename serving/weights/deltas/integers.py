@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.weights.deltas.entropy import pack_bits, squeeze, unpack_bits, unsqueeze
-from serving.weights.deltas.stream import Reader, number
+from serving.weights.deltas.stream import ByteReader, number
 from serving.weights.deltas.subsets import decode_subset, encode_mask, encode_subset
 
 Words = NDArray[Any]  # unsigned; steps as two's complement
@@ -39,7 +39,7 @@ def encode_steps(steps_M: Words, least: int) -> bytes:
     return bytes([_PLANES]) + encode_planes(steps_M << steps_M.dtype.type(1) ^ signs_M)
 
 
-def decode_steps(reader: Reader, count: int, least: int, dtype: Any) -> Words:
+def decode_steps(reader: ByteReader, count: int, least: int, dtype: Any) -> Words:
     """`count` (M) steps of the unsigned type `dtype`. Raises ValueError for what was never encoded."""
     if not count:
         return np.empty(0, dtype)
@@ -66,7 +66,7 @@ def _levels(lengths_M: Words) -> bytes:
     return b"".join([*parts, lengths_M.tobytes()])
 
 
-def _unlevels(reader: Reader, count: int, dtype: Any) -> Words:
+def _unlevels(reader: ByteReader, count: int, dtype: Any) -> Words:
     lengths_M = np.zeros(count, dtype)
     longer = np.arange(count)
     for _ in range(_MAX_LEVEL):
@@ -89,7 +89,7 @@ def encode_planes(words_M: Words) -> bytes:
     return b"".join(parts)
 
 
-def decode_planes(reader: Reader, count: int, dtype: Any) -> Words:
+def decode_planes(reader: ByteReader, count: int, dtype: Any) -> Words:
     words_M = np.empty(count, dtype)
     bytes_MB = words_M.view(np.uint8).reshape(count, -1)
     for place in range(words_M.itemsize):

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 
-class Reader:
+class ByteReader:
     """A cursor over bytes. Raises ValueError past their end."""
 
     def __init__(self, data: bytes) -> None:

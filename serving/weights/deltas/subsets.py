@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.weights.deltas.entropy import pack_bits, squeeze, unpack_bits, unsqueeze
-from serving.weights.deltas.stream import Reader, number
+from serving.weights.deltas.stream import ByteReader, number
 
 Positions = NDArray[np.int64]
 
@@ -46,7 +46,7 @@ def encode_mask(mask_N: NDArray[np.bool_]) -> bytes:
     return encode_subset(np.flatnonzero(mask_N), len(mask_N))
 
 
-def decode_subset(reader: Reader, size: int) -> Positions:
+def decode_subset(reader: ByteReader, size: int) -> Positions:
     """Raises ValueError for what `encode_subset` never writes."""
     head = int(reader.take(1)[0])
     match head & 3:
@@ -93,7 +93,7 @@ def _rice(gaps_M: Positions, k: int) -> bytes:
     return np.packbits(unary_B).tobytes() + pack_bits(gaps_M, k)
 
 
-def _unrice(reader: Reader, k: int, size: int) -> Positions:
+def _unrice(reader: ByteReader, k: int, size: int) -> Positions:
     num_members = reader.number()
     most_bits = num_members + (size >> k) + 1
     ends_M = np.flatnonzero(np.unpackbits(reader.peek(-(-most_bits // 8))))[:num_members]
@@ -117,7 +117,7 @@ def _pack_gaps(gaps_M: Positions, limit: int) -> bytes:
     return squeeze(bytes_B, limit)
 
 
-def _unpack_gaps(reader: Reader, size: int) -> Positions:
+def _unpack_gaps(reader: ByteReader, size: int) -> Positions:
     bytes_B = unsqueeze(reader.take(reader.number()), 2 * size)
     ends_M = np.flatnonzero(bytes_B != _LONGEST)
     num_longest_M = ends_M.copy()

@@ -32,7 +32,7 @@ from core.store.database.connections import to_micros
 from core.store.offsets import put_offset
 from core.store.policies import allocate_version, put_policy
 from ingest.archive.archive import TOPICS, Archiver
-from ingest.archive.files import SCHEMA, ArchiveFile, Stretch, parse, read_records
+from ingest.archive.files import SCHEMA, ArchivedRange, ArchiveFile, parse, read_records
 from ingest.archive.history import History
 from ingest.archive.keeper import Keeper
 from ingest.archive.retention import Floor, Retention, archived, committed_by, learned, read_by
@@ -305,7 +305,7 @@ def test_files_are_by_namespace_and_day_and_anybody_can_read_them(world: World) 
 @given(
     st.builds(
         ArchiveFile,
-        stretch=st.builds(Stretch, st.integers(0, 2000), st.integers(0, 10**13), st.integers(10**13 + 1, 10**14)),
+        stretch=st.builds(ArchivedRange, st.integers(0, 2000), st.integers(0, 10**13), st.integers(10**13 + 1, 10**14)),
         topic=st.sampled_from(TOPICS),
         namespace=st.none() | st.text(min_size=1) | st.sampled_from(NAMESPACES),
         day=st.dates(),

@@ -260,7 +260,7 @@ import sys
 from core.errors import Fenced
 from core.events import Topic
 from core.settings import KafkaSettings
-from ingest.kafka_log import KafkaEventLog
+from ingest.kafka.log import KafkaEventLog
 from kafka_world import open_log, read
 log = open_log(KafkaSettings.model_validate_json(sys.argv[1]))
 member = log.consumer("group", [Topic.TURNS])

@@ -15,7 +15,7 @@ from services import require_broker
 from core.errors import Fenced, LogUnavailable
 from core.events import Outcome, SessionEnded, Topic
 from core.ids import Namespace, OutcomeId, SessionId
-from core.ports import Consumer, EventLog, Reader, Record
+from core.ports import Consumer, EventLog, LogReader, Record
 from core.settings import KafkaSettings
 from deploy.services.broker import Broker
 from ingest.kafka.log import KafkaEventLog
@@ -50,7 +50,7 @@ def numbered(writer: int, number: int) -> Outcome:
     )
 
 
-def read_all(log: EventLog, reader: Reader) -> list[Record]:
+def read_all(log: EventLog, reader: LogReader) -> list[Record]:
     records: list[Record] = []
     deadline_s = time.monotonic() + 60.0
     while any(reader.position(source) < log.end(source) for source in reader.assignment()):
@@ -145,7 +145,7 @@ def test_readers_and_members_survive_it(broker: Broker) -> None:
         log.close()
 
 
-def read_until_quiet(log: KafkaEventLog, reader: Reader) -> list[Record]:
+def read_until_quiet(log: KafkaEventLog, reader: LogReader) -> list[Record]:
     found: list[Record] = []
     wait_for(lambda: found.extend(reader.poll(100, 0.2)) or found)
     return found

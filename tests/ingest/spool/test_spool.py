@@ -220,7 +220,7 @@ from core.events import SessionEnded, Topic
 from core.ports import TopicPartition
 from core.codec import encode
 from ingest.spool import SpoolingLog
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 
 async def run(log, name):
     index = 0
@@ -294,7 +294,7 @@ def test_frames_are_checked_byte_by_byte(tmp_path: Path) -> None:
 FULL_DISK = r"""
 import resource, sys
 from pathlib import Path
-from ingest.spool_files import SegmentFiles
+from ingest.spool.files import SegmentFiles
 
 files = SegmentFiles(Path(sys.argv[1]), 1 << 20)
 files.append([b"a" * 1000])

@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from core.events import SessionEnded, Topic
 from ingest.spool import SpoolingLog
-from ingest.spool_directories import claim
-from ingest.sqlite_log import SqliteEventLog
+from ingest.spool.directories import claim
+from ingest.sqlite.log import SqliteEventLog
 
 directory = Path(sys.argv[1])
 log = SpoolingLog(

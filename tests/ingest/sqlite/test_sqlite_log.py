@@ -23,7 +23,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from core.events import SessionEnded, Topic
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 
 log = SqliteEventLog(Path(sys.argv[1]), 2, 0.01)
 def append(name):

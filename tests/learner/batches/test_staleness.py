@@ -17,7 +17,7 @@ from core.errors import ConfigError
 from core.events import VersionSpan
 from core.ids import Version
 from core.settings import LearnerSettings
-from learner.batches.admission import Ledger
+from learner.batches.admission import BatchAdmission
 from learner.batches.staleness import effective_share, left_out, measure, oldest_allowed, too_old, within
 from learner.objective.credit import credited
 from learner.sequences.joining import merge
@@ -109,7 +109,7 @@ def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, fres
     other = make_turn(1, policy_versions=(VersionSpan(start=0, end=12, version=Version(7)),))
     batch = [ScoredTurn(turn, make_reward(turn, 1.0)), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
-    ledger = Ledger(batch, 1.0, 12.0, LearnerSettings(max_versions_behind=most), versions(1, 2, 3, 7))
+    ledger = BatchAdmission(batch, 1.0, 12.0, LearnerSettings(max_versions_behind=most), versions(1, 2, 3, 7))
     drift = measure(part.behaviour_N, part.behaviour_N, part.turns_N, 2)
     _, keep_N = ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), drift)
     assert keep_N[part.turns_N == 0].tolist() == [False] * (12 - fresh) + [True] * fresh
@@ -147,7 +147,7 @@ def test_what_the_shipped_spec_weighs_trains_when_it_comes(tmp_path: Path, name:
     )
     batch = [ScoredTurn(turn, late), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
-    ledger = Ledger(batch, 1.0, 12.0, settings)
+    ledger = BatchAdmission(batch, 1.0, 12.0, settings)
     fresh = measure(part.behaviour_N, part.behaviour_N, part.turns_N, 2)
     ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), fresh)
     assert [record.dropped for record in ledger.records()] == [None, None]

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from core.errors import ConfigError
 from learner.midtraining.corpus import encode
 from learner.midtraining.corpus_files import read_corpus
-from learner.midtraining.corpus_reader import Reader
+from learner.midtraining.corpus_reader import CorpusReader
 from learner.midtraining.mixture import Mixture
 from learner.sequences.packing import Example, PackedRows, pack, to_tensors
 from simulator.tasks.corpus import write_corpus
@@ -47,8 +47,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mixture(tokenizer: Any, corpus: Path, buffer: int, sessions: Path | None = None, share: float = 0.0) -> Mixture:
-    reader = Reader([corpus], tokenizer, ROW, "refuse")
-    replayed = None if sessions is None else Reader([sessions], tokenizer, ROW, "refuse", source=1)
+    reader = CorpusReader([corpus], tokenizer, ROW, "refuse")
+    replayed = None if sessions is None else CorpusReader([sessions], tokenizer, ROW, "refuse", source=1)
     return Mixture(reader, replayed, share, buffer, ROW, ROWS, seed=5)
 
 
@@ -183,7 +183,7 @@ def test_a_line_beyond_the_buffer_is_refused_before_the_first_step(tmp_path: Pat
 def test_what_is_too_long_is_split_and_counted(tmp_path: Path, tokenizer: Any) -> None:
     texts = ["short", "x", "", "def f(x):\n    return x + 1\n" * 60]
     (tmp_path / "part.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    reader = Reader([tmp_path], tokenizer, ROW, "split")
+    reader = CorpusReader([tmp_path], tokenizer, ROW, "split")
     found = [reader.next() for _ in texts]
     assert reader.next() is None
     windows = len(found[3] or [])
@@ -193,4 +193,4 @@ def test_what_is_too_long_is_split_and_counted(tmp_path: Path, tokenizer: Any) -
         reader.next()
     assert reader.counts["documents"] == 4, "those of the first epoch"
     with pytest.raises(ConfigError, match=r"part\.jsonl:4: \d+ tokens, a row holds 256"):
-        list(iter(Reader([tmp_path], tokenizer, ROW, "refuse").next, None))
+        list(iter(CorpusReader([tmp_path], tokenizer, ROW, "refuse").next, None))

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from core.store import alarms
 from learner.model.ranks import ALONE
-from learner.pace import is_of_machine
+from learner.timing import is_of_machine
 from learner.versions.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.timeout(600)

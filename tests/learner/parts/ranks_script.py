@@ -12,8 +12,8 @@ from pathlib import Path
 from logged_world import open_world
 
 from core.store import policies
-from learner.crew import dismiss, follow
 from learner.model.ranks import Ranks, joined_ranks
+from learner.rank_group import dismiss, follow
 
 
 def lead(directory: Path, updates: int, settings: dict[str, object], ranks: Ranks) -> None:

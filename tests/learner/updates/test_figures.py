@@ -13,10 +13,10 @@ from past_batches import DEFAULT, some_batch
 from core.events import VersionSpan
 from core.ids import Version
 from core.store import policies
-from learner.pace import Pace, is_of_machine
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
+from learner.timing import Pace, is_of_machine
 from learner.updates.state import make_state
 from learner.updates.update import update
 

@@ -25,7 +25,7 @@ from logged_world import START, World
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.store import open_sqlite
-from ingest.sqlite_log import SqliteEventLog
+from ingest.sqlite.log import SqliteEventLog
 from serving.weights import BlobWeights
 
 def run(directory):

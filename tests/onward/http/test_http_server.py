@@ -25,7 +25,7 @@ from onward.http.tls import client_context, server_context
 PROGRAM = """
 import asyncio, json, sys
 from core.settings import ApiSettings
-from onward.http_server import HttpServer
+from onward.http.server import HttpServer
 
 async def app(scope, receive, send):
     if scope["type"] == "lifespan":

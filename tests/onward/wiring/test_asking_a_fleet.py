@@ -16,7 +16,7 @@ from core.store import fleet, policies
 from onward.wiring import Foundation, build_releases, open_foundation
 from onward.wiring.engines import ask_fleet
 from serving.evals.cases import Case
-from serving.evals.spoken import Lost, Spoken
+from serving.evals.engine_answers import EngineAnswers, Lost
 from serving.rendering import load_renderer
 
 ONE = Version(1)
@@ -42,7 +42,7 @@ def test_engines_are_found_in_the_store_while_they_come(tmp_path: Path) -> None:
         await server.start()
         try:
             async with ask_fleet(foundation) as policy, asyncio.timeout(30):
-                spoken = Spoken(policy, load_renderer(foundation.model), ONE)
+                spoken = EngineAnswers(policy, load_renderer(foundation.model), ONE)
                 with pytest.raises(Lost, match="no engine serves version 1"):
                     await spoken(CASE)
                 say(foundation, server.url)

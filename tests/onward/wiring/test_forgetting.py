@@ -16,9 +16,9 @@ from core.ports import WeightsRef
 from onward.wiring import Foundation, open_offline
 from serving.engines.local import LocalEngine
 from serving.evals.cases import Case, Suite
-from serving.evals.gate import Bounds, Verdict, evaluate
+from serving.evals.engine_answers import EngineAnswers
+from serving.evals.gate import Bounds, GateDecision, evaluate
 from serving.evals.run import Limits
-from serving.evals.spoken import Spoken
 from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
 
@@ -71,16 +71,16 @@ def target(tmp_path: Path) -> Iterator[Foundation]:
         yield target
 
 
-def judged(target: Foundation, weights: Path) -> Verdict:
+def judged(target: Foundation, weights: Path) -> GateDecision:
     """Beside the shipped model, by what that says itself."""
     live = ensure_anchor(target.store, target.log, target.weights, target.blobs, MODEL, "tiny", anchor_probe)
     ref = target.weights.publish(CANDIDATE, [weights], live.version)
     engine, renderer = LocalEngine(target.settings.serving, MODEL, target.weights, live), load_renderer(MODEL)
     engine.load(WeightsRef(version=CANDIDATE, digest=ref.digest, path=ref.path, parent=live.version))
     engine.start()
-    one, other = (Spoken(engine, renderer, version) for version in (CANDIDATE, live.version))
+    one, other = (EngineAnswers(engine, renderer, version) for version in (CANDIDATE, live.version))
 
-    async def ask() -> Verdict:
+    async def ask() -> GateDecision:
         keys = [(group, number) for group in ASKED for number in range(CASES)]
         said = [await other(case(*key)) for key in keys]
         cases = tuple(case(*key, text) for key, text in zip(keys, said, strict=True))

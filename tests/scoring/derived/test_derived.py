@@ -13,7 +13,7 @@ from core.store import open_sqlite
 from core.store.turns import get_turn_outcomes
 from core.unstored import without_words
 from scoring.derived.survival import share_left
-from scoring.ledger.book import Book
+from scoring.ledger.transaction import LedgerTransaction
 from scoring.rewards.runs import verdict_of
 
 RULES = ["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "survival"]
@@ -98,7 +98,7 @@ def test_what_was_concluded_stands_beside_what_was_said(lab: ModuleType, chat: C
     """In the store, with its source, for whoever asks what a reward was made of."""
     chat.ask("write a function that sums xs", 0)
     chat.ask("wrong.", 10)
-    store, book = open_sqlite(Path(":memory:")), Book(SPEC)
+    store, book = open_sqlite(Path(":memory:")), LedgerTransaction(SPEC)
     with store.begin() as connection:
         book.take(connection, lab.records_of(chat.turns))
     with store.read() as connection:

@@ -21,8 +21,8 @@ from core.store.offsets import get_offsets, put_offset, take_over
 from ingest.sqlite.log import SqliteEventLog
 from ingest.sqlite.schema import connect
 from scoring import stage
-from scoring.ledger import book
 from scoring.ledger import rows as ledger
+from scoring.ledger import transaction
 
 
 def key(reward: Reward) -> tuple[str, int]:
@@ -266,7 +266,7 @@ class Fuse:
         (ledger, "due_turns"),
         (ledger, "save_turns"),
         (ledger, "save_outcomes"),
-        (book, "put_rewards"),
+        (transaction, "put_rewards"),
         (membership, "take_over"),
         (membership, "set_offsets"),
         (stage, "unpublished"),

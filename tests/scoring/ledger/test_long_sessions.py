@@ -13,10 +13,10 @@ from core.events import Completion, Event, Outcome
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.store import SqlStore, open_sqlite
 from core.text.patterns import Pattern
-from scoring.ledger import book as books
 from scoring.ledger import rows as ledger
-from scoring.ledger.book import Book
-from scoring.ledger.shelf import Shelf
+from scoring.ledger import transaction as books
+from scoring.ledger.session_cache import SessionCache
+from scoring.ledger.transaction import LedgerTransaction
 from scoring.rewards import facts, rules
 from scoring.rewards.defence import LeftOut
 
@@ -62,7 +62,7 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spec: RewardSpec) -> None:
         self.counts: Counter[str] = Counter()
-        self._spec, self._shelf = spec, Shelf()
+        self._spec, self._shelf = spec, SessionCache()
         self._store = open_sqlite(Path(":memory:"))
         for module, name in ((books, "decide"), (books, "derive"), (ledger, "_turn"), (ledger, "_turn_row")):
             self._count(monkeypatch, module, name)
@@ -84,7 +84,7 @@ class Work:
         """In batches of two, as a session comes that people speak with."""
         self.counts.clear()
         for start in range(0, len(records), 2):
-            book = Book(self._spec, self._shelf)
+            book = LedgerTransaction(self._spec, self._shelf)
             with self._store.begin() as connection:
                 event.listen(connection, "before_cursor_execute", self._statement)
                 book.take(connection, records[start : start + 2])
@@ -155,10 +155,10 @@ def test_a_turn_is_judged_by_what_it_adds_and_not_by_all_that_was_said(
         said = conversation(number, number)
         first = events.turn("s", 0, messages=said[:-4], text="x")
         turn = events.turn("s", 1, messages=said, text="part of it", parent_id=first.inference_id)
-        store, shelf = open_sqlite(Path(":memory:")), Shelf()
+        store, shelf = open_sqlite(Path(":memory:")), SessionCache()
         for record in lab.records_of([first, turn]):
             seen.clear()
-            book = Book(spec, shelf)
+            book = LedgerTransaction(spec, shelf)
             with store.begin() as connection:
                 book.take(connection, [record])
             shelf.put(book.sessions)
@@ -178,13 +178,13 @@ def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int, de
     spec = RewardSpec.model_validate(lab.SPEC.model_dump(exclude_unset=True) | {"defence": defence})
     records = lab.records_of(lab.random_events(seed, 200))
     made = []
-    for shelf, fails in ((None, False), (Shelf(), False), (Shelf(10), False), (Shelf(), True)):
+    for shelf, fails in ((None, False), (SessionCache(), False), (SessionCache(10), False), (SessionCache(), True)):
         store, rewards = open_sqlite(Path(":memory:")), []
         for start in range(0, len(records), 5):
             if fails:
                 with pytest.raises(ZeroDivisionError):
-                    _fail(store, Book(spec, shelf), records[start : start + 5])
-            book = Book(spec, shelf)
+                    _fail(store, LedgerTransaction(spec, shelf), records[start : start + 5])
+            book = LedgerTransaction(spec, shelf)
             with store.begin() as connection:
                 book.take(connection, records[start : start + 5])
             rewards += book.rewards
@@ -196,16 +196,16 @@ def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int, de
     assert made[1:] == [made[0]] * 3
 
 
-def _fail(store: SqlStore, book: Book, records: Sequence[Any]) -> None:
+def _fail(store: SqlStore, book: LedgerTransaction, records: Sequence[Any]) -> None:
     with store.begin() as connection:
         book.take(connection, records)
         raise ZeroDivisionError
 
 
 def test_the_shelf_keeps_so_many_turns_and_what_was_used_last(lab: ModuleType, events: Any) -> None:
-    shelf, store = Shelf(4), open_sqlite(Path(":memory:"))
+    shelf, store = SessionCache(4), open_sqlite(Path(":memory:"))
     for name in ("a", "b", "c"):
-        book = Book(lab.SPEC, shelf)
+        book = LedgerTransaction(lab.SPEC, shelf)
         with store.begin() as connection:
             book.take(connection, lab.records_of([events.turn(name, at) for at in range(6 if name == "c" else 2)]))
         shelf.put(book.sessions)

@@ -15,7 +15,7 @@ from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import VersionSpan
 from core.ids import UNKNOWN, Version
 from core.ports import TokenChunk
-from serving.engines.sglang.generation.answer import Answer
+from serving.engines.sglang.generation.answer import EngineAnswer
 from serving.engines.sglang.generation.spans import version_of, version_spans, within
 from serving.engines.sglang.generation.wire import Event, Span, decode_event
 
@@ -57,7 +57,7 @@ def worth(token: int) -> float:
 
 
 def take_all(events: Sequence[Event]) -> list[TokenChunk]:
-    answer = Answer(WHERE)
+    answer = EngineAnswer(WHERE)
     return [chunk for each in events for chunk in answer.take(each)]
 
 
@@ -229,7 +229,7 @@ def test_logprobs_of_other_tokens_are_a_fault() -> None:
 
 
 def test_lost_tokens_are_no_answer() -> None:
-    answer = Answer(WHERE)
+    answer = EngineAnswer(WHERE)
     answer.take(event([4]))
     with pytest.raises(EngineUnavailable, match="lost tokens"):
         answer.take(event([6], 3))

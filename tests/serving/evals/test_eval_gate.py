@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from serving.evals.cases import CannotRun, Case, Suite
 from serving.evals.comparison import Pair, cases_needed, difference, paired, power
-from serving.evals.gate import Bounds, Verdict, evaluate, judge
+from serving.evals.gate import Bounds, GateDecision, evaluate, judge
 from serving.evals.run import CaseResult, Limits
 
 BOUNDS = Bounds()
@@ -180,7 +180,7 @@ def answers(rng: np.random.Generator, live: list[float], loss: float, regain: fl
     return [float(rng.random() > loss) if score else float(rng.random() < regain) for score in live]
 
 
-def verdicts(loss: float, regain: float, *, cases: int = 400, trials: int = 200) -> list[Verdict]:
+def verdicts(loss: float, regain: float, *, cases: int = 400, trials: int = 200) -> list[GateDecision]:
     found = []
     for trial in range(trials):
         rng = np.random.default_rng((int(1000 * loss), trial))
@@ -189,7 +189,7 @@ def verdicts(loss: float, regain: float, *, cases: int = 400, trials: int = 200)
     return found
 
 
-def share(found: list[Verdict], action: str) -> float:
+def share(found: list[GateDecision], action: str) -> float:
     return sum(verdict.action == action for verdict in found) / len(found)
 
 

@@ -19,7 +19,7 @@ from core.ids import UNKNOWN, Version
 from core.ports import GenerateRequest, TokenChunk
 from serving.engines.local import LocalEngine
 from serving.evals.cases import CannotRun, Case
-from serving.evals.spoken import Lost, Spoken
+from serving.evals.engine_answers import EngineAnswers, Lost
 
 CASE = Case.model_validate(
     {"name": "case", "prompt": "!!", "checker": {"kind": "exact", "text": "yes"}, "max_tokens": 2}
@@ -46,7 +46,7 @@ class Says:
 
 
 def ask(*chunks: TokenChunk | Exception) -> str:
-    return asyncio.run(Spoken(Says(*chunks), Letters(), LIVE)(CASE))  # type: ignore[arg-type]
+    return asyncio.run(EngineAnswers(Says(*chunks), Letters(), LIVE)(CASE))  # type: ignore[arg-type]
 
 
 def spans(*versions: Version) -> tuple[VersionSpan, ...]:
@@ -115,7 +115,7 @@ def ask_fleet(tmp_path: Path, prepare: Callable[[World], None]) -> str:
             world.beat("b")
             prepare(world)
             try:
-                return await Spoken(world.policy, Letters(), LIVE)(CASE)  # type: ignore[arg-type]
+                return await EngineAnswers(world.policy, Letters(), LIVE)(CASE)  # type: ignore[arg-type]
             finally:
                 assert world.a.asked == []
 
@@ -149,7 +149,7 @@ def test_a_case_is_no_users_first_token(make_engine: Callable[..., LocalEngine])
         def feed(self, token_ids: Sequence[int]) -> Any:
             return super().feed([ord("a")] * len(token_ids))
 
-    assert asyncio.run(Spoken(engine, Numbers(), Version(1))(CASE)) == "aa"  # type: ignore[arg-type]
+    assert asyncio.run(EngineAnswers(engine, Numbers(), Version(1))(CASE)) == "aa"  # type: ignore[arg-type]
     assert heard == []
     answers(engine, request([1, 2], max_tokens=1, version=1))
     assert heard == [1], "a user's is"

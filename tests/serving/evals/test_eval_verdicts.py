@@ -4,7 +4,7 @@ import pytest
 
 from core.events import GateVerdict
 from core.ids import Version
-from serving.evals.gate import Verdict
+from serving.evals.gate import GateDecision
 from serving.evals.verdicts import of_cases, of_users, together
 
 
@@ -38,7 +38,7 @@ def test_users_who_cannot_tell_hold_it_and_say_why() -> None:
 
 
 def test_all_that_was_asked_has_a_say() -> None:
-    cases = of_cases(Verdict("pass", "no worse", {"cases": 40, "low": -0.02}), Version(3))
+    cases = of_cases(GateDecision("pass", "no worse", {"cases": 40, "low": -0.02}), Version(3))
     assert cases.against == 3
     worse, unsure = (GateVerdict(action=action, why=action) for action in ("refuse", "hold"))
     assert together([cases]).action == "pass"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from core.settings import ReleaseSettings
 from serving.releases.canaries.evidence import ArmStatistics
-from serving.releases.canaries.verdict import Verdict, drifted, judge
+from serving.releases.canaries.verdict import CanaryVerdict, drifted, judge
 
 SETTINGS = ReleaseSettings()
 
@@ -22,7 +22,7 @@ def arm(users: int, mean: float, turns_each: int = 5, spread: float = 0.1) -> Ar
     return made
 
 
-def verdict(canary: ArmStatistics, live: ArmStatistics, age_s: float = 0.0, **settings: Any) -> Verdict:
+def verdict(canary: ArmStatistics, live: ArmStatistics, age_s: float = 0.0, **settings: Any) -> CanaryVerdict:
     return judge(canary, live, age_s, ReleaseSettings(**settings))
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from serving.weights.deltas.chunk import ENCODINGS, decode_chunk, encode_chunk
 from serving.weights.deltas.dtypes import Bits, Kind, kind_of
 from serving.weights.deltas.integers import decode_steps, encode_steps
-from serving.weights.deltas.octaves import divide, find_bounds
-from serving.weights.deltas.stream import Reader, number
+from serving.weights.deltas.magnitudes import divide, find_bounds
+from serving.weights.deltas.stream import ByteReader, number
 from serving.weights.deltas.subsets import decode_subset, encode_mask, encode_subset
 
 FLOATS = ("F64", "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2")
@@ -32,7 +32,7 @@ def entropy_bytes(counts: NDArray[np.int64]) -> float:
 
 
 def decoded_subset(data: bytes, size: int) -> NDArray[np.int64]:
-    reader = Reader(data)
+    reader = ByteReader(data)
     found = decode_subset(reader, size)
     assert reader.left == 0
     return found
@@ -86,7 +86,7 @@ def test_any_steps_come_back(word: type, least: int, seed: int, count: int, spre
     most = float(2 ** (8 * np.dtype(word).itemsize - 1) - 1)
     lengths = np.minimum(least + np.floor(rng.exponential(spread, count)), most).astype(word)
     steps = np.where(rng.random(count) < 0.4, -lengths, lengths).astype(word)
-    reader = Reader(encode_steps(steps, least))
+    reader = ByteReader(encode_steps(steps, least))
     assert decode_steps(reader, count, least, word).tolist() == steps.tolist()
     assert reader.left == 0
 
@@ -97,7 +97,7 @@ def test_the_longest_steps_come_back() -> None:
         half = 1 << 8 * np.dtype(word).itemsize - 1
         for steps in ([half], [half, half - 1], [1] * 4000 + [half, half + 1]):
             data = encode_steps(np.array(steps, word), 1)
-            assert decode_steps(Reader(data), len(steps), 1, word).tolist() == steps
+            assert decode_steps(ByteReader(data), len(steps), 1, word).tolist() == steps
 
 
 @pytest.mark.parametrize("up", [0.5, 1.0])
@@ -266,7 +266,7 @@ def test_noise_is_an_error_or_other_weights(data: bytes) -> None:
 
 @given(st.lists(st.integers(0, 2**70), max_size=5))
 def test_numbers_of_any_size_come_back(values: list[int]) -> None:
-    reader = Reader(b"".join(map(number, values)))
+    reader = ByteReader(b"".join(map(number, values)))
     assert [reader.number() for _ in values] == values
     with pytest.raises(ValueError, match="0 are left"):
         reader.number()

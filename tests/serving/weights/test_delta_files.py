@@ -222,11 +222,11 @@ def test_integers_are_numbers_whatever_their_bits(tmp_path: Path) -> None:
 _MEASURE = r"""
 import json, re, sys
 from pathlib import Path
-from serving.deltas import checkpoint
-from serving.deltas.delta import apply, encode
-from serving.deltas.finite import check_finite
-from serving.deltas.sample import promised_share
-from core.weights_digest import digest_of_shards
+from serving.weights.deltas import checkpoint
+from serving.weights.deltas.delta import apply, encode
+from serving.weights.deltas.finite import check_finite
+from serving.weights.sample import promised_share
+from core.model.weights_digest import digest_of_shards
 
 def peak():  # ru_maxrss would begin with that of the process that started this one
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10

@@ -27,7 +27,7 @@ _UNKNOWN_VERSION = "unknown_version"
 _OTHER_LOGPROBS = "logprobs_of_other_tokens"
 
 
-class Answer:
+class EngineAnswer:
     """Feed it each event; it tells the chunks."""
 
     def __init__(self, where: str) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from core.errors import EngineUnavailable
 from core.ports import GenerateRequest, TokenChunk
 from core.settings import SglangSettings
-from serving.engines.sglang.generation.answer import Answer
+from serving.engines.sglang.generation.answer import EngineAnswer
 from serving.engines.sglang.generation.refusals import refusal
 from serving.engines.sglang.generation.sse import EventStream
 from serving.engines.sglang.generation.wire import decode_event, encode_request
@@ -53,7 +53,7 @@ class Generation:
 
     async def stream(self) -> AsyncGenerator[TokenChunk, None]:
         """As core.ports.Policy's. Raises EngineUnavailable at any time, InvalidRequest before the first chunk."""
-        answer, events = Answer(self._url), EventStream()
+        answer, events = EngineAnswer(self._url), EventStream()
         try:
             response = self._response = await self._post()
             try:

@@ -26,8 +26,8 @@ from core.ports import Store
 from core.store import open_sqlite, rewards, turns
 from core.store.database import tables
 from learner.batches.backlog import Bounds
-from learner.midtraining.rehearsal import Rehearsal
 from learner.midtraining.run import Sessions
+from learner.midtraining.session_corpus import SessionCorpus
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
 from onward.wiring import open_foundation, solutions_kept_out
 from scoring.rescore import rescore
@@ -90,13 +90,13 @@ def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, s
         first, last = span(watched(history, progress, "look"), choice.directory)
         records = put_turns_of(watched(history, progress, "sessions"), store)
         deque(rescore(records, source.spec, store, ManualClock(first), until=last), maxlen=0)
-        rehearsal = Rehearsal(bounds, choice.min_reward, solutions_kept_out(source.settings.learner))
+        rehearsal = SessionCorpus(bounds, choice.min_reward, solutions_kept_out(source.settings.learner))
         for document in _documents(store, rehearsal):
             out.write(msgspec.json.encode(document) + b"\n")
     return dict(sorted(rehearsal.counts.items()))
 
 
-def _documents(store: Store, rehearsal: Rehearsal) -> Iterator[dict[str, Any]]:
+def _documents(store: Store, rehearsal: SessionCorpus) -> Iterator[dict[str, Any]]:
     """Session by session, in an order that the records alone say."""
     known = tables.turns.c
     sessions = select(known.namespace, known.session_id).distinct().order_by(known.namespace, known.session_id)

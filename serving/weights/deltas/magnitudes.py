@@ -39,7 +39,7 @@ def find_bounds(magnitudes_N: Bits, kind: Kind) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Octaves:
+class MagnitudeClasses:
     """One class. Its elements are known by their number in the class, by their position in the level, or in the whole.
 
     Few of them are found by bisection, many by listing the class.
@@ -80,13 +80,13 @@ class Octaves:
         return positions if self.level is None else self.level.take(positions)
 
 
-def divide(magnitudes_N: Bits, bounds: Sequence[int], kind: Kind) -> Iterator[Octaves]:
+def divide(magnitudes_N: Bits, bounds: Sequence[int], kind: Kind) -> Iterator[MagnitudeClasses]:
     """The classes above each bound, then the rest."""
     level: Positions | None = None
     magnitudes_L = magnitudes_N
     for bound in bounds:
         outside_R = np.flatnonzero(magnitudes_L < kind.bits(bound << shift_of(kind)))
-        yield Octaves(len(magnitudes_L) - len(outside_R), level, outside_R)
+        yield MagnitudeClasses(len(magnitudes_L) - len(outside_R), level, outside_R)
         level = outside_R if level is None else level.take(outside_R)
         magnitudes_L = magnitudes_L.take(outside_R)
-    yield Octaves(len(magnitudes_L), level, np.empty(0, np.int64))
+    yield MagnitudeClasses(len(magnitudes_L), level, np.empty(0, np.int64))

@@ -38,7 +38,7 @@ _NOTHING = Summary(0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Stretch(Sequence[Watched]):
+class WindowTurns(Sequence[Watched]):
     """Turns that stay as they are."""
 
     turns: Sequence[Watched] = ()

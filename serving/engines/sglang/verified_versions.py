@@ -25,7 +25,7 @@ _LOADABLE = frozenset({"F32", "BF16", "F16", "F8_E4M3", "F8_E5M2"})
 
 
 @dataclass(frozen=True)
-class Held:
+class VerifiedVersion:
     """A verified version. `checksums`: what the engine must say of it once it is loaded."""
 
     ref: WeightsRef
@@ -33,7 +33,7 @@ class Held:
     checksums: dict[str, str]
 
 
-class Shelf:
+class VerifiedVersions:
     """One thread puts, any thread reads."""
 
     def __init__(self, directory: Path, model: Path, served_dtype: str) -> None:
@@ -41,12 +41,12 @@ class Shelf:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory, self._model, self._served_dtype = directory, model, served_dtype
         self._layout = {name: tensor.shape for name, tensor in tensors_of(_shards(model)).items()}
-        self._held: dict[Version, Held] = {}
+        self._held: dict[Version, VerifiedVersion] = {}
 
-    def held(self) -> dict[Version, Held]:
+    def held(self) -> dict[Version, VerifiedVersion]:
         return dict(self._held)
 
-    def put(self, ref: WeightsRef, shards: Sequence[Path]) -> Held:
+    def put(self, ref: WeightsRef, shards: Sequence[Path]) -> VerifiedVersion:
         """Verify, lay out and keep. Raises WeightsError naming file and tensor that does not fit."""
         self._check(ref, shards)
         target = self._directory / f"{ref.version:08d}"
@@ -58,7 +58,7 @@ class Shelf:
         for place, shard in enumerate(shards):
             name = "model.safetensors" if len(shards) == 1 else f"model-{place:05d}.safetensors"
             _link(shard, target / name)
-        held = Held(ref, target, expected(_shards(target), self._served_dtype))
+        held = VerifiedVersion(ref, target, expected(_shards(target), self._served_dtype))
         self._held[ref.version] = held
         return held
 
@@ -67,7 +67,7 @@ class Shelf:
         if held is not None:
             shutil.rmtree(held.directory, ignore_errors=True)
 
-    def intact(self, held: Held) -> bool:
+    def intact(self, held: VerifiedVersion) -> bool:
         """Whether the directory still is what was verified: a disk may lie, and people may touch it."""
         try:
             return digest_of_shards(_shards(held.directory)) == held.ref.digest

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from core.events import Reward, Topic
-from core.ports import EventLog, Reader, Record, TopicPartition
+from core.ports import EventLog, LogReader, Record, TopicPartition
 from core.records.handling import Culprits, words_of
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
@@ -40,7 +40,7 @@ def record_of(log: EventLog, reward: Reward) -> Record | None:
         reader.close()
 
 
-def _find(log: EventLog, reader: Reader, reward: Reward) -> Record | None:
+def _find(log: EventLog, reader: LogReader, reward: Reward) -> Record | None:
     sources = [TopicPartition(Topic.REWARDS, number) for number in range(log.partitions(Topic.REWARDS))]
     ends = {source: log.end(source) for source in sources}
     for source in sources:

@@ -26,8 +26,8 @@ from core.store.rewards import put_rewards
 from core.store.turns import put_outcomes
 from scoring.derived import derive
 from scoring.ledger import rows as ledger
-from scoring.ledger.aside import letter_of
-from scoring.ledger.shelf import Shelf
+from scoring.ledger.session_cache import SessionCache
+from scoring.ledger.unusable import letter_of
 from scoring.rewards.defence import LeftOut, is_on, left_out
 from scoring.rewards.facts import Facts, facts_of
 from scoring.rewards.rules import Decision, decide, news_about, outcomes_about
@@ -39,14 +39,14 @@ logger = logging.getLogger(__name__)
 _Counts = dict[int, int]
 
 
-class Book:
+class LedgerTransaction:
     """One transaction's worth: `take` or `let_pass`, once. Then `rewards` are those made, in order, and `letters` what
     could not be used."""
 
-    def __init__(self, spec: RewardSpec, shelf: Shelf | None = None) -> None:
+    def __init__(self, spec: RewardSpec, shelf: SessionCache | None = None) -> None:
         """`shelf`: of sessions that an earlier one had; once the transaction is over, `sessions` belong onto it."""
         self._spec = spec
-        self._shelf = Shelf() if shelf is None else shelf
+        self._shelf = SessionCache() if shelf is None else shelf
         self._digest = spec.digest
         self._is_defended = is_on(spec.defence) or any(scope.defence for scope in spec.scopes)
         self.rewards: list[Reward] = []

@@ -13,7 +13,7 @@ class Lost(CannotRun):
     """The engine went, or turned to another version, before the answer was whole: asked again, it may come."""
 
 
-class Spoken:
+class EngineAnswers:
     """What one version says."""
 
     def __init__(self, policy: Policy, renderer: Renderer, version: Version) -> None:

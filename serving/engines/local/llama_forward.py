@@ -39,7 +39,7 @@ class Rotary:
 
 
 def is_lean(model: PreTrainedModel) -> bool:
-    """Whether the model's parts are those that `Lean` computes. That they are put together alike is not known here."""
+    """Whether the model's parts are those that `LlamaForward` computes; not whether they are put together alike."""
     base = getattr(model, "model", None)
     if {name for name, _ in model.named_children()} != {"model", "lm_head"} or not isinstance(base, nn.Module):
         return False
@@ -65,7 +65,7 @@ def _epsilon(norm: nn.Module) -> float | None:
     return getattr(norm, "variance_epsilon", None)
 
 
-class Lean:
+class LlamaForward:
     """One version's weights, ready to be computed with. Fused weights take no memory of their own: the modules'
     become views of them."""
 

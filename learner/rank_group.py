@@ -26,7 +26,7 @@ _DISMISSED = "dismissed"
 logger = logging.getLogger(__name__)
 
 
-class Crew:
+class RankGroup:
     """As the leader has it."""
 
     def __init__(self, model: Path, settings: LearnerSettings, ranks: Ranks) -> None:

@@ -19,7 +19,7 @@ from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import sampled_places
 
 
-class Rehearsal:
+class SessionCorpus:
     """Which turns are taken; `counts` of all: `turns`, `taken`, and the others by reason."""
 
     def __init__(self, bounds: Bounds, min_reward: float, solutions: Mapping[str, str]) -> None:
@@ -29,7 +29,7 @@ class Rehearsal:
     def documents(
         self, session: Sequence[Completion], rewards: Mapping[InferenceId, Reward]
     ) -> Iterator[dict[str, Any]]:
-        """Of one session, as `learner.corpus` reads them."""
+        """Of one session, as `learner.midtraining.corpus` reads them."""
         batch = []
         for turn in session:
             reward = rewards.get(turn.inference_id)

@@ -14,7 +14,7 @@ _MOST: Final = 50_000
 """Turns and outcomes that are kept, a kilobyte or two each; what the last transaction used stays in any case."""
 
 
-class Shelf:
+class SessionCache:
     """Not thread-safe. Whoever may write the ledger's rows without it has to `clear` it."""
 
     def __init__(self, most: int = _MOST) -> None:
