@@ -219,7 +219,7 @@ from pathlib import Path
 from core.events import SessionEnded, Topic
 from core.ports import TopicPartition
 from core.codec import encode
-from ingest.spool import SpoolingLog
+from ingest.spool.spool import SpoolingLog
 from ingest.sqlite.log import SqliteEventLog
 
 async def run(log, name):

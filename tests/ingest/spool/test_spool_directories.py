@@ -22,7 +22,7 @@ import os, sys
 from datetime import UTC, datetime
 from pathlib import Path
 from core.events import SessionEnded, Topic
-from ingest.spool import SpoolingLog
+from ingest.spool.spool import SpoolingLog
 from ingest.spool.directories import claim
 from ingest.sqlite.log import SqliteEventLog
 

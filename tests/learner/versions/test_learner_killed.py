@@ -26,7 +26,7 @@ from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
-from serving.weights import BlobWeights
+from serving.weights.published import BlobWeights
 
 def run(directory):
     blobs = FsspecBlobs(directory / "blobs")
