@@ -18,7 +18,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run services services-down browser test soak faults hostile check bench bench-check model sglang-cpu lock clean compose-test
+.PHONY: install demo run services services-down browser unit test verify verify-parts soak faults hostile check bench bench-check model sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -45,8 +45,16 @@ services-down: ## stop them
 browser: ## Debian's headless Chromium in build/browser, for the tests of the console
 	@$(PYTHON) -m deploy.browser
 
-test: install ## the tests, on WORKERS processes
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
+unit: install ## the tests that start nothing: a minute
+	$(BIN)/python -m pytest -m unit --numprocesses $(WORKERS) --dist loadscope
+
+test: install ## the tests of a laptop, on WORKERS processes: parts, embedded adapters, one whole loop, the console
+	$(BIN)/python -m pytest -m "not verify and not compose and not hostile" --numprocesses $(WORKERS) --dist loadscope
+
+verify: verify-parts hostile compose-test ## all other tests: services, SGLang, kills, a siege, containers; NAME of some
+
+verify-parts: install sglang-cpu ## those of them that need no machine of their own
+	$(BIN)/python -m pytest -m verify --numprocesses $(WORKERS) --dist loadscope $(if $(NAME),-k "$(NAME)")
 
 soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
 	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/test_soak.py

@@ -1,5 +1,6 @@
-"""For all tests."""
+"""For all tests: which run when, and which of them on one process."""
 
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,58 @@ _WITH_ENGINES = (
     "tests/serving/fleet/test_fleet_policy.py",
     "tests/serving/engines/test_sglang_swap.py",
 )
+
+
+_VERIFIED = (
+    "tests/e2e/",
+    "tests/faults/",
+    "tests/ingest/kafka/",
+    "tests/ingest/archive/test_archive_kafka.py",
+    "tests/ingest/test_writer_shared.py",
+    "tests/contracts/test_engine.py",
+    "tests/contracts/test_policy.py",
+    "tests/contracts/test_servers.py",
+    "tests/api/live_state/test_redis.py",
+    "tests/api/live_state/test_replicas_redis.py",
+    "tests/api/turns/test_on_postgres.py",
+    "tests/core/settings/test_postgres.py",
+    "tests/core/store/test_silent_owners.py",
+    "tests/learner/midtraining/test_checkpoint.py",
+    "tests/learner/model/test_ranks.py",
+    "tests/learner/updates/test_one_update.py",
+    "tests/learner/versions/test_learner_killed.py",
+    "tests/scoring/judge/test_judge_processes.py",
+    "tests/scoring/test_kill.py",
+    "tests/serving/engines/test_sglang_swap.py",
+    "tests/serving/fleet/test_fleet_policy.py",
+    "tests/serving/releases/test_release_crashes.py",
+)
+_ON_SERVICES = re.compile(r"\[.*(kafka|postgres|redis|sglang).*\]")
+_THE_LOOP = "tests/e2e/test_first_use.py"
+_UNIT = (
+    "tests/core/",
+    "tests/ingest/test_codec.py",
+    "tests/scoring/derived/",
+    "tests/scoring/ledger/",
+    "tests/scoring/monitors/",
+    "tests/scoring/rewards/",
+    "tests/serving/evals/test_eval_cases.py",
+    "tests/serving/evals/test_eval_verdicts.py",
+    "tests/serving/rendering/",
+    "tests/test_bench_results.py",
+    "tests/test_documents.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`verify`: on services, engines or several processes, or with kills. `unit`: without any process, socket or
+    tensor library."""
+    for item in items:
+        name = item.nodeid
+        if name.startswith(_VERIFIED) and not name.startswith(_THE_LOOP) or _ON_SERVICES.search(name):
+            item.add_marker("verify")
+        elif name.startswith(_UNIT):
+            item.add_marker("unit")
 
 
 class _Schedule(LoadScopeScheduling):
