@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tensor library."""
     for item in items:
         name = item.nodeid
-        if name.startswith(_VERIFIED) and not name.startswith(_THE_LOOP) or _ON_SERVICES.search(name):
+        if (name.startswith(_VERIFIED) and not name.startswith(_THE_LOOP)) or _ON_SERVICES.search(name):
             item.add_marker("verify")
         elif name.startswith(_UNIT):
             item.add_marker("unit")

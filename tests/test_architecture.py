@@ -151,7 +151,7 @@ def test_importing_has_no_effect(tmp_path: Path) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = ("torch", "sqlalchemy", "fastapi", "matplotlib")
+    heavy = ("torch", "sqlalchemy", "fastapi", "matplotlib", "pydantic", "rich.markdown")
     code = f"import sys, onward.cli\nprint([m for m in {heavy!r} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
