@@ -69,6 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tensor library."""
     for item in items:
         name = item.nodeid
+        if name.startswith("tests/compose/"):
+            continue
         if (name.startswith(_VERIFIED) and not name.startswith(_THE_LOOP)) or _ON_SERVICES.search(name):
             item.add_marker("verify")
         elif name.startswith(_UNIT):
