@@ -46,15 +46,18 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _tensor_bytes(path: Path, start: int, end: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(start)
-        remaining = end - start
-        while remaining:
-            chunk = file.read(min(_CHUNK_BYTES, remaining))
-            if not chunk:
-                raise WeightsError(f"{path}: truncated, {remaining} bytes are missing")
-            remaining -= len(chunk)
-            yield chunk
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            remaining = end - start
+            while remaining:
+                chunk = file.read(min(_CHUNK_BYTES, remaining))
+                if not chunk:
+                    raise WeightsError(f"{path}: truncated, {remaining} bytes are missing")
+                remaining -= len(chunk)
+                yield chunk
+    except OSError as error:  # it may have gone since its header was read
+        raise WeightsError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True)
