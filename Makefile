@@ -57,7 +57,7 @@ verify-parts: install sglang-cpu ## those of them that need no machine of their 
 	$(BIN)/python -m pytest -m verify --numprocesses $(WORKERS) --dist loadscope $(if $(NAME),-k "$(NAME)")
 
 soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
-	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/test_soak.py
+	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/engines/test_soak.py
 
 faults: install sglang-cpu ## the table of faults in full (NAME: of these alone; KILLS of each stage), then engines hung, files damaged, controllers racing
 	FULL=1 ONWARD_REQUIRE_SERVICES=1 $(BIN)/python -m pytest -v --log-cli-level=WARNING tests/faults $(if $(NAME),-k "$(NAME)")
@@ -66,9 +66,9 @@ faults: install sglang-cpu ## the table of faults in full (NAME: of these alone;
 hostile: install ## a siege: hostile requests and events against a running service that others use; FULL=1 keeps its rows
 	$(BIN)/python -m pytest -m hostile -s tests/hostile
 
-OTHER_FAULTS := tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/test_release_process.py \
-  tests/e2e/test_sglang_service.py tests/serving/engines/test_sglang_swap.py tests/serving/releases/test_release_crashes.py \
-  tests/serving/releases/test_release_races.py tests/serving/engines/test_host.py
+OTHER_FAULTS := tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/stages/test_release_process.py \
+  tests/e2e/engines/test_sglang_service.py tests/serving/engines/test_sglang_swap.py tests/serving/engines/test_host.py \
+  tests/serving/releases/controller/test_release_crashes.py tests/serving/releases/controller/test_release_races.py
 
 compose-test: install ## the stack of docker-compose.yml, in containers, on a Docker engine (.ci/engine.sh makes one); FULL=1 kills all
 	$(BIN)/python -m pytest -m compose --durations=20 tests/compose
@@ -80,7 +80,7 @@ check: install ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sglang_overhead and swap_stall `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead probe_resolution deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall); do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead probe_resolution deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall); do $(BIN)/python -m bench $$name || exit 1; done
 
 bench-check: install ## name the committed results whose code has changed since they were made
 	$(BIN)/python -m bench.check

@@ -3,8 +3,9 @@
     python -m bench.check
 
 The code of a result is the benchmark's module, all of ours that it imports, and the programs that these start with
-`-m`, each with what it imports. Comments, docstrings and formatting do not count. A result that is older than its code,
-was made on a changed tree, or by a commit that the history does not have, is named; one without whole rows is an error.
+`-m`, each with what it imports. Comments, docstrings and formatting do not count, nor where a file stands. A result
+that is older than its code, was made on a changed tree, or by a commit that the history does not have, is named; one
+without whole rows is an error.
 """
 
 import ast
@@ -40,8 +41,8 @@ OURS = (
     "tests/faults",
     "tests/hostile",
 )
-MADE_ELSEWHERE = {"faults": "tests/faults/fault_table.py", "hostile": "tests/hostile/test_hostile.py"}
-"""Results that no module of their name makes."""
+MADE_BY_TESTS = {"faults": "fault_table", "hostile": "test_hostile"}
+"""Results that no benchmark makes: the module among the tests that does."""
 NOT_MEASURED = {"bench/table.py"}  # it writes down what was measured
 NAMED = 3  # changed files that are shown of each
 Tree = Mapping[str, bytes]
@@ -80,7 +81,7 @@ class State:
 
 def states(directory: Path = RESULTS) -> Iterator[State]:
     """One for each result and commit in it. Raises BadResult."""
-    now = _now()
+    now = files_now()
     for file in sorted(directory.glob("*.json")):
         content = json.loads(file.read_text())
         if not isinstance(content, dict) or "rows" not in content:
@@ -104,15 +105,21 @@ def commits(name: str, content: Mapping[str, Any]) -> set[str]:
 
 
 def changed(name: str, then: Tree, now: Tree) -> tuple[str, ...]:
-    """The files of a benchmark's code that are no longer what they were; those closest to it first."""
-    files = dict.fromkeys([*sources(name, now), *sources(name, then)])
-    measured = (path for path in files if path not in NOT_MEASURED)
-    return tuple(path for path in measured if _meaning(then.get(path)) != _meaning(now.get(path)))
+    """The files of a benchmark's code that are not what they were, wherever they stand; those closest to it first."""
+    known, used = _measured(name, then), _measured(name, now)
+    new = [path for path, meaning in used.items() if meaning not in known.values()]
+    gone = [path for path, meaning in known.items() if meaning not in used.values()]
+    return tuple(dict.fromkeys([*new, *gone]))
+
+
+def _measured(name: str, files: Tree) -> dict[str, str]:
+    """What each file of a benchmark's code does."""
+    return {path: _meaning(files[path]) for path in sources(name, files) if path not in NOT_MEASURED}
 
 
 def sources(name: str, files: Tree) -> list[str]:
     """The benchmark's own file, and all of ours that it needs, breadth first."""
-    found = dict.fromkeys([MADE_ELSEWHERE.get(name, f"bench/{name}.py")])
+    found = dict.fromkeys(_makers(name, files))
     waiting = list(found)
     while waiting:
         for module, imported in _imports(files.get(waiting.pop(0), b"")):
@@ -121,6 +128,13 @@ def sources(name: str, files: Tree) -> list[str]:
                 found[path] = None
                 waiting.append(path)
     return list(found)
+
+
+def _makers(name: str, files: Tree) -> list[str]:
+    """The files that a result's name stands for: one, unless it was made at a time when there was none of that name."""
+    folder = "tests/" if name in MADE_BY_TESTS else "bench/"
+    wanted = MADE_BY_TESTS.get(name, name)
+    return [path for path in files if path.startswith(folder) and Path(path).stem == wanted]
 
 
 def _defined_in(module: str, name: str | None, files: Tree) -> str | None:
@@ -156,25 +170,33 @@ def _each_import(parsed: ast.Module) -> Iterator[tuple[str, str | None]]:
             case ast.ImportFrom(module=str(module)):
                 yield from ((module, alias.name) for alias in node.names)
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
-                yield from ((module, None) for module in _started(elements))
+                for program in _programs(elements):
+                    yield from ((str(program.value), None), (f"{program.value}.__main__", None))
 
 
-def _started(elements: Iterable[ast.expr]) -> Iterator[str]:
-    words = [element.value if isinstance(element, ast.Constant) else None for element in elements]
-    for flag, module in pairwise(words):
-        if flag == "-m" and isinstance(module, str):
-            yield from (module, f"{module}.__main__")
+def _programs(elements: Iterable[ast.expr]) -> Iterator[ast.Constant]:
+    """The modules that a command line starts with `-m`."""
+    for flag, module in pairwise(elements):
+        match flag, module:
+            case ast.Constant(value="-m"), ast.Constant(value=str()):
+                yield module
 
 
 @cache
-def _meaning(content: bytes | None) -> str | None:
-    """What a file does: its syntax without docstrings."""
-    if content is None:
-        return None
+def _meaning(content: bytes) -> str:
+    """What a file does: its syntax without docstrings, and without the order and the places of the modules that it
+    names, which are among the sources themselves."""
     parsed = ast.parse(content)
     for node in ast.walk(parsed):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [each for each in node.body if not _is_text(each)]
+        match node:
+            case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                node.body = [each for each in node.body if not _is_text(each)]
+            case ast.ImportFrom(module=str(module)):
+                node.module = module.rpartition(".")[2]
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                for program in _programs(elements):
+                    program.value = str(program.value).rpartition(".")[2]
+    parsed.body.sort(key=lambda each: ast.dump(each) if isinstance(each, ast.Import | ast.ImportFrom) else "~")
     return ast.dump(parsed)
 
 
@@ -185,7 +207,7 @@ def _is_text(statement: ast.stmt) -> bool:
     return False
 
 
-def _now() -> Tree:
+def files_now() -> Tree:
     """Our Python files as they are."""
     paths = (path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py")))
     return {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in paths}

@@ -13,11 +13,11 @@ settings.load_profile("untimed")
 
 _WITH_ENGINES = (
     "tests/faults/",  # share a stack
-    "tests/contracts/test_engine.py",
-    "tests/contracts/test_policy.py",
-    "tests/e2e/test_canary_service.py",
-    "tests/e2e/test_sglang_service.py",
-    "tests/e2e/test_soak.py",
+    "tests/contracts/serving/test_engine.py",
+    "tests/contracts/serving/test_policy.py",
+    "tests/e2e/engines/test_canary_service.py",
+    "tests/e2e/engines/test_sglang_service.py",
+    "tests/e2e/engines/test_soak.py",
     "tests/serving/fleet/test_fleet_policy.py",
     "tests/serving/engines/test_sglang_swap.py",
 )
@@ -29,8 +29,8 @@ _VERIFIED = (
     "tests/ingest/kafka/",
     "tests/ingest/archive/test_archive_kafka.py",
     "tests/ingest/test_writer_shared.py",
-    "tests/contracts/test_engine.py",
-    "tests/contracts/test_policy.py",
+    "tests/contracts/serving/test_engine.py",
+    "tests/contracts/serving/test_policy.py",
     "tests/contracts/test_servers.py",
     "tests/api/live_state/test_redis.py",
     "tests/api/live_state/test_replicas_redis.py",
@@ -45,7 +45,7 @@ _VERIFIED = (
     "tests/scoring/test_kill.py",
     "tests/serving/engines/test_sglang_swap.py",
     "tests/serving/fleet/test_fleet_policy.py",
-    "tests/serving/releases/test_release_crashes.py",
+    "tests/serving/releases/controller/test_release_crashes.py",
 )
 _ON_SERVICES = re.compile(r"\[.*(kafka|postgres|redis|sglang).*\]")
 _THE_LOOP = "tests/e2e/test_first_use.py"

@@ -1,16 +1,18 @@
 """Committed results say what made them, and are named once that has changed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from bench.check import BadResult, changed, commits, sources, states
-from bench.exploits_table import rows_of
+from bench.__main__ import modules
+from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_now, sources, states
+from bench.demos.exploits_table import rows_of
 from bench.table import RESULTS
 
 OLD = {
-    "bench/speed.py": b"from bench.load import put\nput()\n",
+    "bench/log/speed.py": b"from bench.load import put\nput()\n",
     "bench/load.py": b'import core.queue\nSTART = ["python", "-m", "onward", "run"]\n',
     "core/queue.py": b'"""A queue."""\nSIZE = 3\n',
     "core/other.py": b"SIZE = 4\n",
@@ -22,19 +24,19 @@ OLD = {
 def test_a_benchmarks_code_is_what_it_imports_and_what_it_starts() -> None:
     found = sources("speed", OLD)
 
-    assert found[0] == "bench/speed.py"
+    assert found[0] == "bench/log/speed.py"
     assert set(found) == set(OLD) - {"core/other.py"}
 
 
 def test_what_a_package_hands_on_is_followed_to_where_it_is_written() -> None:
     files = {
-        "bench/speed.py": b"from core.settings import Learner\n",
+        "bench/log/speed.py": b"from core.settings import Learner\n",
         "core/settings/__init__.py": b"from core.settings.api import Api\nfrom core.settings.learner import Learner\n",
         "core/settings/http/api.py": b"class Api: ...\n",
         "core/settings/learner.py": b"class Learner: ...\n",
     }
 
-    assert sources("speed", files) == ["bench/speed.py", "core/settings/learner.py"]
+    assert sources("speed", files) == ["bench/log/speed.py", "core/settings/learner.py"]
 
 
 def test_words_about_the_code_may_change_and_the_code_may_not() -> None:
@@ -45,6 +47,40 @@ def test_words_about_the_code_may_change_and_the_code_may_not() -> None:
     assert changed("speed", OLD, told) == ()
     assert changed("speed", OLD, grown) == ("core/queue.py",)
     assert changed("speed", OLD, gone) == ("onward/cli.py",)
+
+
+def test_code_that_only_moved_is_what_it_was() -> None:
+    then = {
+        "bench/speed.py": b'import json\nfrom bench.load import put\nput(["python", "-m", "bench.peer"])\n',
+        "bench/load.py": b"def put(): ...\n",
+        "bench/peer.py": b"print('peer')\n",
+    }
+    now = {
+        "bench/log/speed.py": b'from bench.log.load import put\nimport json\nput(["python", "-m", "bench.log.peer"])\n',
+        "bench/log/load.py": then["bench/load.py"],
+        "bench/log/peer.py": then["bench/peer.py"],
+    }
+
+    assert sources("speed", now) == list(now)
+    assert changed("speed", then, now) == ()
+    assert changed("speed", then, now | {"bench/log/peer.py": b"print('p')\n"}) == (
+        "bench/log/peer.py",
+        "bench/peer.py",
+    )
+
+
+@pytest.mark.parametrize("name", sorted(MADE_BY_TESTS))
+def test_a_result_that_tests_make_is_attributed_to_them(name: str) -> None:
+    assert sources(name, files_now())[0].startswith("tests/")
+
+
+def test_each_benchmark_has_a_name_of_its_own_and_make_knows_only_such() -> None:
+    files = [path.stem for path in (ROOT / "bench").glob("*/*.py")]
+    words = re.search(r"\$\(NAME\),\$\(NAME\),(.*)\); do", (ROOT / "Makefile").read_text())
+
+    assert len(files) == len(set(files))
+    assert words is not None
+    assert set(words[1].split()) <= modules().keys()
 
 
 def test_every_committed_result_has_whole_rows_and_the_commit_that_made_them() -> None:

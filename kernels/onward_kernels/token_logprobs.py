@@ -7,7 +7,7 @@ With z = hidden weight^T / temperature, and minus infinity where the sampling ma
 
 A vocabulary of up to `WIDTH` ids without masks is one log_softmax for `chunk` tokens at a time, here, of logits as
 precise as hidden states. Beyond, or with masks, logits exist in tiles of tokens and ids alone, float32 or wider:
-`torch_passes`, which define the result, or on a GPU `triton_passes`. `python -m bench.logprob_head` weighs them against
+`torch_passes`, which define the result, or on a GPU `triton_passes`. `python -m bench logprob_head` weighs them against
 whole logits.
 
 Legend: N tokens, D hidden size, V vocabulary, C tokens of a chunk.

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bench.traffic import one_turn
+from bench.log.traffic import one_turn
 from core.events import Completion
 from core.ids import new_session_id
 from core.unstored import KEPT, without_words

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 from stores import KINDS, database
 
-from bench.full_store import (
+from bench.store.full_store import (
     NAMESPACE,
     START,
     fill,

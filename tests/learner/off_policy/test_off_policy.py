@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.off_policy_trials import LEAST, TOO_FAR, WIDEST, run
+from bench.learning.off_policy_trials import LEAST, TOO_FAR, WIDEST, run
 from learner.off_policy.estimators import OffPolicy, off_policy
 from learner.off_policy.jackknife import estimate, quantile_beside, t_quantile
 from learner.off_policy.overlap import LoggedTurns, kish, overlap

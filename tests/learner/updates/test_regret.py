@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from bench.feedback_world import CHOICES, CONTEXTS, STREAMS, Users
+from bench.learning.feedback_world import CHOICES, CONTEXTS, STREAMS, Users
+from bench.learning.regret import BLOCK, crossed
+from bench.learning.regret_run import DEFAULT, Run, regret
 from bench.paired import holm, likelihood_of_chance
-from bench.regret import BLOCK, crossed
-from bench.regret_run import DEFAULT, Run, regret
 
 RATE, STEPS = 0.012, 100
 

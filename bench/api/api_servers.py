@@ -1,0 +1,184 @@
+"""The servers that `bench.api.api_overhead` compares, each one uvicorn process over the same stub engine.
+
+    python -m bench api_servers onward DIRECTORY
+    python -m bench api_servers floor
+
+Prints the port once it listens. Both run with uvloop, httptools, and the interpreter and its garbage collector
+set as in production.
+"""
+
+import asyncio
+import gc
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import Body, FastAPI
+from fastapi.responses import StreamingResponse
+
+from core.events import Sampling
+from core.ids import InferenceId, Version
+from core.operations.fleet import LIVE, Assignment
+from core.ports import GenerateRequest, OutputDelta, TokenChunk
+
+MODEL = "stub"
+TOKENS = 64
+CHUNKS = 16  # events of one stream
+ANSWER = b"def total(prices: list[int]) -> int: return sum(p for p in x)\n  "
+assert len(ANSWER) == TOKENS
+
+
+class StubPolicy:
+    """64 tokens with logprobs, in 16 chunks that are there at once, as after a burst of the engine's thread."""
+
+    live_version = Version(1)
+    context_length = 100_000
+
+    def __init__(self) -> None:
+        size = TOKENS // CHUNKS
+        self._chunks = [
+            TokenChunk(
+                token_ids=tuple(ANSWER[start : start + size]),
+                logprobs=tuple(-0.0625 * (start + offset + 1) for offset in range(size)),
+                version=self.live_version,
+                finish_reason="stop" if start + size == TOKENS else None,
+                cached_tokens=0,
+            )
+            for start in range(0, TOKENS, size)
+        ]
+
+    def untrainable(self, _sampling: Sampling) -> tuple[str, ...]:
+        return ()
+
+    async def generate(self, _request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        for chunk in self._chunks:
+            yield chunk
+
+
+class StubTraffic:
+    """No experiment."""
+
+    def assign(self, _unit: str) -> Assignment:
+        return LIVE
+
+
+class ByteRenderer:
+    """A tokenizer of bytes: exact, and as cheap as one can be, so that what is measured is the API."""
+
+    name = "bytes"
+    tokenizer_digest = "bytes"
+    stop_token_ids = (0,)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], _tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        return tuple(f"{text}\nassistant: ".encode())
+
+    def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        return (*token_ids, *self.render(messages, ()))
+
+    def render_text(self, prompt: str, _suffix: str | None) -> tuple[int, ...]:
+        return tuple(prompt.encode())
+
+    def parser(self, *, tools: bool) -> "ByteParser":
+        return ByteParser()
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes((token_id,))
+
+
+class ByteParser:
+    def feed(self, token_ids: Sequence[int]) -> OutputDelta:
+        return OutputDelta(content=bytes(token_ids).decode())
+
+    def finish(self) -> OutputDelta:
+        return OutputDelta()
+
+
+def onward(directory: Path) -> FastAPI:
+    """The product's application over the product's log; nobody reads the log meanwhile."""
+    from api.access.services import ApiServices
+    from api.app import create_app
+    from api.live_state.memory import MemoryLiveState
+    from core.clock import SystemClock
+    from core.reward_spec import RewardSpec
+    from core.settings import ApiSettings, IngestSettings
+    from core.store import open_sqlite
+    from ingest.sqlite.log import SqliteEventLog
+
+    ingest = IngestSettings()
+    return create_app(
+        ApiServices(
+            settings=ApiSettings(),
+            log=SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s),
+            store=open_sqlite(directory / "store.db"),
+            live_state=MemoryLiveState(),
+            policy=StubPolicy(),
+            renderer=ByteRenderer(),
+            spec=RewardSpec(outcomes={}),
+            clock=SystemClock(),
+            model_name=MODEL,
+            readiness=dict,
+            traffic=StubTraffic(),
+        )
+    )
+
+
+def floor() -> FastAPI:
+    """What anybody would write first: FastAPI, a dict in, a dict or a StreamingResponse out, nothing logged."""
+    app = FastAPI()
+    policy = StubPolicy()
+    request = GenerateRequest(
+        inference_id=InferenceId("x"), prompt_token_ids=(), sampling=Sampling(), stop_token_ids=(0,)
+    )
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: dict[str, Any] = Body(...)) -> Any:  # noqa: B008 - FastAPI's way
+        head = {"id": "chatcmpl-1", "created": 1, "model": body["model"]}
+        if body.get("stream"):
+            return StreamingResponse(_events(policy, request, head), media_type="text/event-stream")
+        said, tokens = "", 0
+        async for chunk in policy.generate(request):
+            said += bytes(chunk.token_ids).decode()
+            tokens += len(chunk.token_ids)
+        message = {"role": "assistant", "content": said}
+        usage = {"prompt_tokens": 100, "completion_tokens": tokens, "total_tokens": 100 + tokens}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+
+    return app
+
+
+async def _events(policy: StubPolicy, request: GenerateRequest, head: dict[str, Any]) -> AsyncIterator[str]:
+    async for chunk in policy.generate(request):
+        delta = {"role": "assistant", "content": bytes(chunk.token_ids).decode()}
+        choice = {"index": 0, "delta": delta, "finish_reason": chunk.finish_reason}
+        yield f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def serve(app: FastAPI) -> None:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
+    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="warning"))
+
+    sys.setswitchinterval(0.001)
+
+    async def main() -> None:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 1000)
+        print(listener.getsockname()[1], flush=True)
+        await server.serve(sockets=[listener])
+
+    asyncio.run(main())
+
+
+if __name__ == "__main__":
+    serve(onward(Path(sys.argv[2])) if sys.argv[1] == "onward" else floor())

@@ -1,0 +1,31 @@
+"""Peak memory of one encoding or applying, in a process that does nothing else:
+
+python -m bench delta_peak encode PARENT CHILD TARGET
+python -m bench delta_peak apply BASE DELTA DIRECTORY
+
+prints the process's peak and what it held before it began, in bytes (Linux: /proc/self/status).
+"""
+
+import sys
+from pathlib import Path
+
+from serving.weights.deltas.delta import apply, encode
+
+
+def memory(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def main(job: str, first: Path, second: Path, target: Path) -> None:
+    before = memory("VmRSS")
+    if job == "encode":
+        encode([first], [second], target)
+    else:
+        target.mkdir()
+        apply([first], [second], target, {})
+    print(memory("VmHWM"), before)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(Path, sys.argv[2:]))

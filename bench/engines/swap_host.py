@@ -1,0 +1,45 @@
+"""The host of one SGLang server, as `onward serve` runs it, that also writes when each step of a swap began.
+
+    python -m bench swap_host DIRECTORY URL STEPS
+
+STEPS gets lines of: the system's monotonic clock in seconds, the step, the version.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from core.ids import Version
+from core.operations.fleet import CLUSTER
+from onward.wiring import open_foundation
+from serving.engines.host import EngineHost
+from serving.engines.sglang.engine import SglangEngine
+from serving.engines.sglang.swap import Step
+
+NAME = "engine-1"
+
+
+def main(directory: Path, url: str, steps: Path) -> None:
+    foundation = open_foundation(directory)
+    with steps.open("a", buffering=1) as file:
+
+        def note(step: Step, version: Version) -> None:
+            file.write(f"{time.monotonic()} {step} {version}\n")
+
+        engine = SglangEngine(
+            NAME,
+            foundation.settings.serving.sglang,
+            foundation.weights,
+            foundation.blobs,
+            foundation.model,
+            foundation.layout.host(NAME),
+            url=url,
+            observe=note,
+        )
+        host = EngineHost(engine, foundation.store, CLUSTER, foundation.clock)
+        while True:
+            host.step(0.1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,197 @@
+"""The contract of the Policy port, run over the engine within the process and over fleets of real SGLang servers."""
+
+import asyncio
+import inspect
+import math
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+from fleet_world import sglang_fleet
+from moe_model import make_moe
+
+from core.blobs import FsspecBlobs
+from core.errors import EngineUnavailable, InvalidRequest
+from core.events import Sampling
+from core.ids import InferenceId, Version
+from core.ports import GenerateRequest, Policy, TokenChunk
+from core.settings import ServingSettings
+from serving.engines.local import LocalEngine
+from serving.weights.published import BlobWeights
+
+pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
+MODEL = Path(__file__).resolve().parents[3] / "models" / "tiny"
+PROMPT = tuple(range(250, 280))
+Ask = Callable[[GenerateRequest], list[TokenChunk]]
+
+
+@contextmanager
+def local(directory: Path) -> Iterator[Policy]:
+    weights = BlobWeights(FsspecBlobs(directory / "blobs"))
+    anchor = weights.publish(Version(1), [MODEL / "model.safetensors"], None)
+    engine = LocalEngine(ServingSettings(slots=4), MODEL, weights, anchor)
+    engine.start()
+    yield engine
+    engine.close()
+
+
+@contextmanager
+def dense_sglang(directory: Path) -> Iterator[Policy]:
+    with sglang_fleet(directory) as fleet:
+        yield fleet.policy
+
+
+@contextmanager
+def moe_sglang(directory: Path) -> Iterator[Policy]:
+    with sglang_fleet(directory, model=make_moe(directory / "moe")) as fleet:
+        yield fleet.policy
+
+
+KINDS = {"local": local, "sglang": dense_sglang, "sglang-moe": moe_sglang}
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def policy(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policy]:
+    with KINDS[kind](tmp_path_factory.mktemp("policy")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def runner(policy: Policy) -> Iterator[asyncio.Runner]:
+    """A policy lives on one event loop."""
+    with asyncio.Runner() as made:
+        yield made
+        if hasattr(policy, "aclose"):
+            made.run(policy.aclose())
+
+
+@pytest.fixture(scope="module")
+def ask(policy: Policy, runner: asyncio.Runner) -> Ask:
+    async def collect(request: GenerateRequest) -> list[TokenChunk]:
+        return [chunk async for chunk in policy.generate(request)]
+
+    return lambda request: runner.run(collect(request))
+
+
+def asking(
+    prompt: tuple[int, ...] = PROMPT, *, stop: tuple[int, ...] = (), top: int = 0, **sampling: object
+) -> GenerateRequest:
+    return GenerateRequest(
+        inference_id=InferenceId("0"),
+        prompt_token_ids=prompt,
+        sampling=Sampling(**sampling),  # type: ignore[arg-type]
+        stop_token_ids=stop,
+        top_logprobs=top,
+    )
+
+
+def tokens_of(chunks: list[TokenChunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def test_generate_is_an_async_generator_that_can_be_closed(policy: Policy) -> None:
+    assert inspect.isasyncgen(policy.generate(asking()))
+
+
+def test_every_token_has_a_logprob_and_every_chunk_a_version(ask: Ask, policy: Policy) -> None:
+    chunks = ask(asking(max_tokens=20, seed=1))
+    assert len(tokens_of(chunks)) == 20
+    for chunk in chunks:
+        assert len(chunk.token_ids) == len(chunk.logprobs)
+        assert all(math.isfinite(logprob) and logprob <= 0 for logprob in chunk.logprobs)
+        assert chunk.version == policy.live_version
+
+
+def test_only_the_last_chunk_has_a_finish_reason_and_only_the_first_tells_the_cache(ask: Ask) -> None:
+    chunks = ask(asking(max_tokens=20, seed=1))
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert chunks[0].cached_tokens is not None
+    assert all(chunk.cached_tokens is None for chunk in chunks[1:])
+
+
+def test_tokens_come_as_they_are_sampled(ask: Ask) -> None:
+    assert len(ask(asking(max_tokens=100))) > 5
+
+
+def test_a_seed_repeats_the_answer(ask: Ask, kind: str) -> None:
+    if kind != "local":
+        pytest.skip("SGLang obeys seeds under --enable-deterministic-inference alone, which has no backend for a CPU")
+    first, second = (tokens_of(ask(asking(max_tokens=12, seed=5))) for _ in range(2))
+    assert first == second
+
+
+def test_a_stop_token_is_the_last_of_the_answer(ask: Ask) -> None:
+    greedy = tokens_of(ask(asking(max_tokens=12, temperature=0.0)))
+    last = next(token for token in reversed(greedy) if greedy.count(token) == 1 or token == greedy[3])
+    chunks = ask(asking(max_tokens=12, temperature=0.0, stop=(last,)))
+    assert tokens_of(chunks) == greedy[: greedy.index(last) + 1]
+    assert chunks[-1].finish_reason == "stop"
+
+
+def test_top_logprobs_accompany_every_token(ask: Ask) -> None:
+    chunks = ask(asking(max_tokens=5, temperature=0.0, top=4))
+    for chunk in chunks:
+        assert len(chunk.top_logprobs) == len(chunk.token_ids)
+        for token, logprob, top in zip(chunk.token_ids, chunk.logprobs, chunk.top_logprobs, strict=True):
+            assert len(top) == 4
+            assert top[0] == (token, pytest.approx(logprob, abs=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (asking(()), "prompt_token_ids"),
+        (asking((10**9,)), "prompt_token_ids"),
+        (asking(max_tokens=0), "max_tokens"),
+        (asking(max_tokens=10**9), "max_tokens"),
+        (asking(temperature=-1.0), "temperature"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused_by_name(ask: Ask, request_: GenerateRequest, param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        ask(request_)
+    assert refused.value.param == param
+
+
+def test_a_prompt_that_fills_the_context_is_refused(ask: Ask, policy: Policy) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        ask(asking((10,) * policy.context_length, max_tokens=1))
+    assert (refused.value.param, refused.value.code) == ("prompt_token_ids", "context_length_exceeded")
+
+
+def test_an_unknown_version_is_unavailable(ask: Ask) -> None:
+    request = GenerateRequest(
+        inference_id=InferenceId("0"),
+        prompt_token_ids=PROMPT,
+        sampling=Sampling(),
+        stop_token_ids=(),
+        version=Version(99),
+    )
+    with pytest.raises(EngineUnavailable, match="99"):
+        ask(request)
+
+
+def test_closing_the_iterator_aborts_and_leaves_room(policy: Policy, runner: asyncio.Runner) -> None:
+    async def run() -> None:
+        for _ in range(12):
+            stream = cast("AsyncGenerator[TokenChunk, None]", policy.generate(asking(max_tokens=400)))
+            await anext(stream)
+            await stream.aclose()
+        async with asyncio.timeout(10):
+            async for _ in policy.generate(asking(max_tokens=2)):
+                pass
+
+    runner.run(run())
+
+
+def test_plain_sampling_is_trainable_and_greedy_is_not(policy: Policy) -> None:
+    assert policy.untrainable(Sampling(temperature=0.7, seed=3)) == ()
+    assert "temperature_zero" in policy.untrainable(Sampling(temperature=0.0))
+    assert "top_p" in policy.untrainable(Sampling(top_p=0.5))
