@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -139,9 +140,16 @@ def work(role: str, port: int, seconds: float, shape: str) -> None:
     print(json.dumps(found))
 
 
-def start(role: str, port: int, shape: str) -> "subprocess.Popen[str]":
+def start(role: str, port: int, shape: str, answers: IO[str]) -> "subprocess.Popen[str]":
+    """`answers`: the file that it prints to. Nobody reads a pipe until it ends, and one holds 64 KiB."""
     command = [sys.executable, "-m", "bench.api.large_bodies", "--work", role, str(port), str(PHASE_S), shape]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return subprocess.Popen(command, stdout=answers, text=True, cwd=ROOT)
+
+
+def printed(answers: IO[str]) -> list[tuple[int, float]]:
+    answers.seek(0)
+    found: list[tuple[int, float]] = json.load(answers)
+    return found
 
 
 def memory_mb(process: psutil.Process) -> float:
@@ -153,19 +161,20 @@ def memory_mb(process: psutil.Process) -> float:
 
 
 def phase(port: int, process: psutil.Process, shape: str | None) -> Phase:
-    workers = {"users": start("users", port, "")}
-    if shape is not None:
-        workers["large"] = start("large", port, shape)
-    most = 0.0
-    while any(worker.poll() is None for worker in workers.values()):
-        most = max(most, memory_mb(process))
-        time.sleep(0.05)
-    answers = {role: json.loads(worker.communicate()[0]) for role, worker in workers.items()}
-    wrong = [status for status, _ in answers["users"] if status != 200]
+    with tempfile.TemporaryFile("w+") as of_users, tempfile.TemporaryFile("w+") as of_large:
+        workers = [start("users", port, "", of_users)]
+        if shape is not None:
+            workers.append(start("large", port, shape, of_large))
+        most = 0.0
+        while any(worker.poll() is None for worker in workers):
+            most = max(most, memory_mb(process))
+            time.sleep(0.05)
+        users = printed(of_users)
+        large = [] if shape is None else printed(of_large)
+    wrong = [status for status, _ in users if status != 200]
     if wrong:
         raise SystemExit(f"users were answered with {set(wrong)}")
-    took = sorted(seconds for _, seconds in answers["users"])
-    large = answers.get("large", [])
+    took = sorted(seconds for _, seconds in users)
     statuses = {str(status): sum(1 for each, _ in large if each == status) for status, _ in large}
     return Phase(
         p99_ms=took[int(len(took) * 0.99)] * 1000,
