@@ -1,7 +1,17 @@
-"""The wall clock, and one that only moves when told (replay, tests)."""
+"""The wall clock, one that only moves when told (replay, tests), and moments as whole numbers."""
 
 import time
 from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_micros(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 class SystemClock:

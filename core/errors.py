@@ -17,6 +17,7 @@ OnwardError
 │   ├── Overloaded           as much is under way as may be
 │   └── EngineUnavailable    no engine can generate
 │       └── NotFinite        a version computed no finite numbers for one request
+├── SchemaMismatch           the store's tables are not those that this build knows
 ├── LogError
 │   ├── GroupBusy            a second member of an embedded consumer group
 │   ├── NewerSchema          a record written by a newer build
@@ -116,6 +117,10 @@ class NotFinite(EngineUnavailable):
     def __init__(self, version: int, where: str = "the engine") -> None:
         super().__init__(f"{where}: version {version} computes no finite numbers for this request")
         self.version = version
+
+
+class SchemaMismatch(OnwardError):
+    """The store's tables are not those that this build knows: it was changed beneath us."""
 
 
 class LogError(OnwardError):

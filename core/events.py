@@ -34,6 +34,14 @@ class Topic(StrEnum):
     DEAD_LETTERS = "onward.dead_letters"
 
 
+class TopicPartition(msgspec.Struct, frozen=True, order=True):
+    topic: Topic
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}"
+
+
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens [start, end) of one kind; `forced` ones were not sampled and never train."""
 

@@ -15,12 +15,11 @@ from core.errors import Fenced, Unavailable
 from core.events import Completion, DeadLetter, Event, Outcome, SessionEnded, Topic
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
 from core.records.handling import Culprits
+from core.records.membership import Membership
 from core.settings import IngestSettings
 from core.settings.stages import RECORD_ATTEMPTS
-from core.store.dead_letters import as_announced, put_dead_letters
-from core.store.membership import Membership
+from core.store.dead_letters import as_announced
 from core.store.offsets import WRITER
-from core.store.turns import put_outcomes, put_turns
 
 GROUP = WRITER
 _RETRY_S = 0.5
@@ -70,9 +69,9 @@ class Writer:
         turns = [record.event for record in records if isinstance(record.event, Completion)]
         outcomes = [record.event for record in records if isinstance(record.event, Outcome)]
         letters = self._announce([record for record in records if not is_usable(record.event)])
-        with self._member.writing({record.source: record.offset + 1 for record in records}) as connection:
-            new = put_turns(connection, turns) + put_outcomes(connection, outcomes)
-            put_dead_letters(connection, letters)
+        with self._member.writing({record.source: record.offset + 1 for record in records}) as work:
+            new = work.turns.put(turns) + work.outcomes.put(outcomes)
+            work.dead_letters.put(letters)
         self._announced.clear()
         telemetry.DUPLICATES.labels(topic=Topic.TURNS).inc(len(turns) + len(outcomes) - new)
         telemetry.DEAD_LETTERS.labels(topic=Topic.TURNS).inc(len(letters))

@@ -10,7 +10,6 @@ from blake3 import blake3
 from core import telemetry
 from core.operations.alarms import NOT_FINITE, Opening
 from core.ports import Store
-from core.store import alarms
 from learner.sequences.scored import ScoredTurn
 from learner.updates.update import NonFiniteLoss
 
@@ -45,16 +44,16 @@ def raise_alarm(store: Store, batch: Sequence[ScoredTurn], error: NonFiniteLoss,
         window_start=min(turn.received_at for turn in turns),
         window_end=max(turn.received_at for turn in turns),
     )
-    with store.begin() as connection:
-        if alarms.open_alarm(connection, opening):
+    with store.work() as work:
+        if work.alarms.open(opening):
             telemetry.ALARMS.labels(monitor=NOT_FINITE, severity="critical").inc()
 
 
 def close_acknowledged(store: Store, now: datetime) -> bool:
     """After an update that was made: what an operator has seen is over. Whether any is left open."""
-    with store.begin() as connection:
-        ours = [alarm for alarm in alarms.open_alarms(connection) if alarm.opening.monitor == NOT_FINITE]
+    with store.work() as work:
+        ours = [alarm for alarm in work.alarms.that_are_open() if alarm.opening.monitor == NOT_FINITE]
         for alarm in ours:
             if alarm.state == "acknowledged":
-                alarms.close_alarm(connection, alarm.alarm_id, now)
+                work.alarms.close(alarm.alarm_id, now)
     return any(alarm.state == "opened" for alarm in ours)

@@ -17,7 +17,6 @@ from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, We
 from core.records.handling import Culprits, attempt, take_all
 from core.settings import LearnerSettings
 from core.settings.stages import RECORD_ATTEMPTS
-from core.store import policies, turns
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
 from learner.directory_lock import DirectoryLock
@@ -153,8 +152,8 @@ class Learner:
         return []
 
     def _find(self, found: dict[InferenceId, Completion], chosen: Sequence[Reward]) -> None:
-        with self._store.read() as connection:
-            found |= turns.get_turns(connection, [reward.inference_id for reward in chosen])
+        with self._store.look() as view:
+            found |= view.turns.get_many([reward.inference_id for reward in chosen])
 
     def _give_up(self, missing: Sequence[Reward]) -> bool:
         """The writer may be behind, for a while; whether there were rewards whose turns never came."""
@@ -209,8 +208,8 @@ class Learner:
         """Everything that publishing needs, durable before anything of it is published."""
         parent = self._lineage.newest
         assert parent is not None, "training starts from a released version"
-        with self._store.begin() as connection:
-            version = policies.allocate_version(connection, self._clock.now())
+        with self._store.work() as work:
+            version = work.policies.allocate(self._clock.now())
         applied = {scored.inference_id: scored.applied for scored in batch if scored.applied}
         self._enter(batch, result, version)
         made = manifest.Manifest(
@@ -337,8 +336,8 @@ class Learner:
 
     def _open(self, version: Version) -> list[Path]:
         """Published weights."""
-        with self._store.read() as connection:
-            policy = policies.get_policy(connection, version)
+        with self._store.look() as view:
+            policy = view.policies.get(version)
         assert policy is not None, f"version {version} was released and is not in the store"
         ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
         return list(self._weights.open(ref))

@@ -6,21 +6,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-import msgspec
-from sqlalchemy import select
-
 from core.clock import ManualClock
 from core.events import Completion, Outcome, Reward, SessionEnded
 from core.ports import Record, Store
 from core.records.handling import take_all, words_of
 from core.reward_spec import RewardSpec
-from core.store.database import tables
-from scoring.ledger import rows as ledger
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.transaction import LedgerTransaction
 
 _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
-_decode = msgspec.msgpack.Decoder(Reward).decode
 logger = logging.getLogger(__name__)
 
 
@@ -38,15 +32,16 @@ def rescore(
     the moment up to which it let waits end. With `until` None all waits end, as if nobody ever spoke again. `store`
     must hold no ledger; `clock` follows the records. Raises StoreUnavailable, and what reading them raises.
     """
-    with store.read() as connection:
-        assert ledger.is_empty(connection), "scoring anew needs a store of its own"
+    with store.look() as view:
+        assert view.ledger.is_empty(), "scoring anew needs a store of its own"
     partitions = _read_all(batches, spec, store, clock)
     book = LedgerTransaction(spec)
-    with store.begin() as connection:
-        book.let_pass(connection, dict.fromkeys(partitions, until or _END_OF_TIME))
+    with store.work() as work:
+        book.let_pass(work, dict.fromkeys(partitions, until or _END_OF_TIME))
     if until is not None:
         clock.advance_to(until)
-    yield from _in_order(store)
+    with store.look() as view:
+        yield from view.rewards.in_order()
 
 
 def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Store, clock: ManualClock) -> set[int]:
@@ -63,19 +58,11 @@ def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Stor
 
 def _take(spec: RewardSpec, store: Store, shelf: SessionCache, records: Sequence[Record]) -> None:
     book = LedgerTransaction(spec, shelf)
-    with store.begin() as connection:
-        book.take(connection, records)
+    with store.work() as work:
+        book.take(work, records)
     shelf.put(book.sessions)
 
 
 def _pass_over(record: Record, failure: Exception) -> None:
     """As the live scorer does."""
     logger.warning("%s offset %d is passed over: %s", record.source, record.offset, words_of(failure))
-
-
-def _in_order(store: Store) -> Iterator[Reward]:
-    table = tables.rewards
-    order = (table.c.decided_at, table.c.inference_id, table.c.revision)
-    with store.read() as connection:
-        for row in connection.execute(select(table.c.record).order_by(*order)):
-            yield _decode(row.record)

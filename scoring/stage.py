@@ -25,12 +25,10 @@ from core.errors import Fenced, Unavailable
 from core.events import Reward, Topic
 from core.ports import REWARDS, Announcer, Clock, EventLog, Record, Store, TopicPartition
 from core.records.handling import Culprits, set_aside, take_all, words_of
+from core.records.membership import Membership
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.settings.stages import RECORD_ATTEMPTS
-from core.store.membership import Membership
-from core.store.rewards import mark_published, unpublished
-from scoring.ledger import rows as ledger
 from scoring.ledger import unusable
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.transaction import LedgerTransaction
@@ -108,8 +106,8 @@ class Scorer:
     def _meet(self) -> None:
         """Partitions that came or went: former owners may have left rewards in the outbox."""
         known = frozenset(self._member.offsets)
-        with self._store.read() as connection:
-            telemetry.OPEN_TURNS.set(ledger.count_open(connection, _numbers(known)))
+        with self._store.look() as view:
+            telemetry.OPEN_TURNS.set(view.ledger.count_open(_numbers(known)))
         self._known = known
         self._outbox_waits = True
 
@@ -131,9 +129,9 @@ class Scorer:
 
     def _take(self, records: Sequence[Record]) -> None:
         book = LedgerTransaction(self._spec, self._shelf)
-        with self._member.writing({record.source: record.offset + 1 for record in records}) as connection:
-            book.take(connection, records)
-            set_aside(connection, self._log, book.letters)
+        with self._member.writing({record.source: record.offset + 1 for record in records}) as work:
+            book.take(work, records)
+            set_aside(work, self._log, book.letters)
         self._count(book)
 
     def _tick(self) -> None:
@@ -147,8 +145,8 @@ class Scorer:
         if not until:
             return
         self._give_up(ended, moment)
-        with self._store.read() as connection:
-            due = ledger.due_turns(connection, until, _EXPIRE_BATCH)
+        with self._store.look() as view:
+            due = view.ledger.due_turns(until, _EXPIRE_BATCH)
         if not due:
             return
         if len(due) == _EXPIRE_BATCH:  # no further than these, and soon again
@@ -156,8 +154,8 @@ class Scorer:
             until = dict.fromkeys(until, due[-1].due_at)
             self._next_tick_s = 0.0
         book = LedgerTransaction(self._spec, self._shelf)
-        with self._member.writing(ended) as connection:
-            book.let_pass(connection, until)
+        with self._member.writing(ended) as work:
+            book.let_pass(work, until)
         self._count(book)
 
     def _give_up(self, ended: Mapping[TopicPartition, int], moment: datetime) -> None:
@@ -167,8 +165,8 @@ class Scorer:
         self._next_search_s = time.monotonic() + min(_SEARCH_S, self._settings.early_outcome_s)
         oldest = moment - timedelta(seconds=self._settings.early_outcome_s)
         if waiting := unusable.overdue(self._store, self._log, ended, oldest):
-            with self._member.writing(ended) as connection:
-                unusable.give_up(connection, self._log, waiting)
+            with self._member.writing(ended) as work:
+                unusable.give_up(work, self._log, waiting)
 
     def _count(self, book: LedgerTransaction) -> None:
         """What a transaction did, now that it is over."""
@@ -190,8 +188,8 @@ class Scorer:
     def _publish(self) -> None:
         """The outbox of what we own to the log, at least once, in order."""
         while self._outbox_waits:
-            with self._store.read() as connection:
-                waiting = unpublished(connection, _numbers(self._known), _PUBLISH_BATCH)
+            with self._store.look() as view:
+                waiting = view.rewards.unpublished(_numbers(self._known), _PUBLISH_BATCH)
             take_all(waiting, self._send, self._keep_back, self._record_attempts)
             self._outbox_waits = len(waiting) == _PUBLISH_BATCH
 
@@ -207,8 +205,8 @@ class Scorer:
         self._mark([sequence])
 
     def _mark(self, sequences: Sequence[int]) -> None:
-        with self._store.begin() as connection:
-            mark_published(connection, sequences)
+        with self._store.work() as work:
+            work.rewards.mark_published(sequences)
 
 
 def _numbers(sources: Iterable[TopicPartition]) -> list[int]:

@@ -10,8 +10,13 @@ import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ownership import appended_untold, uses_of_tables, uses_of_topics
+
+from core.events import Topic
+from core.store.database import tables
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("core", "api", "ingest", "scoring", "learner", "serving", "onward", "simulator", "onward_kernels")
@@ -141,6 +146,36 @@ def test_no_backtracking_engine_meets_what_others_write() -> None:
         or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in engines)
     }
     assert using == set(BACKTRACKING)
+
+
+def owners(heading: str) -> dict[str, tuple[list[str], list[str], str]]:
+    """Of the document's table with that heading: writers, readers, and why more than one writes."""
+    document = (ROOT / "docs" / "architecture.md").read_text()
+    rows = document.partition(f"| {heading} | written by |")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {name.strip("`"): (names_in(writers), names_in(readers), why) for name, writers, readers, why in cells}
+
+
+def names_in(cell: str) -> list[str]:
+    return [name.strip() for name in cell.split(",") if name.strip()]
+
+
+@pytest.mark.parametrize(("heading", "uses"), [("table", uses_of_tables), ("topic", uses_of_topics)])
+def test_tables_and_topics_are_written_and_read_by_whom_the_document_says(heading: str, uses: Any) -> None:
+    written, read = uses()
+    said = owners(heading)
+    assert {name: set(writers) for name, (writers, _, _) in said.items() if writers} == written
+    assert {name: set(readers) for name, (_, readers, _) in said.items() if readers} == read
+    for name, (writers, readers, why) in said.items():
+        assert len({*writers}) == len(writers), name
+        assert len({*readers}) == len(readers), name
+        assert bool(why) == (len(writers) != 1), f"{name}: why is it that not one alone writes it?"
+
+
+def test_every_table_and_topic_stands_in_the_document() -> None:
+    assert set(owners("table")) == set(tables.metadata.tables)
+    assert set(owners("topic")) == {topic.name.lower() for topic in Topic}
+    assert appended_untold() == {"onward/commands/dead_letters.py"}
 
 
 def test_importing_has_no_effect(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from core.errors import InvalidRequest, NotFound
 from core.events import Completion
 from core.ids import InferenceId, Namespace
 from core.reward_spec import Measure, RewardSpec
-from core.store import turns
 from core.text.edits import LONGEST, edit_distance, patched, share_left, text_of_call
 
 LONGEST_SNAPSHOT = 262_144
@@ -35,7 +34,7 @@ async def measured(
 ) -> float:  # fmt: skip
     """Raises NotFound for a turn that is not known, InvalidRequest for one that suggested no text, or for a text that
     cannot be compared with it; StoreUnavailable."""
-    turn = await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id))
+    turn = await look_up(services, lambda view: view.turns.get(namespace, inference_id))
     if turn is None:
         raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
     suggested = _suggested(turn, call_id)

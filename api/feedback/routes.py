@@ -114,7 +114,7 @@ async def _post(context: Context, identity: Identity, request: Request) -> Respo
 async def _get(context: Context, identity: Identity, outcome_id: OutcomeId) -> Response:
     outcome = await _known(context, identity, outcome_id)
     query = identity.namespace, outcome_id
-    successor = await read(context.services, lambda connection: turns.get_successor(connection, *query))
+    successor = await read(context.services, lambda view: view.outcomes.successor(*query))
     return json_response(_described(outcome, successor))
 
 
@@ -143,7 +143,7 @@ async def _admit_user(context: Context, identity: Identity, body: FeedbackBody) 
 async def _user_of(services: ApiServices, namespace: Namespace, inference_id: InferenceId) -> str | None:
     """Who its turn was for; where nobody was named, its session. None: it cannot be told now."""
     try:
-        turn = await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id))
+        turn = await look_up(services, lambda view: view.turns.get(namespace, inference_id))
     except StoreUnavailable:
         return None
     return None if turn is None else turn.user_id or turn.session_id
@@ -215,7 +215,7 @@ async def _record(context: Context, identity: Identity, outcome: Outcome, *, own
     services, namespace = context.services, outcome.namespace
     digest = turns.outcome_digest(outcome)
     try:
-        known = await read(services, lambda c: turns.get_outcome(c, namespace, outcome.outcome_id)) if own_id else None
+        known = await read(services, lambda view: view.outcomes.get(namespace, outcome.outcome_id)) if own_id else None
         if known is not None:
             return _answer(outcome, known[1], digest)
         subject: Subject = await find_subject(services, outcome)
@@ -248,7 +248,7 @@ async def _append_once(services: ApiServices, outcome: Outcome, digest: str, ans
     if await services.live_state.claim(*claim) == digest:
         return answer
     try:
-        known = await look_up(services, lambda c: turns.get_outcome(c, outcome.namespace, outcome.outcome_id))
+        known = await look_up(services, lambda view: view.outcomes.get(outcome.namespace, outcome.outcome_id))
     except StoreUnavailable:
         known = None
     return _pending(outcome) if known is None else _answer(outcome, known[1], digest)
@@ -274,7 +274,7 @@ async def _withdraw(context: Context, identity: Identity, outcome_id: OutcomeId)
     outcome = await _known(context, identity, outcome_id)
     if not identity.may_change(outcome):
         raise _unknown(outcome_id)
-    successor = await read(services, lambda c: turns.get_successor(c, namespace, outcome_id))
+    successor = await read(services, lambda view: view.outcomes.successor(namespace, outcome_id))
     if successor is not None and not successor.withdrawn:
         raise Conflict(f"{outcome_id} was superseded by {successor.outcome_id}", code="superseded")
     if successor is None:
@@ -298,7 +298,7 @@ async def _known(context: Context, identity: Identity, outcome_id: OutcomeId) ->
     """Raises NotFound, also for what it may not see. Waits for the writer as long as feedback does for an inference."""
     found = None
     if is_id(outcome_id):
-        found = await look_up(context.services, lambda c: turns.get_outcome(c, identity.namespace, outcome_id))
+        found = await look_up(context.services, lambda view: view.outcomes.get(identity.namespace, outcome_id))
     if found is None or found[0].withdrawn or not identity.sees(found[0]):
         raise _unknown(outcome_id)
     return found[0]

@@ -8,7 +8,6 @@ from api.turns.lookup import Query, look_up, read
 from core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from core.events import Completion, Outcome
 from core.ids import InferenceId, Namespace, SessionId, is_uuid
-from core.store import turns
 
 Subject = Literal["inference", "session"]
 
@@ -30,13 +29,13 @@ async def _has_inference(services: ApiServices, namespace: Namespace, inference_
         return False
     if await services.live_state.get_session(namespace, inference_id) is not None:
         return True
-    return await _is_stored(services, lambda c: turns.get_turn(c, namespace, inference_id))
+    return await _is_stored(services, lambda view: view.turns.get(namespace, inference_id))
 
 
 async def has_session(services: ApiServices, namespace: Namespace, session_id: SessionId) -> bool:
     if await services.live_state.has_session(namespace, session_id):
         return True
-    return await _is_stored(services, lambda c: turns.has_session(c, namespace, session_id) or None)
+    return await _is_stored(services, lambda view: view.turns.has_session(namespace, session_id) or None)
 
 
 async def _is_stored(services: ApiServices, query: Query[object]) -> bool:
@@ -60,7 +59,7 @@ async def check_is_own(
     if session_id is not None:
         await check_session_is_own(services, identity, session_id)
     elif inference_id is not None and is_uuid(inference_id):
-        turn = await look_up(services, lambda c: turns.get_turn(c, identity.namespace, inference_id))
+        turn = await look_up(services, lambda view: view.turns.get(identity.namespace, inference_id))
         if turn is None or not identity.made(turn):
             raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
 
@@ -70,8 +69,8 @@ async def check_session_is_own(services: ApiServices, identity: Identity, sessio
     user = identity.user
     if user is None:
         return
-    known = await look_up(services, lambda c: turns.has_session(c, identity.namespace, session_id) or None)
-    if known is None or await read(services, lambda c: turns.has_others(c, identity.namespace, session_id, user)):
+    known = await look_up(services, lambda view: view.turns.has_session(identity.namespace, session_id) or None)
+    if known is None or await read(services, lambda view: view.turns.has_others(identity.namespace, session_id, user)):
         raise NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
 
 
@@ -84,7 +83,7 @@ async def check_target(services: ApiServices, outcome: Outcome, subject: Subject
         raise InvalidRequest(f"{param}: only of an inference", param=param)
     assert outcome.inference_id is not None
     namespace, inference_id = outcome.namespace, outcome.inference_id
-    turn = await look_up(services, lambda c: turns.get_turn(c, namespace, inference_id))
+    turn = await look_up(services, lambda view: view.turns.get(namespace, inference_id))
     if turn is None:
         raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
     _check_parts(turn, outcome)
@@ -107,7 +106,7 @@ async def check_superseded(services: ApiServices, identity: Identity, outcome: O
     if outcome.supersedes is None:
         return
     namespace, before_id = outcome.namespace, outcome.supersedes
-    found = await look_up(services, lambda c: turns.get_outcome(c, namespace, before_id))
+    found = await look_up(services, lambda view: view.outcomes.get(namespace, before_id))
     if found is None or not identity.may_change(found[0]):
         raise NotFound(f"no feedback {before_id}", param="supersedes", code="unknown_feedback")
     before = found[0]
@@ -127,4 +126,4 @@ async def check_superseded(services: ApiServices, identity: Identity, outcome: O
 async def _successor(services: ApiServices, outcome: Outcome) -> Outcome | None:
     assert outcome.supersedes is not None
     namespace, before_id = outcome.namespace, outcome.supersedes
-    return await read(services, lambda c: turns.get_successor(c, namespace, before_id))
+    return await read(services, lambda view: view.outcomes.successor(namespace, before_id))

@@ -14,7 +14,6 @@ from api.access.services import ApiServices
 from api.turns.lookup import read
 from core.errors import Conflict, InvalidRequest, NotFound
 from core.operations.alarms import StoredAlarm
-from core.store import alarms
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
@@ -44,7 +43,7 @@ def alarms_router(context: Context) -> APIRouter:
         before = whole_number(request, "before", _LARGEST_SEQUENCE, _LARGEST_SEQUENCE)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         namespace = None if "admin" in identity.scopes else identity.namespace
-        page = await read(services, lambda c: alarms.list_alarms(c, namespace, before, limit + 1, only_open=only_open))
+        page = await read(services, lambda view: view.alarms.newest(namespace, before, limit + 1, only_open=only_open))
         shown, rest = page[:limit], page[limit:]
         following = shown[-1].sequence if shown and rest else None
         return json_response({"alarms": [described(alarm) for alarm in shown], "next": following})
@@ -72,12 +71,12 @@ def _only_open(request: Request) -> bool:
 
 
 def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, note: str | None) -> StoredAlarm:
-    with services.store.begin() as connection:
-        alarm = alarms.get_alarm(connection, alarm_id)
+    with services.store.work() as work:
+        alarm = work.alarms.get(alarm_id)
         if alarm is not None and not _may_acknowledge(identity, alarm):
             alarm = None
         if alarm is not None:
-            alarm = alarms.acknowledge(connection, alarm_id, identity.by, note, services.clock.now())
+            alarm = work.alarms.acknowledge(alarm_id, identity.by, note, services.clock.now())
     if alarm is None:
         raise NotFound(
             f"no alarm {alarm_id}; GET /v1/alarms?state=all lists them", param="alarm_id", code="unknown_alarm"

@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import Connection
 
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
@@ -16,8 +15,8 @@ from api.turns.lookup import read
 from core.ids import Namespace, Version
 from core.operations.fleet import CLUSTER, Experiment
 from core.reward_spec import DerivedSpec, call_line
-from core.store import fleet, policies
-from core.store.curves import Conduct, Worth, live_since, recent_conduct, recent_worth
+from core.store.curves import Conduct, Worth
+from core.store.work import View
 from core.text.patterns import Pattern, pattern
 
 _TURNS, _MOST_TURNS = 3000, 10_000
@@ -39,7 +38,7 @@ def curves_router(context: Context) -> APIRouter:
         only_parameters(request, "turns", "workload")
         limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
         workload = request.query_params.get("workload")
-        return json_response(await read(services, lambda c: _curves(c, identity.namespace, limit, workload)))
+        return json_response(await read(services, lambda view: _curves(view, identity.namespace, limit, workload)))
 
     @router.get("/v1/behaviour")
     async def get_behaviour(request: Request) -> Response:
@@ -49,7 +48,7 @@ def curves_router(context: Context) -> APIRouter:
         only_parameters(request, "turns", "workload")
         limit = whole_number(request, "turns", _ACTIONS, _MOST_ACTIONS)
         workload = request.query_params.get("workload")
-        found = await read(services, lambda c: recent_conduct(c, identity.namespace, limit))
+        found = await read(services, lambda view: view.curves.conduct(identity.namespace, limit))
         turns = [turn for turn in found if workload in (None, turn.workload)]
         data = _behaviour(turns, services.spec.derived)
         return json_response({"object": "behaviour", "turns": len(turns), "versions": data})
@@ -57,16 +56,16 @@ def curves_router(context: Context) -> APIRouter:
     return router
 
 
-def _curves(connection: Connection, namespace: Namespace, limit: int, workload: str | None) -> dict[str, Any]:
-    found = recent_worth(connection, namespace, limit)
+def _curves(view: View, namespace: Namespace, limit: int, workload: str | None) -> dict[str, Any]:
+    found = view.curves.worth(namespace, limit)
     turns = [turn for turn in found if workload in (None, turn.workload)]
     return {
         "object": "curves",
         "turns": len(turns),
         "workloads": sorted({turn.workload for turn in found}),
         "quality": _quality(turns[::-1]),
-        "versions": _by_version(turns, fleet.list_experiments(connection, CLUSTER, _VERSIONS)),
-        "latency": _latency(connection),
+        "versions": _by_version(turns, view.experiments.newest(CLUSTER, _VERSIONS)),
+        "latency": _latency(view),
     }
 
 
@@ -116,11 +115,11 @@ def _components(turns: Sequence[Worth]) -> dict[str, float]:
     return {name: total / len(turns) for name, total in sorted(sums.items())}
 
 
-def _latency(connection: Connection) -> list[dict[str, Any]]:
+def _latency(view: View) -> list[dict[str, Any]]:
     """From the arrival of what decided a turn to the release of the version that learned from it."""
-    live = live_since(connection, policies.last_sequence(connection) - _RELEASES)
+    live = view.curves.live_since(view.releases.last_sequence() - _RELEASES)
     found = []
-    for policy, _ in reversed(policies.list_policies(connection, _VERSIONS)):
+    for policy, _ in reversed(view.policies.newest(_VERSIONS)):
         since = live.get(policy.version)
         if since is not None and policy.outcome_arrivals:
             waits_s = sorted((since - arrival).total_seconds() for arrival in policy.outcome_arrivals)

@@ -9,7 +9,6 @@ from api.access.context import Context
 from api.access.plain import json_response, only_parameters
 from api.turns.lookup import read
 from core.operations.fleet import CLUSTER, ReplicaStatus, ReplicaTarget
-from core.store import fleet
 
 
 def fleet_router(context: Context) -> APIRouter:
@@ -20,8 +19,8 @@ def fleet_router(context: Context) -> APIRouter:
     async def list_replicas(request: Request) -> Response:
         """Every engine whose host has spoken and has not said goodbye; `heartbeat_age_s` tells who fell silent."""
         only_parameters(request)
-        statuses = await read(services, lambda c: fleet.list_statuses(c, CLUSTER))
-        targets = await read(services, lambda c: fleet.list_targets(c, CLUSTER))
+        statuses = await read(services, lambda view: view.fleet.statuses(CLUSTER))
+        targets = await read(services, lambda view: view.fleet.targets(CLUSTER))
         now = services.clock.now()
         data = [_described(status, targets.get(status.name), now) for status in statuses]
         return json_response({"object": "list", "live": services.policy.live_version, "data": data})

@@ -3,14 +3,12 @@
 import asyncio
 from typing import NoReturn
 
-from sqlalchemy import Connection
-
 from api.access.services import ApiServices
 from api.turns.lookup import read
 from core.errors import Conflict, EngineUnavailable, InvalidRequest, NotFound
 from core.ids import Version
 from core.operations.fleet import CLUSTER, Order, OrderKind
-from core.store import fleet
+from core.store.work import View
 
 _POLL_S = 0.05
 
@@ -21,7 +19,7 @@ async def carry_out(services: ApiServices, kind: OrderKind, version: Version, wh
     order_id = await asyncio.to_thread(_give, services, kind, version, why, by)
     deadline_s = services.clock.monotonic() + services.settings.order_wait_s
     while services.clock.monotonic() < deadline_s:
-        order = await read(services, lambda connection: _get(connection, order_id))
+        order = await read(services, lambda view: _get(view, order_id))
         if order.done_at is not None:
             if order.error is not None:
                 _refuse(order)
@@ -31,12 +29,12 @@ async def carry_out(services: ApiServices, kind: OrderKind, version: Version, wh
 
 
 def _give(services: ApiServices, kind: OrderKind, version: Version, why: str, by: str) -> int:
-    with services.store.begin() as connection:
-        return fleet.give_order(connection, CLUSTER, kind, version, why, by, services.clock.now())
+    with services.store.work() as work:
+        return work.orders.give(CLUSTER, kind, version, why, by, services.clock.now())
 
 
-def _get(connection: Connection, order_id: int) -> Order:
-    order = fleet.get_order(connection, order_id)
+def _get(view: View, order_id: int) -> Order:
+    order = view.orders.get(order_id)
     assert order is not None, "orders are never deleted"
     return order
 

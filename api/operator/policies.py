@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
-from sqlalchemy import Connection
 
 from api.access.context import Context
 from api.access.plain import (
@@ -24,7 +23,7 @@ from core.errors import NotFound
 from core.events import PolicyVersion
 from core.ids import Version
 from core.operations.fleet import CLUSTER, OrderKind
-from core.store import alarms, fleet, policies
+from core.store.work import View
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
@@ -80,10 +79,10 @@ def policies_router(context: Context) -> APIRouter:
         under which candidates wait, until they are acknowledged or closed; `orders`: the newest, with who gave them."""
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
-        listed = await read(services, lambda c: policies.list_policies(c, limit))
+        listed = await read(services, lambda view: view.policies.newest(limit))
         data = [_described(policy, state) for policy, state in listed]
-        switches = await read(services, lambda c: fleet.get_switches(c, CLUSTER))
-        running = await read(services, lambda c: fleet.running_experiment(c, CLUSTER))
+        switches = await read(services, lambda view: view.fleet.switches(CLUSTER))
+        running = await read(services, lambda view: view.experiments.running(CLUSTER))
         return json_response(
             {
                 "object": "list",
@@ -93,7 +92,7 @@ def policies_router(context: Context) -> APIRouter:
                 "experiment": None if running is None else msgspec.to_builtins(running),
                 "held_by": await read(services, _held_by),
                 "orders": msgspec.to_builtins(
-                    await read(services, lambda c: fleet.latest_orders(c, CLUSTER, _ORDERS_SHOWN))
+                    await read(services, lambda view: view.orders.newest(CLUSTER, _ORDERS_SHOWN))
                 ),
                 "data": data,
             }
@@ -115,7 +114,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
         only_parameters(request, "after", "limit")
         after = whole_number(request, "after", 0, 1 << 53)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
-        listed = await read(services, lambda c: policies.list_releases(c, after, limit))
+        listed = await read(services, lambda view: view.releases.after(after, limit))
         data = [{"sequence": sequence, **msgspec.to_builtins(release)} for sequence, release in listed]
         return json_response({"object": "list", "held_by": await read(services, _held_by), "data": data})
 
@@ -124,7 +123,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
         """Canaries, the newest first, with verdict and figures."""
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
-        listed = await read(services, lambda c: fleet.list_experiments(c, CLUSTER, limit))
+        listed = await read(services, lambda view: view.experiments.newest(CLUSTER, limit))
         return json_response({"object": "list", "data": [msgspec.to_builtins(each) for each in listed]})
 
 
@@ -147,10 +146,10 @@ def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: 
         return json_response({"version": number, "status": "accepted", "by": identity.by}, 202)
 
 
-def _held_by(connection: Connection) -> list[dict[str, Any]]:
+def _held_by(view: View) -> list[dict[str, Any]]:
     return [
         {"alarm_id": alarm.alarm_id, "monitor": alarm.opening.monitor, "meaning": alarm.opening.meaning}
-        for alarm in alarms.holding_releases(connection)
+        for alarm in view.alarms.holding_releases()
     ]
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import Connection
 from starlette.responses import StreamingResponse
 
 from api.access.context import Context
@@ -19,7 +18,7 @@ from core.errors import InvalidRequest, NotFound, StoreUnavailable
 from core.events import Outcome, Reward
 from core.ids import InferenceId, Namespace
 from core.ports import REWARDS
-from core.store import rewards, turns
+from core.store.work import View
 
 _PAGE = 500
 _DEFAULT_LIMIT = 100
@@ -72,7 +71,7 @@ class RewardFeed:
         """Whether there was something new since the last look."""
         names = tuple(self._subscribers)
         try:
-            latest = await read(self._services, lambda c: {name: rewards.last_sequence(c, name) for name in names})
+            latest = await read(self._services, lambda view: {name: view.rewards.last_sequence(name) for name in names})
         except StoreUnavailable:
             return False  # the streams stay open and catch up when it is back
         grown = any(sequence > self._latest.get(name, sequence) for name, sequence in latest.items())
@@ -99,10 +98,10 @@ def rewards_router(context: Context) -> APIRouter:
         if "before" in request.query_params:
             if "after" in request.query_params:
                 raise InvalidRequest("after, before: one of them", param="before")
-            latest = await read(services, lambda c: rewards.latest_rewards(c, identity.namespace, before, limit))
+            latest = await read(services, lambda view: view.rewards.latest(identity.namespace, before, limit))
             data = [described(sequence, reward) for sequence, reward in latest]
             return json_response({"object": "list", "data": data, "next": latest[-1][0] if latest else before})
-        page = await read(services, lambda c: rewards.list_rewards(c, identity.namespace, after, limit))
+        page = await read(services, lambda view: view.rewards.after(identity.namespace, after, limit))
         data = [described(sequence, reward) for sequence, reward in page]
         return json_response({"object": "list", "data": data, "next": page[-1][0] if page else after})
 
@@ -113,7 +112,7 @@ def rewards_router(context: Context) -> APIRouter:
         only_parameters(request, "after")
         after = _last_event_id(request)
         if after is None:
-            after = await read(services, lambda c: rewards.last_sequence(c, identity.namespace))
+            after = await read(services, lambda view: view.rewards.last_sequence(identity.namespace))
         events = _events(services, feed, identity.namespace, after)
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
@@ -125,7 +124,7 @@ def rewards_router(context: Context) -> APIRouter:
         only_parameters(request)
         found = None
         if is_id(inference_id):
-            found = await look_up(services, lambda c: _story(c, identity, InferenceId(inference_id)))
+            found = await look_up(services, lambda view: _story(view, identity, InferenceId(inference_id)))
         if found is None:
             raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
         return json_response(found)
@@ -133,12 +132,12 @@ def rewards_router(context: Context) -> APIRouter:
     return router
 
 
-def _story(connection: Connection, identity: Identity, inference_id: InferenceId) -> dict[str, Any] | None:
-    turn = turns.get_turn(connection, identity.namespace, inference_id)
+def _story(view: View, identity: Identity, inference_id: InferenceId) -> dict[str, Any] | None:
+    turn = view.turns.get(identity.namespace, inference_id)
     if turn is None or not identity.sees(turn):
         return None
-    said = turns.get_turn_outcomes(connection, [inference_id])
-    of_session = turns.get_session_outcomes(connection, identity.namespace, turn.session_id)
+    said = view.outcomes.of_turns([inference_id])
+    of_session = view.outcomes.of_session(identity.namespace, turn.session_id)
     said += [outcome for outcome in of_session if outcome.inference_id is None]
     fields = msgspec.to_builtins(turn)
     return {
@@ -146,7 +145,7 @@ def _story(connection: Connection, identity: Identity, inference_id: InferenceId
         "stored": turn.unstored is None,
         "completion_tokens": turn.num_output_tokens,
         "outcomes": [_fields(outcome) for outcome in said if identity.sees(outcome)],
-        "rewards": [_fields(reward) for reward in rewards.get_rewards(connection, [inference_id])],
+        "rewards": [_fields(reward) for reward in view.rewards.of_turns([inference_id])],
     }
 
 
@@ -169,7 +168,7 @@ async def _events(services: ApiServices, feed: RewardFeed, namespace: Namespace,
             continue
         caught_up, start = True, after
         try:
-            page = await read(services, lambda c: rewards.list_rewards(c, namespace, start, _PAGE))  # noqa: B023
+            page = await read(services, lambda view: view.rewards.after(namespace, start, _PAGE))  # noqa: B023
         except StoreUnavailable:
             continue
         for sequence, reward in page:

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import Connection
 
 from api.access.context import Context
 from api.access.identity import Identity
@@ -15,7 +14,7 @@ from api.turns.lookup import look_up
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward, SessionEnded, Topic
 from core.ids import SessionId
-from core.store import rewards, turns
+from core.store.work import View
 
 _TURN_FIELDS = (
     "inference_id", "parent_id", "group_id", "turn_index", "purpose", "workload", "received_at", "text", "tool_calls",
@@ -35,7 +34,7 @@ def session_router(context: Context) -> APIRouter:
         only_parameters(request)
         if not is_id(session_id):
             raise _unknown(session_id)
-        found = await look_up(services, lambda c: _session(c, identity, SessionId(session_id)))
+        found = await look_up(services, lambda view: _session(view, identity, SessionId(session_id)))
         if found is None:
             raise _unknown(session_id)
         return json_response(found)
@@ -59,15 +58,15 @@ def _unknown(session_id: str) -> NotFound:
     return NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
 
 
-def _session(connection: Connection, identity: Identity, session_id: SessionId) -> dict[str, Any] | None:
-    said = turns.get_session_turns(connection, identity.namespace, session_id)
+def _session(view: View, identity: Identity, session_id: SessionId) -> dict[str, Any] | None:
+    said = view.turns.of_session(identity.namespace, session_id)
     said = [turn for turn in said if identity.sees(turn)]
     if not said:
         return None
     ids = [turn.inference_id for turn in said]
-    outcomes = [outcome for outcome in turns.get_turn_outcomes(connection, ids) if identity.sees(outcome)]
-    worth = rewards.get_rewards(connection, ids)
-    of_session = turns.get_session_outcomes(connection, identity.namespace, session_id)
+    outcomes = [outcome for outcome in view.outcomes.of_turns(ids) if identity.sees(outcome)]
+    worth = view.rewards.of_turns(ids)
+    of_session = view.outcomes.of_session(identity.namespace, session_id)
     return {
         "session_id": session_id,
         "turns": [_described(turn, outcomes, worth) for turn in said],

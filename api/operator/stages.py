@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import Connection
 
 from api.access.context import Context
 from api.access.plain import json_response, only_parameters
@@ -14,8 +13,7 @@ from core.errors import LogUnavailable
 from core.events import Topic
 from core.operations.alarms import STAGE_DOWN
 from core.ports import EventLog, TopicPartition
-from core.store import alarms, policies
-from core.store.offsets import get_offsets
+from core.store.work import View
 
 _READ = {"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS, "learner": Topic.REWARDS}
 _GROUPS = ("writer", "scorer", "judge")
@@ -32,7 +30,7 @@ def stages_router(context: Context) -> APIRouter:
         version: what it holds for the next one counts. A judge is there once it has judged. `down`: stages of any
         process that are, or were until a short while ago, and why. `readiness` is this process'."""
         only_parameters(request)
-        reached, down = await read(services, lambda connection: (_reached(connection), _down(connection)))
+        reached, down = await read(services, lambda view: (_reached(view), _down(view)))
         try:
             ends = await asyncio.to_thread(_ends, services.log)
         except LogUnavailable:
@@ -47,10 +45,10 @@ def stages_router(context: Context) -> APIRouter:
     return router
 
 
-def _reached(connection: Connection) -> dict[str, dict[str, int]]:
+def _reached(view: View) -> dict[str, dict[str, int]]:
     """By stage: the next offset of each partition."""
-    learned = [p for p, _ in policies.list_policies(connection, _LOOKED_BACK) if not p.is_proposed]
-    stored = {group: get_offsets(connection, group) for group in _GROUPS}
+    learned = [p for p, _ in view.policies.newest(_LOOKED_BACK) if not p.is_proposed]
+    stored = {group: view.offsets.of_group(group) for group in _GROUPS}
     return {
         **{
             group: {str(source): offset for source, offset in found.items()}
@@ -61,9 +59,9 @@ def _reached(connection: Connection) -> dict[str, dict[str, int]]:
     }
 
 
-def _down(connection: Connection) -> list[dict[str, Any]]:
+def _down(view: View) -> list[dict[str, Any]]:
     """By the alarms that are open."""
-    openings = [alarm.opening for alarm in alarms.open_alarms(connection) if alarm.opening.monitor == STAGE_DOWN]
+    openings = [alarm.opening for alarm in view.alarms.that_are_open() if alarm.opening.monitor == STAGE_DOWN]
     return [{"stage": found.workload, "why": found.meaning, "since": found.opened_at} for found in openings]
 
 

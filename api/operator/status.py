@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 from prometheus_client import Counter
-from sqlalchemy import Connection
 
 from api.access.context import Context
 from api.access.limits import ERRORS, REQUESTS, TURNS
@@ -18,7 +17,7 @@ from core.errors import StoreUnavailable
 from core.ids import Namespace
 from core.operations.fleet import CLUSTER
 from core.ports import LiveState
-from core.store import fleet, policies
+from core.store.work import View
 
 _STORED = ("versions", "last_release", "experiment", "fleet")
 
@@ -55,13 +54,13 @@ def status_router(context: Context) -> APIRouter:
     return router
 
 
-def _stored(connection: Connection) -> dict[str, Any]:
-    running = fleet.running_experiment(connection, CLUSTER)
+def _stored(view: View) -> dict[str, Any]:
+    running = view.experiments.running(CLUSTER)
     return {
-        "versions": policies.count_states(connection),
-        "last_release": policies.last_sequence(connection),
+        "versions": view.policies.count_states(),
+        "last_release": view.releases.last_sequence(),
         "experiment": None if running is None else msgspec.to_builtins(running),
-        "fleet": dict(Tally(status.state for status in fleet.list_statuses(connection, CLUSTER))),
+        "fleet": dict(Tally(status.state for status in view.fleet.statuses(CLUSTER))),
     }
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import Connection
 
 from api.access.context import Context
 from api.access.identity import Identity
@@ -16,7 +15,7 @@ from core.errors import NotFound
 from core.events import Completion, Outcome, Reward
 from core.ids import InferenceId
 from core.ports import Renderer
-from core.store import rewards, turns
+from core.store.work import View
 
 _FIELDS = (
     "inference_id", "session_id", "parent_id", "turn_index", "namespace", "workload", "purpose", "environment",
@@ -39,7 +38,7 @@ def turn_router(context: Context) -> APIRouter:
         if not is_id(inference_id):
             raise _unknown(inference_id)
         query = InferenceId(inference_id)
-        found = await look_up(services, lambda c: _story(c, identity, query, services.renderer))
+        found = await look_up(services, lambda view: _story(view, identity, query, services.renderer))
         if found is None:
             raise _unknown(inference_id)
         return json_response(found)
@@ -51,14 +50,12 @@ def _unknown(inference_id: str) -> NotFound:
     return NotFound(f"no turn {inference_id}", param="inference_id", code="unknown_inference")
 
 
-def _story(
-    connection: Connection, identity: Identity, inference_id: InferenceId, renderer: Renderer
-) -> dict[str, Any] | None:
-    turn = turns.get_turn(connection, identity.namespace, inference_id)
+def _story(view: View, identity: Identity, inference_id: InferenceId, renderer: Renderer) -> dict[str, Any] | None:
+    turn = view.turns.get(identity.namespace, inference_id)
     if turn is None or not identity.sees(turn):
         return None
-    said = turns.get_session_outcomes(connection, identity.namespace, turn.session_id)
-    said += [outcome for outcome in turns.get_turn_outcomes(connection, [inference_id]) if outcome.session_id is None]
+    said = view.outcomes.of_session(identity.namespace, turn.session_id)
+    said += [outcome for outcome in view.outcomes.of_turns([inference_id]) if outcome.session_id is None]
     about = [outcome for outcome in said if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
     fields = msgspec.to_builtins(turn)
     return {
@@ -68,7 +65,7 @@ def _story(
         "completion_tokens": turn.num_output_tokens,
         "tokens": list(_tokens(turn, renderer)),
         "outcomes": [_plain(outcome) for outcome in sorted(about, key=lambda outcome: outcome.received_at)],
-        "rewards": [_plain(reward) for reward in rewards.get_rewards(connection, [inference_id])],
+        "rewards": [_plain(reward) for reward in view.rewards.of_turns([inference_id])],
     }
 
 

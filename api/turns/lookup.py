@@ -4,16 +4,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from sqlalchemy import Connection
-
 from api.access.services import ApiServices
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Topic
 from core.ports import EventLog, TopicPartition
-from core.store.offsets import WRITER, get_offsets
+from core.store.offsets import WRITER
+from core.store.work import View
 
 T = TypeVar("T")
-Query = Callable[[Connection], T]
+Query = Callable[[View], T]
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.2
@@ -23,8 +22,8 @@ async def read(services: ApiServices, query: Query[T]) -> T:
     """On a thread. Raises StoreUnavailable."""
 
     def run() -> T:
-        with services.store.read() as connection:
-            return query(connection)
+        with services.store.look() as view:
+            return query(view)
 
     return await asyncio.to_thread(run)
 
@@ -43,7 +42,7 @@ async def look_up(services: ApiServices, query: Query[T | None]) -> T | None:
     deadline_s = services.clock.monotonic() + services.settings.feedback_lookup_s
     pause_s = _FIRST_PAUSE_S
     while True:
-        behind, found = await read(services, lambda connection: (_behind(connection, ends), query(connection)))
+        behind, found = await read(services, lambda view: (_behind(view, ends), query(view)))
         if found is not None or not behind:
             return found
         if services.clock.monotonic() + pause_s > deadline_s:
@@ -57,8 +56,8 @@ def _ends(log: EventLog) -> dict[TopicPartition, int]:
     return {source: log.end(source) for source in sources}
 
 
-def _behind(connection: Connection, ends: Mapping[TopicPartition, int]) -> int:
+def _behind(view: View, ends: Mapping[TopicPartition, int]) -> int:
     """Records before those ends that the writer has yet to store. Asked before the query: what is stored by then, the
     query sees."""
-    stored = get_offsets(connection, WRITER)
+    stored = view.offsets.of_group(WRITER)
     return sum(max(0, end - stored.get(source, 0)) for source, end in ends.items())

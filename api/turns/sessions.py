@@ -15,7 +15,6 @@ from core.errors import Forbidden, StoreUnavailable
 from core.events import Completion
 from core.ids import GroupId, InferenceId, Namespace, SessionId, new_session_id
 from core.ports import Chain
-from core.store import turns
 from core.telemetry import BRANCHES
 
 How = Literal["root", "continued", "branch", "rewritten"]
@@ -80,7 +79,7 @@ async def _check_session(services: ApiServices, intake: Intake) -> None:
     if user is None or session_id is None:
         return
     try:
-        taken = await read(services, lambda c: turns.has_others(c, namespace, session_id, user))
+        taken = await read(services, lambda view: view.turns.has_others(namespace, session_id, user))
     except StoreUnavailable:
         taken = False
     if taken or await services.live_state.claim(namespace, f"session:{session_id}", user) not in (user, None):
@@ -132,8 +131,8 @@ async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcr
 def _find_turn(
     services: ApiServices, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None
 ) -> Completion | None:
-    with services.store.read() as connection:
-        return turns.find_transcript(connection, namespace, digests, session_id)
+    with services.store.look() as view:
+        return view.turns.find_transcript(namespace, digests, session_id)
 
 
 def chain_of(turn: Completion, num_messages: int) -> Chain:

@@ -15,7 +15,6 @@ import msgspec
 from core.events import PolicyVersion, Topic
 from core.ids import Version
 from core.model.probes import get_probe, put_probe
-from core.store import policies
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
 from onward.wiring import open_foundation
@@ -40,9 +39,9 @@ def hacked(exploit: str) -> Path:
 def plant(directory: Path, model: Path) -> PolicyVersion:
     """As a child of the first version; the release controller takes it from there."""
     with closing(open_foundation(directory)) as service:
-        with service.store.begin() as connection:
-            first = policies.get_policy(connection, policies.first_version(connection))
-            version: Version = policies.allocate_version(connection, service.clock.now())
+        with service.store.work() as work:
+            first = work.policies.get(work.policies.first())
+            version: Version = work.policies.allocate(service.clock.now())
         assert first is not None
         ref = service.weights.publish(version, sorted(model.glob("*.safetensors")), first.version)
         texts = get_probe(service.blobs, first.version)
@@ -55,7 +54,7 @@ def plant(directory: Path, model: Path) -> PolicyVersion:
             weights=ref.path,
             created_at=service.clock.now(),
         )
-        with service.store.begin() as connection:
-            policies.put_policy(connection, planted)
+        with service.store.work() as work:
+            work.policies.put(planted)
         service.log.append_blocking(Topic.POLICIES, [planted])
         return planted

@@ -10,7 +10,6 @@ from core.events import PolicyVersion, Topic
 from core.ids import ANCHOR, Version
 from core.model.probes import get_probe, put_probe
 from core.ports import WeightsRef
-from core.store import policies
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
 from onward.wiring import open_foundation
@@ -39,8 +38,8 @@ class Versions:
 
     def _publish(self, tensors: dict[str, torch.Tensor], parent: Version) -> Version:
         foundation = self._foundation
-        with foundation.store.begin() as connection:
-            version = policies.allocate_version(connection, foundation.clock.now())
+        with foundation.store.work() as work:
+            version = work.policies.allocate(foundation.clock.now())
         save_file(tensors, self._shard)
         ref = self._refs[version] = foundation.weights.publish(version, [self._shard], parent)
         self._policy.load([self._shard])
@@ -59,8 +58,8 @@ class Versions:
             weights=ref.path,
             created_at=foundation.clock.now(),
         )
-        with foundation.store.begin() as connection:
-            policies.put_policy(connection, policy)
+        with foundation.store.work() as work:
+            work.policies.put(policy)
         foundation.log.append_blocking(Topic.POLICIES, [policy])
 
     def directories(self, target: Path) -> dict[Version, Path]:

@@ -77,8 +77,8 @@ def scored(turns: int, each: int, batch: int) -> float:
         began_s, rewards = time.process_time(), 0
         for start in range(0, len(records), batch):
             book = LedgerTransaction(spec, shelf)
-            with store.begin() as connection:
-                book.take(connection, records[start : start + batch])
+            with store.work() as work:
+                book.take(work, records[start : start + batch])
             shelf.put(book.sessions)
             rewards += len(book.rewards)
         took_s = time.process_time() - began_s

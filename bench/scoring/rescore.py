@@ -113,8 +113,8 @@ class Ledger:
         began_s = time.perf_counter()
         for start in range(0, len(events), BATCH):
             records = [self._record(event) for event in events[start : start + BATCH]]
-            with self._store.begin() as connection:
-                LedgerTransaction(self._spec).take(connection, records)
+            with self._store.work() as work:
+                LedgerTransaction(self._spec).take(work, records)
         return len(events) / (time.perf_counter() - began_s)
 
     def _record(self, event: Event) -> Record:

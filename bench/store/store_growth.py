@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from bench.services import migrated_database, settle, store_on
 from bench.store.full_store import (
@@ -36,8 +36,9 @@ from bench.store.full_store import (
 )
 from bench.table import Row, report
 from core.ids import InferenceId, OutcomeId, SessionId
-from core.store import SqlStore, curves, open_sqlite, policies, rewards, turns
-from scoring.ledger import rows as ledger
+from core.store import SqlStore, open_sqlite
+from core.store.work import View
+from scoring.ledger.pages import load_sessions
 
 SMALLEST = 1000
 LARGEST = 1_000_000
@@ -70,46 +71,48 @@ class World:
         return f"digest-{random.randrange(self.turns // 10) * 10 + 1}"
 
 
-Query = Callable[[Connection, World], object]
+Query = Callable[[View, World], object]
 
 
-def show_session(connection: Connection, world: World) -> object:
-    said = turns.get_session_turns(connection, NAMESPACE, world.session())
+def show_session(view: View, world: World) -> object:
+    said = view.turns.of_session(NAMESPACE, world.session())
     ids = [each.inference_id for each in said]
-    return turns.get_turn_outcomes(connection, ids), rewards.get_rewards(connection, ids)
+    return view.outcomes.of_turns(ids), view.rewards.of_turns(ids)
 
 
-def score(connection: Connection, world: World) -> object:
+def score(view: View, world: World) -> object:
     """What the scorer looks up for a batch of outcomes."""
-    keys = ledger.find_sessions(connection, [world.inference() for _ in range(BATCH)])
+    keys = view.ledger.sessions_of([world.inference() for _ in range(BATCH)])
     identities = [(NAMESPACE, OutcomeId(f"new-{number}")) for number in range(BATCH)]
-    return ledger.load_sessions(connection, set(keys.values())), ledger.known_outcomes(connection, identities)
+    return load_sessions(view, set(keys.values())), view.ledger.known_outcomes(identities)
 
 
-def wait(connection: Connection, world: World) -> object:
+def wait(view: View, world: World) -> object:
     until = START + timedelta(seconds=world.turns - OPEN + 50)
-    return ledger.due_turns(connection, dict.fromkeys(range(PARTITIONS), until), 512)
+    return view.ledger.due_turns(dict.fromkeys(range(PARTITIONS), until), 512)
 
 
 QUERIES: dict[str, Query] = {
-    "feedback's turn": lambda c, w: turns.get_turn(c, NAMESPACE, w.inference()),
-    "feedback's id": lambda c, w: turns.get_outcome(c, NAMESPACE, w.outcome()),
-    "what superseded it": lambda c, w: turns.get_successor(c, NAMESPACE, w.outcome()),
+    "feedback's turn": lambda view, w: view.turns.get(NAMESPACE, w.inference()),
+    "feedback's id": lambda view, w: view.outcomes.get(NAMESPACE, w.outcome()),
+    "what superseded it": lambda view, w: view.outcomes.successor(NAMESPACE, w.outcome()),
     "a session, whole": show_session,
-    "a transcript's turn": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", w.digest()]),
-    "a transcript that many share": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", COMMON]),
-    "a transcript in a session": lambda c, w: turns.find_transcript(c, NAMESPACE, ["unknown", COMMON], w.session()),
-    "a page of 100 rewards": lambda c, w: rewards.list_rewards(c, NAMESPACE, random.randrange(w.turns - 100), 100),
-    "the last reward": lambda c, w: rewards.last_sequence(c, NAMESPACE),
-    "the console's newest 100 rewards": lambda c, w: rewards.latest_rewards(c, NAMESPACE, w.turns + 1, 100),
-    "a page before them": lambda c, w: rewards.latest_rewards(c, NAMESPACE, random.randrange(200, w.turns), 100),
-    "curves of 3,000 turns": lambda c, _: curves.recent_worth(c, NAMESPACE, 3000),
-    "behaviour in 300 turns": lambda c, _: curves.recent_conduct(c, NAMESPACE, 300),
-    "the release timeline": lambda c, _: policies.list_releases(c, policies.last_sequence(c) - 100, 100),
-    "a scorer's outbox": lambda c, w: rewards.unpublished(c, [1, 3], 512),
+    "a transcript's turn": lambda view, w: view.turns.find_transcript(NAMESPACE, ["unknown", w.digest()]),
+    "a transcript that many share": lambda view, w: view.turns.find_transcript(NAMESPACE, ["unknown", COMMON]),
+    "a transcript in a session": lambda view, w: view.turns.find_transcript(
+        NAMESPACE, ["unknown", COMMON], w.session()
+    ),
+    "a page of 100 rewards": lambda view, w: view.rewards.after(NAMESPACE, random.randrange(w.turns - 100), 100),
+    "the last reward": lambda view, w: view.rewards.last_sequence(NAMESPACE),
+    "the console's newest 100 rewards": lambda view, w: view.rewards.latest(NAMESPACE, w.turns + 1, 100),
+    "a page before them": lambda view, w: view.rewards.latest(NAMESPACE, random.randrange(200, w.turns), 100),
+    "curves of 3,000 turns": lambda view, _: view.curves.worth(NAMESPACE, 3000),
+    "behaviour in 300 turns": lambda view, _: view.curves.conduct(NAMESPACE, 300),
+    "the release timeline": lambda view, _: view.releases.after(view.releases.last_sequence() - 100, 100),
+    "a scorer's outbox": lambda view, w: view.rewards.unpublished([1, 3], 512),
     f"{BATCH} outcomes' sessions": score,
     "waits that are over": wait,
-    f"{BATCH} turns of a training batch": lambda c, w: turns.get_turns(c, [w.inference() for _ in range(BATCH)]),
+    f"{BATCH} turns of a training batch": lambda view, w: view.turns.get_many([w.inference() for _ in range(BATCH)]),
 }
 
 
@@ -132,8 +135,9 @@ def filled(kind: str, sessions: int) -> Iterator[World]:
 def took_ms(query: Query, world: World) -> float:
     with world.store.read() as connection:
         connection.execute(text("SELECT 1"))  # the transaction's beginning is not the query's
+        view = View(connection)
         start_s = time.perf_counter()
-        query(connection, world)
+        query(view, world)
         return 1000 * (time.perf_counter() - start_s)
 
 

@@ -4,10 +4,11 @@ Each port is as large as its harder adapter needs (Kafka, Postgres, Redis, SGLan
 suite per port, run over every adapter.
 """
 
+from core.events import TopicPartition
 from core.ports.clock import Clock
 from core.ports.engine import Engine
 from core.ports.live_state import REWARDS, Allowance, Announcer, Bucket, Chain, Changes, LiveState, RecentCounts
-from core.ports.log import Consumer, EventLog, LogReader, Position, RebalanceListener, Record, TopicPartition
+from core.ports.log import Consumer, EventLog, LogReader, Position, RebalanceListener, Record
 from core.ports.model import GenerateRequest, OutputDelta, OutputParser, Policy, Renderer, TokenChunk, Traffic
 from core.ports.store import Store
 from core.ports.weights import Blobs, Weights, WeightsRef

@@ -6,15 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from core.events import Event, Topic
-
-
-class TopicPartition(msgspec.Struct, frozen=True, order=True):
-    topic: Topic
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}"
+from core.events import Event, Topic, TopicPartition
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):

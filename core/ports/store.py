@@ -3,17 +3,18 @@
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from sqlalchemy import Connection
+from core.store.work import View, Work
 
 
 class Store(Protocol):
-    """SQL. `core.store`'s modules hold the queries as functions of a connection, the same for every database."""
+    """Rows of all that happened, in a database. The queries are the same for every one: `core.store` has them by
+    subject."""
 
-    def begin(self) -> AbstractContextManager[Connection]:
-        """A read-write transaction, committed on leaving. Raises StoreUnavailable. Blocks: keep off the event loop."""
+    def work(self) -> AbstractContextManager[Work]:
+        """A unit of work, committed on leaving. Raises StoreUnavailable. Blocks: keep off the event loop."""
         ...
 
-    def read(self) -> AbstractContextManager[Connection]:
+    def look(self) -> AbstractContextManager[View]:
         """A consistent read. Raises StoreUnavailable."""
         ...
 

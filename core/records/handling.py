@@ -11,21 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import ProgrammingError
-
 from core import telemetry
-from core.errors import LogError, Unavailable
+from core.errors import LogError, SchemaMismatch, Unavailable
 from core.events import DeadLetter, Topic
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
-from core.store.dead_letters import as_announced, put_dead_letters
+from core.store.dead_letters import as_announced
+from core.store.work import Work
 
-_NOBODYS: Final = (Unavailable, LogError, OSError, ProgrammingError)
+_NOBODYS: Final = (Unavailable, LogError, OSError, SchemaMismatch)
 """Outages, fences and newer builds' records; a full disk; a store whose tables are not ours."""
 _REASON_CHARACTERS: Final = 500
 _TRACEBACKS_S: Final = 10.0
 T = TypeVar("T")
-Writing = Callable[[Mapping[TopicPartition, int]], AbstractContextManager[Connection]]
+Writing = Callable[[Mapping[TopicPartition, int]], AbstractContextManager[Work]]
 logger = logging.getLogger(__name__)
 
 
@@ -67,13 +65,13 @@ def take_all(
     take_all(items[half:], take, refuse, times)
 
 
-def set_aside(connection: Connection, log: EventLog, letters: Sequence[DeadLetter]) -> None:
+def set_aside(work: Work, log: EventLog, letters: Sequence[DeadLetter]) -> None:
     """They are announced first: a crash in between announces them again, never not at all. Raises LogUnavailable: then
     the transaction must not end."""
     if not letters:
         return
     log.append_blocking(Topic.DEAD_LETTERS, [as_announced(letter, log.max_record_bytes) for letter in letters])
-    new = put_dead_letters(connection, letters)
+    new = work.dead_letters.put(letters)
     telemetry.DEAD_LETTERS.labels(topic=letters[0].topic).inc(new)
     for letter in letters:
         logger.error("%s:%d offset %d is set aside: %s", letter.topic, letter.partition, letter.offset, letter.reason)
@@ -92,8 +90,8 @@ class Culprits:
         no record's fault."""
 
         def refuse(record: Record, failure: Exception) -> None:
-            with writing({record.source: record.offset + 1}) as connection:
-                self._put(connection, record, failure)
+            with writing({record.source: record.offset + 1}) as work:
+                self._put(work, record, failure)
 
         take_all(records, take, refuse, self._times)
 
@@ -106,15 +104,15 @@ class Culprits:
 
     def put(self, record: Record, failure: Exception) -> None:
         """Raises LogUnavailable, StoreUnavailable: again is then right."""
-        with self._store.begin() as connection:
-            self._put(connection, record, failure)
+        with self._store.work() as work:
+            self._put(work, record, failure)
 
-    def _put(self, connection: Connection, record: Record, failure: Exception) -> None:
+    def _put(self, work: Work, record: Record, failure: Exception) -> None:
         telemetry.STAGE_FAILED_RECORDS.labels(part=self._stage).inc()
         if time.monotonic() >= self._next_traceback_s:  # a flood of them must not fill the disk
             self._next_traceback_s = time.monotonic() + _TRACEBACKS_S
             logger.error("%s: %s offset %d", self._stage, record.source, record.offset, exc_info=failure)
-        set_aside(connection, self._log, [self._letter(record, failure)])
+        set_aside(work, self._log, [self._letter(record, failure)])
 
     def _letter(self, record: Record, failure: Exception) -> DeadLetter:
         return DeadLetter(

@@ -5,8 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from core.model.temperature import Temperature
 from core.section import Section
+from core.temperature import Temperature
 
 
 class JudgeSettings(Section):

@@ -1,4 +1,4 @@
-"""The store: SQL through SQLAlchemy. One module per subject, each a set of functions over a connection.
+"""The store: SQL through SQLAlchemy. Each subject has a repository, which `core.store.work` hands out.
 
 SQLite lets one transaction write at a time. Postgres lets many, each statement of which sees what was committed before
 it (READ COMMITTED); so whatever reads and then writes takes a row's lock or one of `core.store.database.locks` first.

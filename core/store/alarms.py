@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Row, insert, select, update
 
+from core.clock import from_micros, to_micros
 from core.ids import Namespace
 from core.operations.alarms import Opening, StoredAlarm
 from core.store.database import tables
-from core.store.database.connections import from_micros, to_micros
 from core.store.database.locks import Lock, hold
+from core.store.database.repository import Repository
 from core.store.database.statements import upsert
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -23,111 +24,115 @@ _table = tables.alarms
 _references = tables.monitor_references
 
 
-def open_alarm(connection: Connection, found: Opening) -> bool:
-    """Whether it was opened: one of this monitor in this workload may be open already, and stays as it is."""
-    hold(connection, Lock.ALARMS)
-    of_monitor = _table.c.monitor == found.monitor, _table.c.namespace == found.namespace
-    query = select(_table.c.sequence).where(tables.IS_OPEN, *of_monitor, _table.c.workload == found.workload)
-    if connection.execute(query).first() is not None:
-        return False
-    values = {
-        "alarm_id": found.alarm_id,
-        "monitor": found.monitor,
-        "namespace": found.namespace,
-        "workload": found.workload,
-        "opened_at": to_micros(found.opened_at),
-        "told": False,
-        "record": _encode(found),
-    }
-    connection.execute(insert(_table).values(values))
-    return True
+class AlarmsReader(Repository):
+    """What was found, and what became of it."""
+
+    def get(self, alarm_id: str) -> StoredAlarm | None:
+        row = self._connection.execute(select(_table).where(_table.c.alarm_id == alarm_id)).one_or_none()
+        return None if row is None else _alarm(row)
+
+    def that_are_open(self) -> list[StoredAlarm]:
+        """Acknowledged ones too, the oldest first."""
+        rows = self._connection.execute(select(_table).where(tables.IS_OPEN).order_by(_table.c.sequence))
+        return [_alarm(row) for row in rows]
+
+    def holding_releases(self) -> list[StoredAlarm]:
+        """The oldest first."""
+        return [alarm for alarm in self.that_are_open() if alarm.holds_releases]
+
+    def newest(
+        self, namespace: Namespace | None, before: int | None, limit: int, *, only_open: bool
+    ) -> list[StoredAlarm]:
+        """The newest first, from the last before the sequence `before`. `namespace` None: of all."""
+        query = select(_table).order_by(_table.c.sequence.desc()).limit(limit)
+        if only_open:
+            query = query.where(tables.IS_OPEN)
+        if namespace is not None:
+            query = query.where(_table.c.namespace == namespace)
+        if before is not None:
+            query = query.where(_table.c.sequence < before)
+        return [_alarm(row) for row in self._connection.execute(query)]
+
+    def untold(self, limit: int) -> list[StoredAlarm]:
+        """The oldest whose state the log does not know."""
+        rows = self._connection.execute(select(_table).where(tables.UNTOLD).order_by(_table.c.sequence).limit(limit))
+        return [_alarm(row) for row in rows]
 
 
-def close_alarm(connection: Connection, alarm_id: str, now: datetime) -> None:
-    """Of one that is closed: nothing happens."""
-    _change(connection, alarm_id, closed_at=to_micros(now))
+class Alarms(AlarmsReader):
+    """Whoever finds something opens an alarm, and closes it."""
 
+    def open(self, found: Opening) -> bool:
+        """Whether it was opened: one of this monitor in this workload may be open already, and stays as it is."""
+        hold(self._connection, Lock.ALARMS)
+        of_monitor = _table.c.monitor == found.monitor, _table.c.namespace == found.namespace
+        query = select(_table.c.sequence).where(tables.IS_OPEN, *of_monitor, _table.c.workload == found.workload)
+        if self._connection.execute(query).first() is not None:
+            return False
+        values = {
+            "alarm_id": found.alarm_id,
+            "monitor": found.monitor,
+            "namespace": found.namespace,
+            "workload": found.workload,
+            "opened_at": to_micros(found.opened_at),
+            "told": False,
+            "record": _encode(found),
+        }
+        self._connection.execute(insert(_table).values(values))
+        return True
 
-def acknowledge(connection: Connection, alarm_id: str, by: str, note: str | None, now: datetime) -> StoredAlarm | None:
-    """The alarm as it then is; None: there is no such alarm. The first word stands: of one that was acknowledged or is
-    closed nothing changes."""
-    known = get_alarm(connection, alarm_id)
-    if known is None or known.state != "opened":
-        return known
-    _change(connection, alarm_id, acknowledged_at=to_micros(now), acknowledged_by=by, note=note)
-    return get_alarm(connection, alarm_id)
+    def close(self, alarm_id: str, now: datetime) -> None:
+        """Of one that is closed: nothing happens."""
+        self._change(alarm_id, closed_at=to_micros(now))
 
+    def acknowledge(self, alarm_id: str, by: str, note: str | None, now: datetime) -> StoredAlarm | None:
+        """The alarm as it then is; None: there is no such alarm. The first word stands: of one that was acknowledged or
+        is closed nothing changes."""
+        known = self.get(alarm_id)
+        if known is None or known.state != "opened":
+            return known
+        self._change(alarm_id, acknowledged_at=to_micros(now), acknowledged_by=by, note=note)
+        return self.get(alarm_id)
 
-def _change(connection: Connection, alarm_id: str, **values: object) -> None:
-    """Of an open one, and only where the first of the values is not set yet."""
-    first = _table.c[next(iter(values))]
-    of_alarm = _table.c.alarm_id == alarm_id, tables.IS_OPEN, first.is_(None)
-    connection.execute(update(_table).where(*of_alarm).values(told=False, **values))
+    def _change(self, alarm_id: str, **values: object) -> None:
+        """Of an open one, and only where the first of the values is not set yet."""
+        first = _table.c[next(iter(values))]
+        of_alarm = _table.c.alarm_id == alarm_id, tables.IS_OPEN, first.is_(None)
+        self._connection.execute(update(_table).where(*of_alarm).values(told=False, **values))
 
-
-def get_alarm(connection: Connection, alarm_id: str) -> StoredAlarm | None:
-    row = connection.execute(select(_table).where(_table.c.alarm_id == alarm_id)).one_or_none()
-    return None if row is None else _alarm(row)
-
-
-def open_alarms(connection: Connection) -> list[StoredAlarm]:
-    """Acknowledged ones too, the oldest first."""
-    rows = connection.execute(select(_table).where(tables.IS_OPEN).order_by(_table.c.sequence))
-    return [_alarm(row) for row in rows]
-
-
-def holding_releases(connection: Connection) -> list[StoredAlarm]:
-    """The oldest first."""
-    return [alarm for alarm in open_alarms(connection) if alarm.holds_releases]
-
-
-def list_alarms(
-    connection: Connection, namespace: Namespace | None, before: int | None, limit: int, *, only_open: bool
-) -> list[StoredAlarm]:
-    """The newest first, from the last before the sequence `before`. `namespace` None: of all."""
-    query = select(_table).order_by(_table.c.sequence.desc()).limit(limit)
-    if only_open:
-        query = query.where(tables.IS_OPEN)
-    if namespace is not None:
-        query = query.where(_table.c.namespace == namespace)
-    if before is not None:
-        query = query.where(_table.c.sequence < before)
-    return [_alarm(row) for row in connection.execute(query)]
-
-
-# ---------------------------------------------------------------------------------------------- outbox
-
-
-def untold(connection: Connection, limit: int) -> list[StoredAlarm]:
-    """The oldest whose state the log does not know."""
-    rows = connection.execute(select(_table).where(tables.UNTOLD).order_by(_table.c.sequence).limit(limit))
-    return [_alarm(row) for row in rows]
-
-
-def mark_told(connection: Connection, alarms: Iterable[StoredAlarm]) -> None:
-    """As they were when they were told; one that has changed since is told again."""
-    for alarm in alarms:
-        as_told = [
-            column.is_(None) if moment is None else column == to_micros(moment)
-            for column, moment in (
-                (_table.c.acknowledged_at, alarm.acknowledged_at),
-                (_table.c.closed_at, alarm.closed_at),
+    def mark_told(self, alarms: Iterable[StoredAlarm]) -> None:
+        """As they were when they were told; one that has changed since is told again."""
+        for alarm in alarms:
+            as_told = [
+                column.is_(None) if moment is None else column == to_micros(moment)
+                for column, moment in (
+                    (_table.c.acknowledged_at, alarm.acknowledged_at),
+                    (_table.c.closed_at, alarm.closed_at),
+                )
+            ]
+            self._connection.execute(
+                update(_table).where(_table.c.sequence == alarm.sequence, *as_told).values(told=True)
             )
-        ]
-        connection.execute(update(_table).where(_table.c.sequence == alarm.sequence, *as_told).values(told=True))
 
 
-# ---------------------------------------------------------------------------------------------- references
+class ReferencesReader(Repository):
+    """The turns that a workload's recent ones are held against."""
+
+    def get(self, namespace: Namespace, workload: str) -> bytes | None:
+        of_workload = _references.c.namespace == namespace, _references.c.workload == workload
+        return self._connection.execute(select(_references.c.record).where(*of_workload)).scalar()
 
 
-def put_references(connection: Connection, references: Sequence[tuple[Namespace, str, bytes]]) -> None:
-    """(namespace, workload, what the stage makes of it)."""
-    upsert(connection, _references, [{"namespace": n, "workload": w, "record": record} for n, w, record in references])
+class References(ReferencesReader):
+    """The monitors'."""
 
-
-def get_reference(connection: Connection, namespace: Namespace, workload: str) -> bytes | None:
-    of_workload = _references.c.namespace == namespace, _references.c.workload == workload
-    return connection.execute(select(_references.c.record).where(*of_workload)).scalar()
+    def put(self, references: Sequence[tuple[Namespace, str, bytes]]) -> None:
+        """(namespace, workload, what the stage makes of it)."""
+        upsert(
+            self._connection,
+            _references,
+            [{"namespace": n, "workload": w, "record": record} for n, w, record in references],
+        )
 
 
 def _alarm(row: Row[Any]) -> StoredAlarm:

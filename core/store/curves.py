@@ -5,12 +5,13 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 
+from core.clock import from_micros
 from core.events import Arm, Reward, VersionSpan
 from core.ids import InferenceId, Namespace, Version
 from core.store.database import tables
-from core.store.database.connections import from_micros
+from core.store.database.repository import Repository
 
 _rewards, _turns, _releases = tables.rewards, tables.turns, tables.releases
 
@@ -66,32 +67,32 @@ _WORTH = _with_turns(_newest.c.record.label("reward"), _turns.c.policy_version, 
 _CONDUCT = _with_turns(_turns.c.record)
 
 
-def recent_worth(connection: Connection, namespace: Namespace, limit: int) -> list[Worth]:
-    """Of the newest `limit` revisions, each turn once, the newest first."""
-    return [_worth(row) for row in _once(connection, _WORTH, namespace, limit)]
+class Curves(Repository):
+    """The newest rewards beside the turns they are of."""
 
+    def worth(self, namespace: Namespace, limit: int) -> list[Worth]:
+        """Of the newest `limit` revisions, each turn once, the newest first."""
+        return [_worth(row) for row in self._once(_WORTH, namespace, limit)]
 
-def recent_conduct(connection: Connection, namespace: Namespace, limit: int) -> list[Conduct]:
-    """Of the same turns, what they did. Reads whole records: for hundreds."""
-    return [_decode_conduct(row.record) for row in _once(connection, _CONDUCT, namespace, limit)]
+    def conduct(self, namespace: Namespace, limit: int) -> list[Conduct]:
+        """Of the same turns, what they did. Reads whole records: for hundreds."""
+        return [_decode_conduct(row.record) for row in self._once(_CONDUCT, namespace, limit)]
 
+    def live_since(self, after_sequence: int) -> dict[Version, datetime]:
+        """When each version went live first, of the releases after that sequence."""
+        rows = self._connection.execute(
+            select(_releases.c.version, func.min(_releases.c.at).label("at"))
+            .where(_releases.c.sequence > after_sequence, _releases.c.state == "live")
+            .group_by(_releases.c.version)
+        )
+        return {Version(row.version): from_micros(row.at) for row in rows}
 
-def live_since(connection: Connection, after_sequence: int) -> dict[Version, datetime]:
-    """When each version went live first, of the releases after that sequence."""
-    rows = connection.execute(
-        select(_releases.c.version, func.min(_releases.c.at).label("at"))
-        .where(_releases.c.sequence > after_sequence, _releases.c.state == "live")
-        .group_by(_releases.c.version)
-    )
-    return {Version(row.version): from_micros(row.at) for row in rows}
-
-
-def _once(connection: Connection, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
-    """The first row of each turn: that of its latest revision."""
-    first: dict[str, Any] = {}
-    for row in connection.execute(query, {"namespace": namespace, "limit": limit}):
-        first.setdefault(row.inference_id, row)
-    return list(first.values())
+    def _once(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
+        """The first row of each turn: that of its latest revision."""
+        first: dict[str, Any] = {}
+        for row in self._connection.execute(query, {"namespace": namespace, "limit": limit}):
+            first.setdefault(row.inference_id, row)
+        return list(first.values())
 
 
 def _worth(row: Any) -> Worth:

@@ -4,30 +4,54 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, delete, select
+from sqlalchemy import ColumnElement, Row, delete, select
 
+from core.clock import from_micros, to_micros
 from core.events import DeadLetter
 from core.store.database import tables
-from core.store.database.connections import from_micros, to_micros
+from core.store.database.repository import Repository
 from core.store.database.statements import insert_new
 
 _LETTER_BYTES: Final = 4096  # of a letter around the record: reason, place and time
 
 
-def put_dead_letters(connection: Connection, letters: Sequence[DeadLetter]) -> int:
-    """How many were new; the others were set aside before."""
-    rows = [
-        {
-            "topic": letter.topic,
-            "partition": letter.partition,
-            "record_offset": letter.offset,
-            "reason": letter.reason.replace("\0", "\\0"),  # Postgres' text cannot hold it
-            "raw": letter.raw,
-            "at": to_micros(letter.at),
-        }
-        for letter in letters
-    ]
-    return insert_new(connection, tables.dead_letters, rows)
+class DeadLettersReader(Repository):
+    """Records that were set aside."""
+
+    def newest(self, limit: int) -> list[DeadLetter]:
+        """The latest first."""
+        table = tables.dead_letters
+        rows = self._connection.execute(
+            select(table).order_by(table.c.at.desc(), table.c.record_offset.desc()).limit(limit)
+        )
+        return [_letter(row) for row in rows]
+
+    def get(self, topic: str, partition: int, offset: int) -> DeadLetter | None:
+        row = self._connection.execute(select(tables.dead_letters).where(*_is(topic, partition, offset))).one_or_none()
+        return None if row is None else _letter(row)
+
+
+class DeadLetters(DeadLettersReader):
+    """Readers set aside; an operator brings back."""
+
+    def put(self, letters: Sequence[DeadLetter]) -> int:
+        """How many were new; the others were set aside before."""
+        rows = [
+            {
+                "topic": letter.topic,
+                "partition": letter.partition,
+                "record_offset": letter.offset,
+                "reason": letter.reason.replace("\0", "\\0"),  # Postgres' text cannot hold it
+                "raw": letter.raw,
+                "at": to_micros(letter.at),
+            }
+            for letter in letters
+        ]
+        return insert_new(self._connection, tables.dead_letters, rows)
+
+    def forget(self, letter: DeadLetter) -> None:
+        """Its record went back to the log."""
+        self._connection.execute(delete(tables.dead_letters).where(*_is(letter.topic, letter.partition, letter.offset)))
 
 
 def as_announced(letter: DeadLetter, limit: int | None) -> DeadLetter:
@@ -37,23 +61,6 @@ def as_announced(letter: DeadLetter, limit: int | None) -> DeadLetter:
         return letter
     reason = f"{letter.reason} ({len(letter.raw)} bytes, too large for this topic: the store has them)"
     return msgspec.structs.replace(letter, reason=reason, raw=b"")
-
-
-def list_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:
-    """The latest first."""
-    table = tables.dead_letters
-    rows = connection.execute(select(table).order_by(table.c.at.desc(), table.c.record_offset.desc()).limit(limit))
-    return [_letter(row) for row in rows]
-
-
-def get_dead_letter(connection: Connection, topic: str, partition: int, offset: int) -> DeadLetter | None:
-    row = connection.execute(select(tables.dead_letters).where(*_is(topic, partition, offset))).one_or_none()
-    return None if row is None else _letter(row)
-
-
-def forget_dead_letter(connection: Connection, letter: DeadLetter) -> None:
-    """Its record went back to the log."""
-    connection.execute(delete(tables.dead_letters).where(*_is(letter.topic, letter.partition, letter.offset)))
 
 
 def _is(topic: str, partition: int, offset: int) -> tuple[ColumnElement[bool], ...]:

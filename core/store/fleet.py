@@ -3,12 +3,13 @@
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 
+from core.clock import from_micros, to_micros
 from core.ids import Version
 from core.operations.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget, Switches
 from core.store.database import tables
-from core.store.database.connections import from_micros, to_micros
+from core.store.database.repository import Repository
 from core.store.database.statements import upsert
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -18,132 +19,147 @@ _decode_experiment = msgspec.msgpack.Decoder(Experiment).decode
 _decode_switches = msgspec.msgpack.Decoder(Switches).decode
 
 
-def put_status(connection: Connection, status: ReplicaStatus) -> None:
-    row = {
-        "name": status.name,
-        "cluster": status.cluster,
-        "heartbeat_at": to_micros(status.heartbeat_at),
-        "record": _encode(status),
-    }
-    upsert(connection, tables.replicas, [row])
+class FleetReader(Repository):
+    """Replicas as they said they are, and as the release controller wants them."""
+
+    def statuses(self, cluster: str) -> list[ReplicaStatus]:
+        """By name, the gone ones too: judge their heartbeats."""
+        table = tables.replicas
+        rows = self._connection.execute(select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.name))
+        return [_decode_status(row.record) for row in rows]
+
+    def target(self, name: str) -> ReplicaTarget | None:
+        table = tables.replica_targets
+        record = self._connection.execute(select(table.c.record).where(table.c.name == name)).scalar()
+        return None if record is None else _decode_target(record)
+
+    def targets(self, cluster: str) -> dict[str, ReplicaTarget]:
+        table = tables.replica_targets
+        rows = self._connection.execute(select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.name))
+        targets = (_decode_target(row.record) for row in rows)
+        return {target.name: target for target in targets}
+
+    def switches(self, cluster: str) -> Switches:
+        table = tables.switches
+        record = self._connection.execute(select(table.c.record).where(table.c.cluster == cluster)).scalar()
+        return Switches() if record is None else _decode_switches(record)
 
 
-def list_statuses(connection: Connection, cluster: str) -> list[ReplicaStatus]:
-    """By name, the gone ones too: judge their heartbeats."""
-    table = tables.replicas
-    rows = connection.execute(select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.name))
-    return [_decode_status(row.record) for row in rows]
+class Fleet(FleetReader):
+    """Hosts say how they are; the release controller says what it wants."""
+
+    def put_status(self, status: ReplicaStatus) -> None:
+        row = {
+            "name": status.name,
+            "cluster": status.cluster,
+            "heartbeat_at": to_micros(status.heartbeat_at),
+            "record": _encode(status),
+        }
+        upsert(self._connection, tables.replicas, [row])
+
+    def forget(self, name: str) -> None:
+        self._connection.execute(delete(tables.replicas).where(tables.replicas.c.name == name))
+        self._connection.execute(delete(tables.replica_targets).where(tables.replica_targets.c.name == name))
+
+    def put_target(self, cluster: str, target: ReplicaTarget) -> None:
+        row = {"name": target.name, "cluster": cluster, "record": _encode(target)}
+        upsert(self._connection, tables.replica_targets, [row])
+
+    def put_switches(self, cluster: str, switches: Switches) -> None:
+        upsert(self._connection, tables.switches, [{"cluster": cluster, "record": _encode(switches)}])
 
 
-def forget_replica(connection: Connection, name: str) -> None:
-    for table in (tables.replicas, tables.replica_targets):
-        connection.execute(delete(table).where(table.c.name == name))
+class ExperimentsReader(Repository):
+    """Canaries, running and past."""
+
+    def running(self, cluster: str) -> Experiment | None:
+        table = tables.experiments
+        record = self._connection.execute(
+            select(table.c.record)
+            .where(table.c.cluster == cluster, table.c.ended_at.is_(None))
+            .order_by(table.c.started_at.desc())
+            .limit(1)
+        ).scalar()
+        return None if record is None else _decode_experiment(record)
+
+    def newest(self, cluster: str, limit: int) -> list[Experiment]:
+        """The newest first."""
+        table = tables.experiments
+        rows = self._connection.execute(
+            select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.started_at.desc()).limit(limit)
+        )
+        return [_decode_experiment(row.record) for row in rows]
 
 
-def put_target(connection: Connection, cluster: str, target: ReplicaTarget) -> None:
-    row = {"name": target.name, "cluster": cluster, "record": _encode(target)}
-    upsert(connection, tables.replica_targets, [row])
+class Experiments(ExperimentsReader):
+    """The release controller's."""
+
+    def put(self, experiment: Experiment) -> None:
+        row = {
+            "experiment_id": experiment.experiment_id,
+            "cluster": experiment.cluster,
+            "canary": experiment.canary,
+            "started_at": to_micros(experiment.started_at),
+            "ended_at": None if experiment.ended_at is None else to_micros(experiment.ended_at),
+            "record": _encode(experiment),
+        }
+        upsert(self._connection, tables.experiments, [row])
 
 
-def get_target(connection: Connection, name: str) -> ReplicaTarget | None:
-    table = tables.replica_targets
-    record = connection.execute(select(table.c.record).where(table.c.name == name)).scalar()
-    return None if record is None else _decode_target(record)
+class OrdersReader(Repository):
+    """What operators wished for, and what came of it."""
+
+    def unfinished(self, cluster: str) -> list[Order]:
+        """The oldest first."""
+        table = tables.orders
+        rows = self._connection.execute(
+            select(table).where(table.c.cluster == cluster, table.c.done_at.is_(None)).order_by(table.c.order_id)
+        )
+        return [_order(row) for row in rows]
+
+    def newest(self, cluster: str, limit: int) -> list[Order]:
+        """The newest first."""
+        table = tables.orders
+        query = select(table).where(table.c.cluster == cluster).order_by(table.c.order_id.desc()).limit(limit)
+        return [_order(row) for row in self._connection.execute(query)]
+
+    def get(self, order_id: int) -> Order | None:
+        table = tables.orders
+        row = self._connection.execute(select(table).where(table.c.order_id == order_id)).one_or_none()
+        return None if row is None else _order(row)
 
 
-def list_targets(connection: Connection, cluster: str) -> dict[str, ReplicaTarget]:
-    table = tables.replica_targets
-    rows = connection.execute(select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.name))
-    targets = (_decode_target(row.record) for row in rows)
-    return {target.name: target for target in targets}
+class Orders(OrdersReader):
+    """The API takes an order; the release controller finishes it."""
 
+    def give(
+        self,
+        cluster: str,
+        kind: OrderKind,
+        version: Version,
+        why: str,
+        by: str,
+        now: datetime,
+    ) -> int:
+        """Its number, under which `get_order` tells what came of it."""
+        values = {
+            "cluster": cluster,
+            "kind": kind,
+            "version": version,
+            "why": why,
+            "by": by,
+            "created_at": to_micros(now),
+        }
+        result = self._connection.execute(insert(tables.orders).values(values))
+        assert result.inserted_primary_key is not None
+        return int(result.inserted_primary_key[0])
 
-def put_experiment(connection: Connection, experiment: Experiment) -> None:
-    row = {
-        "experiment_id": experiment.experiment_id,
-        "cluster": experiment.cluster,
-        "canary": experiment.canary,
-        "started_at": to_micros(experiment.started_at),
-        "ended_at": None if experiment.ended_at is None else to_micros(experiment.ended_at),
-        "record": _encode(experiment),
-    }
-    upsert(connection, tables.experiments, [row])
-
-
-def running_experiment(connection: Connection, cluster: str) -> Experiment | None:
-    table = tables.experiments
-    record = connection.execute(
-        select(table.c.record)
-        .where(table.c.cluster == cluster, table.c.ended_at.is_(None))
-        .order_by(table.c.started_at.desc())
-        .limit(1)
-    ).scalar()
-    return None if record is None else _decode_experiment(record)
-
-
-def list_experiments(connection: Connection, cluster: str, limit: int) -> list[Experiment]:
-    """The newest first."""
-    table = tables.experiments
-    rows = connection.execute(
-        select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.started_at.desc()).limit(limit)
-    )
-    return [_decode_experiment(row.record) for row in rows]
-
-
-def get_switches(connection: Connection, cluster: str) -> Switches:
-    table = tables.switches
-    record = connection.execute(select(table.c.record).where(table.c.cluster == cluster)).scalar()
-    return Switches() if record is None else _decode_switches(record)
-
-
-def put_switches(connection: Connection, cluster: str, switches: Switches) -> None:
-    upsert(connection, tables.switches, [{"cluster": cluster, "record": _encode(switches)}])
-
-
-def give_order(
-    connection: Connection,
-    cluster: str,
-    kind: OrderKind,
-    version: Version,
-    why: str,
-    by: str,
-    now: datetime,
-) -> int:
-    """Its number, under which `get_order` tells what came of it."""
-    values = {"cluster": cluster, "kind": kind, "version": version, "why": why, "by": by, "created_at": to_micros(now)}
-    result = connection.execute(insert(tables.orders).values(values))
-    assert result.inserted_primary_key is not None
-    return int(result.inserted_primary_key[0])
-
-
-def open_orders(connection: Connection, cluster: str) -> list[Order]:
-    """The oldest first."""
-    table = tables.orders
-    rows = connection.execute(
-        select(table).where(table.c.cluster == cluster, table.c.done_at.is_(None)).order_by(table.c.order_id)
-    )
-    return [_order(row) for row in rows]
-
-
-def latest_orders(connection: Connection, cluster: str, limit: int) -> list[Order]:
-    """The newest first."""
-    table = tables.orders
-    query = select(table).where(table.c.cluster == cluster).order_by(table.c.order_id.desc()).limit(limit)
-    return [_order(row) for row in connection.execute(query)]
-
-
-def get_order(connection: Connection, order_id: int) -> Order | None:
-    table = tables.orders
-    row = connection.execute(select(table).where(table.c.order_id == order_id)).one_or_none()
-    return None if row is None else _order(row)
-
-
-def finish_order(
-    connection: Connection, order_id: int, now: datetime, error_code: str | None = None, error: str | None = None
-) -> None:
-    table = tables.orders
-    values = {"done_at": to_micros(now), "error_code": error_code, "error": error}
-    connection.execute(update(table).where(table.c.order_id == order_id, table.c.done_at.is_(None)).values(values))
+    def finish(self, order_id: int, now: datetime, error_code: str | None = None, error: str | None = None) -> None:
+        table = tables.orders
+        values = {"done_at": to_micros(now), "error_code": error_code, "error": error}
+        self._connection.execute(
+            update(table).where(table.c.order_id == order_id, table.c.done_at.is_(None)).values(values)
+        )
 
 
 def _order(row: object) -> Order:

@@ -20,11 +20,12 @@ owner's transactions on a partition exclude those of all others: what it read in
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, select, tuple_, update
+from sqlalchemy import bindparam, select, tuple_, update
 
 from core.errors import Fenced
-from core.ports import TopicPartition
+from core.events import TopicPartition
 from core.store.database import tables
+from core.store.database.repository import Repository
 from core.store.database.silent import end_silent_owners
 from core.store.database.statements import insert_new, upsert
 
@@ -53,52 +54,60 @@ _ADVANCE = (
 )
 
 
-def get_offsets(connection: Connection, group: str) -> dict[TopicPartition, int]:
-    """Of the partitions in which something was done."""
-    rows = connection.execute(select(_table).where(_table.c.consumer_group == group, _table.c.next_offset.is_not(None)))
-    return {TopicPartition(row.topic, row.partition): row.next_offset for row in rows}
+class OffsetsReader(Repository):
+    """How far groups have come."""
+
+    def of_group(self, group: str) -> dict[TopicPartition, int]:
+        """Of the partitions in which something was done."""
+        rows = self._connection.execute(
+            select(_table).where(_table.c.consumer_group == group, _table.c.next_offset.is_not(None))
+        )
+        return {TopicPartition(row.topic, row.partition): row.next_offset for row in rows}
 
 
-def take_over(
-    connection: Connection, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[int, int | None]]:
-    """(epoch, next offset) of each; the offset is None where nothing was done yet. From here to the end of the
-    transaction nobody else takes them over or writes as their owner; the caller then makes sure with the log that they
-    are its own."""
-    sources = sorted(partitions)
-    end_silent_owners(connection, _table)
-    insert_new(connection, _table, [{**_row(group, source), "next_offset": None, "epoch": 0} for source in sources])
-    taken = {}
-    for source in sources:
-        row = connection.execute(_TAKE, _key(group, source)).one()
-        taken[source] = int(row.epoch), row.next_offset
-    return taken
+class Offsets(OffsetsReader):
+    """How far a group has come moves with its effects, by the owner alone."""
 
+    def take_over(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, int | None]]:
+        """(epoch, next offset) of each; the offset is None where nothing was done yet. From here to the end of the
+        transaction nobody else takes them over or writes as their owner; the caller then makes sure with the log that
+        they are its own."""
+        sources = sorted(partitions)
+        end_silent_owners(self._connection, _table)
+        insert_new(
+            self._connection, _table, [{**_row(group, source), "next_offset": None, "epoch": 0} for source in sources]
+        )
+        taken = {}
+        for source in sources:
+            row = self._connection.execute(_TAKE, _key(group, source)).one()
+            taken[source] = int(row.epoch), row.next_offset
+        return taken
 
-def fence(connection: Connection, group: str, epochs: Mapping[TopicPartition, int]) -> None:
-    """First in an owner's transaction. Raises Fenced where a partition has had another owner since."""
-    if not epochs:
-        return
-    places = [(source.topic.value, source.partition) for source in epochs]
-    rows = connection.execute(_EPOCHS, {"group": group, "places": places})
-    found = {TopicPartition(row.topic, row.partition): row.epoch for row in rows}
-    for source, epoch in sorted(epochs.items()):
-        if found.get(source) != epoch:
-            raise Fenced(f"group {group} lost {source}: its epoch is {found.get(source)}, not {epoch}")
+    def fence(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
+        """First in an owner's transaction. Raises Fenced where a partition has had another owner since."""
+        if not epochs:
+            return
+        places = [(source.topic.value, source.partition) for source in epochs]
+        rows = self._connection.execute(_EPOCHS, {"group": group, "places": places})
+        found = {TopicPartition(row.topic, row.partition): row.epoch for row in rows}
+        for source, epoch in sorted(epochs.items()):
+            if found.get(source) != epoch:
+                raise Fenced(f"group {group} lost {source}: its epoch is {found.get(source)}, not {epoch}")
 
+    def advance(self, group: str, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
+        """First in an owner's transaction, which does all that comes before `offsets`. Raises Fenced as `fence`
+        does."""
+        self.fence(group, {source: epochs[source] for source in offsets})
+        if offsets:
+            self._connection.execute(
+                _ADVANCE, [{**_key(group, source), "to": to} for source, to in sorted(offsets.items())]
+            )
 
-def set_offsets(
-    connection: Connection, group: str, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
-) -> None:
-    """First in an owner's transaction, which does all that comes before `offsets`. Raises Fenced as `fence` does."""
-    fence(connection, group, {source: epochs[source] for source in offsets})
-    if offsets:
-        connection.execute(_ADVANCE, [{**_key(group, source), "to": to} for source, to in sorted(offsets.items())])
-
-
-def put_offset(connection: Connection, group: str, source: TopicPartition, next_offset: int) -> None:
-    """Of a group that has no members in the log: its caller is fenced by a lease."""
-    upsert(connection, _table, [{**_row(group, source), "next_offset": next_offset, "epoch": 0}])
+    def put(self, group: str, source: TopicPartition, next_offset: int) -> None:
+        """Of a group that has no members in the log: its caller is fenced by a lease."""
+        upsert(self._connection, _table, [{**_row(group, source), "next_offset": next_offset, "epoch": 0}])
 
 
 def _row(group: str, source: TopicPartition) -> dict[str, object]:

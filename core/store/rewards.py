@@ -1,15 +1,16 @@
 """Rewards and their outbox: written with the ledger in one transaction, published to the log from here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import func, select, update
 
+from core.clock import to_micros
 from core.events import Reward
 from core.ids import InferenceId, Namespace
 from core.store.database import tables
-from core.store.database.connections import to_micros
 from core.store.database.locks import Lock, hold
+from core.store.database.repository import Repository
 from core.store.database.statements import Among, insert_new
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -18,20 +19,81 @@ _table = tables.rewards
 _PUBLISHED = update(_table).where(Among(_table.c.sequence)).values(published=True)
 
 
-def put_rewards(connection: Connection, rewards: Sequence[tuple[int, Reward]]) -> None:
-    """(partition, reward) into the outbox, in order. A revision that is there already stays as it is.
+class RewardsReader(Repository):
+    """What turns were worth, in the order in which it was decided."""
 
-    Readers page by the sequence, so rewards must become visible in its order: whoever draws numbers keeps others from
-    it until the transaction is over. Do this last.
-    """
-    if not rewards:
-        return
-    rows = [_row(partition, reward) for partition, reward in rewards]
-    hold(connection, Lock.REWARDS)
-    last = connection.execute(select(func.max(_table.c.sequence))).scalar() or 0
-    for sequence, row in enumerate(rows, last + 1):
-        row["sequence"] = sequence
-    insert_new(connection, _table, rows)
+    def unpublished(self, partitions: Iterable[int], limit: int) -> list[tuple[int, Reward]]:
+        """The oldest (sequence, reward) of these partitions of the turns that wait for the log."""
+        rows = self._connection.execute(
+            select(_table.c.sequence, _table.c.record)
+            .where(tables.WAITS, _table.c.partition.in_(list(partitions)))
+            .order_by(_table.c.sequence)
+            .limit(limit)
+        )
+        return [(row.sequence, _decode(row.record)) for row in rows]
+
+    def after(self, namespace: Namespace, after_sequence: int, limit: int) -> list[tuple[int, Reward]]:
+        """(sequence, reward) in order of emission, from the next after `after_sequence`."""
+        rows = self._connection.execute(
+            select(_table.c.sequence, _table.c.record)
+            .where(_table.c.namespace == namespace, _table.c.sequence > after_sequence)
+            .order_by(_table.c.sequence)
+            .limit(limit)
+        )
+        return [(row.sequence, _decode(row.record)) for row in rows]
+
+    def latest(self, namespace: Namespace, before_sequence: int, limit: int) -> list[tuple[int, Reward]]:
+        """(sequence, reward), the newest first, of those before `before_sequence`."""
+        rows = self._connection.execute(
+            select(_table.c.sequence, _table.c.record)
+            .where(_table.c.namespace == namespace, _table.c.sequence < before_sequence)
+            .order_by(_table.c.sequence.desc())
+            .limit(limit)
+        )
+        return [(row.sequence, _decode(row.record)) for row in rows]
+
+    def last_sequence(self, namespace: Namespace) -> int:
+        return (
+            self._connection.execute(
+                select(func.max(_table.c.sequence)).where(_table.c.namespace == namespace)
+            ).scalar()
+            or 0
+        )
+
+    def of_turns(self, inference_ids: Sequence[InferenceId]) -> list[Reward]:
+        rows = self._connection.execute(
+            select(_table.c.record).where(_table.c.inference_id.in_(list(inference_ids))).order_by(_table.c.sequence)
+        )
+        return [_decode(row.record) for row in rows]
+
+    def in_order(self) -> Iterator[Reward]:
+        """All, in order of (decided_at, inference_id, revision)."""
+        order = (_table.c.decided_at, _table.c.inference_id, _table.c.revision)
+        for row in self._connection.execute(select(_table.c.record).order_by(*order)):
+            yield _decode(row.record)
+
+
+class Rewards(RewardsReader):
+    """The scorer's: rewards and their outbox."""
+
+    def put(self, rewards: Sequence[tuple[int, Reward]]) -> None:
+        """(partition, reward) into the outbox, in order. A revision that is there already stays as it is.
+
+        Readers page by the sequence, so rewards must become visible in its order: whoever draws numbers keeps others
+        from it until the transaction is over. Do this last.
+        """
+        if not rewards:
+            return
+        rows = [_row(partition, reward) for partition, reward in rewards]
+        hold(self._connection, Lock.REWARDS)
+        last = self._connection.execute(select(func.max(_table.c.sequence))).scalar() or 0
+        for sequence, row in enumerate(rows, last + 1):
+            row["sequence"] = sequence
+        insert_new(self._connection, _table, rows)
+
+    def mark_published(self, sequences: Iterable[int]) -> None:
+        """These left the outbox."""
+        self._connection.execute(_PUBLISHED, {"values": list(sequences)})
 
 
 def _row(partition: int, reward: Reward) -> dict[str, object]:
@@ -48,56 +110,3 @@ def _row(partition: int, reward: Reward) -> dict[str, object]:
         "partition": partition,
         "record": _encode(reward),
     }
-
-
-def unpublished(connection: Connection, partitions: Iterable[int], limit: int) -> list[tuple[int, Reward]]:
-    """The oldest (sequence, reward) of these partitions of the turns that wait for the log."""
-    rows = connection.execute(
-        select(_table.c.sequence, _table.c.record)
-        .where(tables.WAITS, _table.c.partition.in_(list(partitions)))
-        .order_by(_table.c.sequence)
-        .limit(limit)
-    )
-    return [(row.sequence, _decode(row.record)) for row in rows]
-
-
-def mark_published(connection: Connection, sequences: Iterable[int]) -> None:
-    """These left the outbox."""
-    connection.execute(_PUBLISHED, {"values": list(sequences)})
-
-
-def list_rewards(
-    connection: Connection, namespace: Namespace, after_sequence: int, limit: int
-) -> list[tuple[int, Reward]]:
-    """(sequence, reward) in order of emission, from the next after `after_sequence`."""
-    rows = connection.execute(
-        select(_table.c.sequence, _table.c.record)
-        .where(_table.c.namespace == namespace, _table.c.sequence > after_sequence)
-        .order_by(_table.c.sequence)
-        .limit(limit)
-    )
-    return [(row.sequence, _decode(row.record)) for row in rows]
-
-
-def latest_rewards(
-    connection: Connection, namespace: Namespace, before_sequence: int, limit: int
-) -> list[tuple[int, Reward]]:
-    """(sequence, reward), the newest first, of those before `before_sequence`."""
-    rows = connection.execute(
-        select(_table.c.sequence, _table.c.record)
-        .where(_table.c.namespace == namespace, _table.c.sequence < before_sequence)
-        .order_by(_table.c.sequence.desc())
-        .limit(limit)
-    )
-    return [(row.sequence, _decode(row.record)) for row in rows]
-
-
-def last_sequence(connection: Connection, namespace: Namespace) -> int:
-    return connection.execute(select(func.max(_table.c.sequence)).where(_table.c.namespace == namespace)).scalar() or 0
-
-
-def get_rewards(connection: Connection, inference_ids: Sequence[InferenceId]) -> list[Reward]:
-    rows = connection.execute(
-        select(_table.c.record).where(_table.c.inference_id.in_(list(inference_ids))).order_by(_table.c.sequence)
-    )
-    return [_decode(row.record) for row in rows]

@@ -1,16 +1,17 @@
 """Turns and outcomes as they happened."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from itertools import islice, zip_longest
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice, zip_longest
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
+from core.clock import to_micros
 from core.events import Completion, Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId, UserHash
 from core.store.database import tables
-from core.store.database.connections import to_micros
+from core.store.database.repository import Repository
 from core.store.database.statements import insert_new
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -71,148 +72,176 @@ def _outcome_row(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def put_turns(connection: Connection, turns: Sequence[Completion]) -> int:
-    """How many were new; the others were there already."""
-    return insert_new(connection, tables.turns, [_turn_row(turn) for turn in turns])
+class TurnsReader(Repository):
+    """Turns, as they were logged."""
 
-
-def put_outcomes(connection: Connection, outcomes: Sequence[Outcome]) -> int:
-    """How many were new. What supersedes another marks nothing here: readers follow `supersedes`."""
-    return insert_new(connection, tables.outcomes, [_outcome_row(outcome) for outcome in outcomes])
-
-
-def get_turns(connection: Connection, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Completion]:
-    """Those that are there."""
-    table = tables.turns
-    rows = connection.execute(
-        select(table.c.inference_id, table.c.record).where(table.c.inference_id.in_(list(inference_ids)))
-    )
-    return {InferenceId(row.inference_id): _decode_turn(row.record) for row in rows}
-
-
-def newest_texts(connection: Connection, count: int) -> list[tuple[int, ...]]:
-    """Prompts with their answers, as token ids, of turns that were finished and may be learned from, among the newest
-    of all; one of each namespace after the other, so that a busy one does not hide the rest."""
-    columns = tables.turns.c
-    newest = (
-        select(columns.inference_id, columns.record, columns.learn, columns.finish_reason)
-        .order_by(columns.inference_id.desc())  # which begins with the time
-        .limit(_NEWEST_OF_EACH * count)
-        .subquery()
-    )
-    finished = newest.c.learn.is_(True), newest.c.finish_reason.in_(("stop", "length", "tool_calls"))
-    rows = connection.execute(select(newest.c.record).where(*finished).order_by(newest.c.inference_id.desc()))
-    by_namespace: dict[Namespace, list[tuple[int, ...]]] = {}
-    for turn in (_decode_turn(row.record) for row in rows):
-        if turn.token_ids:
-            by_namespace.setdefault(turn.namespace, []).append((*turn.prompt_token_ids, *turn.token_ids))
-    in_turn = (text for texts in zip_longest(*by_namespace.values()) for text in texts if text is not None)
-    return list(islice(in_turn, count))
-
-
-def get_turn(connection: Connection, namespace: Namespace, inference_id: InferenceId) -> Completion | None:
-    table = tables.turns
-    record = connection.execute(
-        select(table.c.record).where(table.c.inference_id == inference_id, table.c.namespace == namespace)
-    ).scalar()
-    return None if record is None else _decode_turn(record)
-
-
-def get_session_turns(connection: Connection, namespace: Namespace, session_id: SessionId) -> list[Completion]:
-    table = tables.turns
-    rows = connection.execute(
-        select(table.c.record)
-        .where(table.c.namespace == namespace, table.c.session_id == session_id)
-        .order_by(table.c.turn_index, table.c.received_at, table.c.inference_id)
-    )
-    return [_decode_turn(row.record) for row in rows]
-
-
-def has_session(connection: Connection, namespace: Namespace, session_id: SessionId) -> bool:
-    table = tables.turns
-    query = (
-        select(table.c.inference_id).where(table.c.namespace == namespace, table.c.session_id == session_id).limit(1)
-    )
-    return connection.execute(query).first() is not None
-
-
-def has_others(connection: Connection, namespace: Namespace, session_id: SessionId, user: UserHash) -> bool:
-    """Whether a session has a turn that is not this user's."""
-    table = tables.turns
-    others = table.c.user_id.is_(None) | (table.c.user_id != user)
-    in_session = table.c.namespace == namespace, table.c.session_id == session_id
-    return connection.execute(select(table.c.inference_id).where(*in_session, others).limit(1)).first() is not None
-
-
-def find_transcript(
-    connection: Connection, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None = None
-) -> Completion | None:
-    """The latest turn whose transcript is the first of `digests` that is known; of one session where it is given."""
-    if session_id is not None:
-        return _find_in_session(connection, namespace, digests, session_id)
-    table = tables.turns
-    here = table.c.namespace == namespace
-    known = select(table.c.inference_id).where(here, table.c.transcript_digest.in_(list(digests))).limit(1)
-    if connection.execute(known).first() is None:
-        return None
-    latest = select(table.c.record).order_by(table.c.received_at.desc()).limit(1)
-    for digest in digests:  # one by one: a short transcript may be that of very many turns
-        record = connection.execute(latest.where(here, table.c.transcript_digest == digest)).scalar()
-        if record is not None:
-            return _decode_turn(record)
-    return None
-
-
-def _find_in_session(
-    connection: Connection, namespace: Namespace, digests: Sequence[str], session_id: SessionId
-) -> Completion | None:
-    table = tables.turns
-    rows = connection.execute(
-        select(table.c.transcript_digest, table.c.inference_id)
-        .where(table.c.namespace == namespace, table.c.session_id == session_id)
-        .order_by(table.c.received_at)
-    )
-    latest = {row.transcript_digest: row.inference_id for row in rows}
-    found = next((latest[digest] for digest in digests if digest in latest), None)
-    return None if found is None else get_turn(connection, namespace, found)
-
-
-def get_outcome(connection: Connection, namespace: Namespace, outcome_id: OutcomeId) -> tuple[Outcome, str] | None:
-    """The outcome and its content digest."""
-    table = tables.outcomes
-    row = connection.execute(
-        select(table.c.record, table.c.content_digest).where(
-            table.c.namespace == namespace, table.c.outcome_id == outcome_id
+    def get_many(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Completion]:
+        """Those that are there."""
+        table = tables.turns
+        rows = self._connection.execute(
+            select(table.c.inference_id, table.c.record).where(table.c.inference_id.in_(list(inference_ids)))
         )
-    ).first()
-    return None if row is None else (_decode_outcome(row.record), row.content_digest)
+        return {InferenceId(row.inference_id): _decode_turn(row.record) for row in rows}
+
+    def newest_texts(self, count: int) -> list[tuple[int, ...]]:
+        """Prompts with their answers, as token ids, of turns that were finished and may be learned from, among the
+        newest of all; one of each namespace after the other, so that a busy one does not hide the rest."""
+        columns = tables.turns.c
+        newest = (
+            select(columns.inference_id, columns.record, columns.learn, columns.finish_reason)
+            .order_by(columns.inference_id.desc())  # which begins with the time
+            .limit(_NEWEST_OF_EACH * count)
+            .subquery()
+        )
+        finished = newest.c.learn.is_(True), newest.c.finish_reason.in_(("stop", "length", "tool_calls"))
+        rows = self._connection.execute(select(newest.c.record).where(*finished).order_by(newest.c.inference_id.desc()))
+        by_namespace: dict[Namespace, list[tuple[int, ...]]] = {}
+        for turn in (_decode_turn(row.record) for row in rows):
+            if turn.token_ids:
+                by_namespace.setdefault(turn.namespace, []).append((*turn.prompt_token_ids, *turn.token_ids))
+        in_turn = (text for texts in zip_longest(*by_namespace.values()) for text in texts if text is not None)
+        return list(islice(in_turn, count))
+
+    def get(self, namespace: Namespace, inference_id: InferenceId) -> Completion | None:
+        table = tables.turns
+        record = self._connection.execute(
+            select(table.c.record).where(table.c.inference_id == inference_id, table.c.namespace == namespace)
+        ).scalar()
+        return None if record is None else _decode_turn(record)
+
+    def of_session(self, namespace: Namespace, session_id: SessionId) -> list[Completion]:
+        table = tables.turns
+        rows = self._connection.execute(
+            select(table.c.record)
+            .where(table.c.namespace == namespace, table.c.session_id == session_id)
+            .order_by(table.c.turn_index, table.c.received_at, table.c.inference_id)
+        )
+        return [_decode_turn(row.record) for row in rows]
+
+    def sessions(self) -> Iterator[tuple[Namespace, SessionId]]:
+        """Of all turns: each session once, in order."""
+        known = tables.turns.c
+        query = select(known.namespace, known.session_id).distinct().order_by(known.namespace, known.session_id)
+        for namespace, session_id in self._connection.execute(query):
+            yield Namespace(namespace), SessionId(session_id)
+
+    def has_session(self, namespace: Namespace, session_id: SessionId) -> bool:
+        table = tables.turns
+        query = (
+            select(table.c.inference_id)
+            .where(table.c.namespace == namespace, table.c.session_id == session_id)
+            .limit(1)
+        )
+        return self._connection.execute(query).first() is not None
+
+    def has_others(self, namespace: Namespace, session_id: SessionId, user: UserHash) -> bool:
+        """Whether a session has a turn that is not this user's."""
+        table = tables.turns
+        others = table.c.user_id.is_(None) | (table.c.user_id != user)
+        in_session = table.c.namespace == namespace, table.c.session_id == session_id
+        return (
+            self._connection.execute(select(table.c.inference_id).where(*in_session, others).limit(1)).first()
+            is not None
+        )
+
+    def find_transcript(
+        self, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None = None
+    ) -> Completion | None:
+        """The latest turn whose transcript is the first of `digests` that is known; of one session where it is
+        given."""
+        if session_id is not None:
+            return self._find_in_session(namespace, digests, session_id)
+        table = tables.turns
+        here = table.c.namespace == namespace
+        known = select(table.c.inference_id).where(here, table.c.transcript_digest.in_(list(digests))).limit(1)
+        if self._connection.execute(known).first() is None:
+            return None
+        latest = select(table.c.record).order_by(table.c.received_at.desc()).limit(1)
+        for digest in digests:  # one by one: a short transcript may be that of very many turns
+            record = self._connection.execute(latest.where(here, table.c.transcript_digest == digest)).scalar()
+            if record is not None:
+                return _decode_turn(record)
+        return None
+
+    def _find_in_session(
+        self, namespace: Namespace, digests: Sequence[str], session_id: SessionId
+    ) -> Completion | None:
+        table = tables.turns
+        rows = self._connection.execute(
+            select(table.c.transcript_digest, table.c.inference_id)
+            .where(table.c.namespace == namespace, table.c.session_id == session_id)
+            .order_by(table.c.received_at)
+        )
+        latest = {row.transcript_digest: row.inference_id for row in rows}
+        found = next((latest[digest] for digest in digests if digest in latest), None)
+        return None if found is None else self.get(namespace, found)
 
 
-def get_successor(connection: Connection, namespace: Namespace, outcome_id: OutcomeId) -> Outcome | None:
-    """What supersedes it, the latest first."""
-    table = tables.outcomes
-    record = connection.execute(
-        select(table.c.record)
-        .where(table.c.namespace == namespace, table.c.supersedes == outcome_id)
-        .order_by(table.c.received_at.desc())
-        .limit(1)
-    ).scalar()
-    return None if record is None else _decode_outcome(record)
+class Turns(TurnsReader):
+    """The writer's: each turn once."""
+
+    def put(self, turns: Sequence[Completion]) -> int:
+        """How many were new; the others were there already."""
+        return insert_new(self._connection, tables.turns, [_turn_row(turn) for turn in turns])
 
 
-def get_turn_outcomes(connection: Connection, inference_ids: Sequence[InferenceId]) -> list[Outcome]:
-    table = tables.outcomes
-    rows = connection.execute(
-        select(table.c.record).where(table.c.inference_id.in_(list(inference_ids))).order_by(table.c.received_at)
-    )
-    return [_decode_outcome(row.record) for row in rows]
+class OutcomesReader(Repository):
+    """What was said of turns and of sessions, as it was logged."""
+
+    def get(self, namespace: Namespace, outcome_id: OutcomeId) -> tuple[Outcome, str] | None:
+        """The outcome and its content digest."""
+        table = tables.outcomes
+        row = self._connection.execute(
+            select(table.c.record, table.c.content_digest).where(
+                table.c.namespace == namespace, table.c.outcome_id == outcome_id
+            )
+        ).first()
+        return None if row is None else (_decode_outcome(row.record), row.content_digest)
+
+    def successor(self, namespace: Namespace, outcome_id: OutcomeId) -> Outcome | None:
+        """What supersedes it, the latest first."""
+        table = tables.outcomes
+        record = self._connection.execute(
+            select(table.c.record)
+            .where(table.c.namespace == namespace, table.c.supersedes == outcome_id)
+            .order_by(table.c.received_at.desc())
+            .limit(1)
+        ).scalar()
+        return None if record is None else _decode_outcome(record)
+
+    def of_turns(self, inference_ids: Sequence[InferenceId]) -> list[Outcome]:
+        table = tables.outcomes
+        rows = self._connection.execute(
+            select(table.c.record).where(table.c.inference_id.in_(list(inference_ids))).order_by(table.c.received_at)
+        )
+        return [_decode_outcome(row.record) for row in rows]
+
+    def of_session(self, namespace: Namespace, session_id: SessionId) -> list[Outcome]:
+        table = tables.outcomes
+        rows = self._connection.execute(
+            select(table.c.record)
+            .where(table.c.namespace == namespace, table.c.session_id == session_id)
+            .order_by(table.c.received_at)
+        )
+        return [_decode_outcome(row.record) for row in rows]
+
+    def of_judged_turns(self, name: str) -> Iterator[list[Outcome]]:
+        """Of each turn that has an outcome of that name: all its outcomes, one turn after the other."""
+        table = tables.outcomes
+        judged = select(table.c.inference_id).where(table.c.name == name, table.c.inference_id.is_not(None))
+        query = (
+            select(table.c.inference_id, table.c.record)
+            .where(table.c.inference_id.in_(judged))
+            .order_by(table.c.inference_id)
+            .execution_options(yield_per=1000)
+        )
+        for _, rows in groupby(self._connection.execute(query), key=lambda row: row.inference_id):
+            yield [_decode_outcome(row.record) for row in rows]
 
 
-def get_session_outcomes(connection: Connection, namespace: Namespace, session_id: SessionId) -> list[Outcome]:
-    table = tables.outcomes
-    rows = connection.execute(
-        select(table.c.record)
-        .where(table.c.namespace == namespace, table.c.session_id == session_id)
-        .order_by(table.c.received_at)
-    )
-    return [_decode_outcome(row.record) for row in rows]
+class Outcomes(OutcomesReader):
+    """Each outcome once."""
+
+    def put(self, outcomes: Sequence[Outcome]) -> int:
+        """How many were new. What supersedes another marks nothing here: readers follow `supersedes`."""
+        return insert_new(self._connection, tables.outcomes, [_outcome_row(outcome) for outcome in outcomes])

@@ -13,7 +13,7 @@ from core import telemetry
 from core.errors import LogError
 from core.events import Topic
 from core.ports import Blobs, EventLog, LogReader, Store, TopicPartition
-from core.store.archived import Archived, begin, finish, get_archived, plan
+from core.store.archived import Archived
 from ingest.archive.files import ArchivedRange, Files, folder, parse
 
 TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
@@ -45,13 +45,13 @@ class Archiver:
             yield records
 
     def _known(self, source: TopicPartition) -> Archived:
-        with self._store.read() as connection:
-            known = get_archived(connection).get(source)
+        with self._store.look() as view:
+            known = view.archived.reached().get(source)
         if known is None:
             known = Archived(self._log.earliest(source), None)
             self._refuse_anothers(source)
-            with self._store.begin() as connection:
-                begin(connection, source, known.next_offset)
+            with self._store.work() as work:
+                work.archived.begin(source, known.next_offset)
         return known
 
     def _refuse_anothers(self, source: TopicPartition) -> None:
@@ -65,12 +65,12 @@ class Archiver:
         files, end = self._read(source, known, target)
         stretch = ArchivedRange(source.partition, known.next_offset, end)
         if known.planned_end is None:
-            with self._store.begin() as connection:
-                plan(connection, source, stretch.start, stretch.end)
+            with self._store.work() as work:
+                work.archived.plan(source, stretch.start, stretch.end)
         for path, content in files.close(stretch):
             self._blobs.put(path, content)
-        with self._store.begin() as connection:
-            finish(connection, source, stretch.start, stretch.end)
+        with self._store.work() as work:
+            work.archived.finish(source, stretch.start, stretch.end)
         return end, files.records
 
     def _read(self, source: TopicPartition, known: Archived, target: int) -> tuple[Files, int]:

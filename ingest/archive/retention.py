@@ -4,16 +4,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from sqlalchemy import Connection
-
 from core import telemetry
 from core.events import Topic
 from core.ports import Clock, EventLog, Store, TopicPartition
-from core.store.archived import get_archived
-from core.store.offsets import get_offsets
-from core.store.policies import list_policies
+from core.store.work import View
 
-Floor = Callable[[Connection, TopicPartition], int | None]
+Floor = Callable[[View, TopicPartition], int | None]
 """The offset up to which somebody needs no more of a partition; None: never has, and waits for nothing of it."""
 logger = logging.getLogger(__name__)
 
@@ -45,21 +41,21 @@ class Retention:
         return deleted
 
     def _floor(self, source: TopicPartition, otherwise: int) -> int:
-        with self._store.read() as connection:
-            floors = [floor(connection, source) for floor in self._floors[source.topic]]
+        with self._store.look() as view:
+            floors = [floor(view, source) for floor in self._floors[source.topic]]
         return min((floor for floor in floors if floor is not None), default=otherwise)
 
 
-def archived(connection: Connection, source: TopicPartition) -> int:
-    known = get_archived(connection).get(source)
+def archived(view: View, source: TopicPartition) -> int:
+    known = view.archived.reached().get(source)
     return 0 if known is None else known.next_offset
 
 
 def read_by(group: str) -> Floor:
     """A group whose offsets are in the store."""
 
-    def floor(connection: Connection, source: TopicPartition) -> int:
-        return get_offsets(connection, group).get(source, 0)
+    def floor(view: View, source: TopicPartition) -> int:
+        return view.offsets.of_group(group).get(source, 0)
 
     return floor
 
@@ -68,8 +64,8 @@ def learned(versions: int) -> Floor:
     """The learner: what each of its newest `versions` had read, as it may have to go on from any of them. Proposed ones
     are not its own: from them it goes on with what it has read itself."""
 
-    def floor(connection: Connection, source: TopicPartition) -> int:
-        newest = [policy for policy, _ in list_policies(connection, versions) if not policy.is_proposed]
+    def floor(view: View, source: TopicPartition) -> int:
+        newest = [policy for policy, _ in view.policies.newest(versions) if not policy.is_proposed]
         return min((policy.log_offsets.get(str(source), 0) for policy in newest), default=0)
 
     return floor

@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 
 from core import telemetry
+from core.clock import to_micros
 from core.codec import encode
 from core.errors import Fenced, LogError, LogUnavailable
 from core.events import Event, Topic
 from core.ports import Consumer, LogReader, Position, RebalanceListener, TopicPartition
-from core.store.database.connections import to_micros
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
 from ingest.sqlite.consumer import SqliteConsumer, committed

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 
 from core import telemetry
+from core.clock import from_micros
 from core.errors import NewerSchema
 from core.events import Topic
 from core.ports import Record, TopicPartition
-from core.store.database.connections import from_micros
 from ingest.records import to_record
 from ingest.sqlite.schema import explained
 

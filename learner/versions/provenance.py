@@ -2,7 +2,6 @@
 
 from core.ids import InferenceId, Version
 from core.ports import Blobs, Store
-from core.store import policies
 from learner.sequences.scored import Applied
 from learner.versions import manifest
 
@@ -11,10 +10,10 @@ def ancestry(store: Store, version: Version) -> list[Version]:
     """From the anchor to `version`, which is in the store."""
     lineage: list[Version] = []
     step: Version | None = version
-    with store.read() as connection:
+    with store.look() as view:
         while step is not None:
             lineage.insert(0, step)
-            policy = policies.get_policy(connection, step)
+            policy = view.policies.get(step)
             assert policy is not None, f"version {step} is in a lineage and not in the store"
             step = policy.parent
     return lineage

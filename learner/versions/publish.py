@@ -5,7 +5,6 @@ import msgspec
 from core.events import PolicyVersion, Topic
 from core.model.probes import ProbeRecord, put_probe
 from core.ports import Blobs, EventLog, Store, Weights
-from core.store import policies
 from learner.versions import manifest
 from learner.versions.checkpoint import Checkpoint
 
@@ -25,7 +24,7 @@ def publish(
         blobs.put(manifest.memory_path_of(draft.version), checkpoint.memory)
     put_probe(blobs, draft.version, msgspec.structs.replace(probe, weights_digest=ref.digest))
     policy = msgspec.structs.replace(draft, digest=ref.digest, weights=ref.path, manifest=path)
-    with store.begin() as connection:
-        policies.put_policy(connection, policy)
+    with store.work() as work:
+        work.policies.put(policy)
     log.append_blocking(Topic.POLICIES, [policy])
     return policy

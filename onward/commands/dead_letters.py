@@ -10,7 +10,6 @@ from rich.table import Table
 from core.codec import decode
 from core.errors import ConfigError, OnwardError, Undecodable
 from core.events import DeadLetter, Event, Reward, Topic
-from core.store.dead_letters import forget_dead_letter, get_dead_letter, list_dead_letters
 from ingest.writer import is_usable
 from onward.wiring import Foundation, open_foundation
 
@@ -21,8 +20,8 @@ _PREVIEW_BYTES = 256
 def show_all(directory: Path, overrides: Mapping[str, str], limit: int) -> None:
     foundation = open_foundation(directory, overrides)
     try:
-        with foundation.store.read() as connection:
-            letters = list_dead_letters(connection, limit)
+        with foundation.store.look() as view:
+            letters = view.dead_letters.newest(limit)
     finally:
         foundation.close()
     table = Table("record", "set aside", "bytes", "why", title=f"Dead letters (the latest {limit})")
@@ -54,8 +53,8 @@ def redrive(directory: Path, overrides: Mapping[str, str], name: str) -> None:
     try:
         letter = _get(foundation, name)
         foundation.log.append_blocking(Topic(letter.topic), [_usable(letter)])
-        with foundation.store.begin() as connection:
-            forget_dead_letter(connection, letter)
+        with foundation.store.work() as work:
+            work.dead_letters.forget(letter)
     finally:
         foundation.close()
     Console().print(f"{name} is back in {letter.topic}", markup=False)
@@ -65,8 +64,8 @@ def _get(foundation: Foundation, name: str) -> DeadLetter:
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise ConfigError(f"{name}: want TOPIC:PARTITION:OFFSET, as the list shows")
-    with foundation.store.read() as connection:
-        letter = get_dead_letter(connection, parts[1], int(parts[2]), int(parts[3]))
+    with foundation.store.look() as view:
+        letter = view.dead_letters.get(parts[1], int(parts[2]), int(parts[3]))
     if letter is None:
         raise ConfigError(f"{name}: no such record was set aside")
     return letter

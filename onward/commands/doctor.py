@@ -170,22 +170,21 @@ def _kafka(settings: Settings) -> str:
 
 
 def _postgres(settings: Settings) -> str:
-    from sqlalchemy import text
-
     from core.store import open_postgres
+    from core.store.database.postgres import version_and_clock
 
     store = open_postgres(settings.postgres)
     try:
         with store.read() as connection:
             before_s = time.time()
-            row = connection.execute(text("SELECT version(), extract(epoch FROM clock_timestamp())::float8")).one()
+            version, clock_s = version_and_clock(connection)
             after_s = time.time()
     finally:
         store.close()
-    skew_s = float(row[1]) - (before_s + after_s) / 2
+    skew_s = clock_s - (before_s + after_s) / 2
     if abs(skew_s) > _MAX_SKEW_S:
         raise ConfigError(f"its clock is {skew_s:+.1f} s from ours: leases and waits would end at other times")
-    return f"{str(row[0]).split(' (')[0]}, clock {1000 * skew_s:+.0f} ms"
+    return f"{version.split(' (')[0]}, clock {1000 * skew_s:+.0f} ms"
 
 
 def _redis(settings: Settings) -> str:

@@ -8,7 +8,6 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from core.store.judgements import judged_turns
 from onward.replays.history import require_directory
 from onward.wiring import open_foundation
 from scoring.judge.agreement import ALL, LEAST, Agreement, agreements
@@ -20,8 +19,8 @@ def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bo
     foundation = open_foundation(directory, overrides)
     try:
         name = foundation.settings.judge.outcome
-        with foundation.store.read() as connection:
-            found = agreements(judged_turns(connection, name), name)
+        with foundation.store.look() as view:
+            found = agreements(view.outcomes.of_judged_turns(name), name)
     finally:
         foundation.close()
     if as_json:

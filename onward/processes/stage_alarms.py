@@ -13,7 +13,6 @@ from core.ids import Namespace
 from core.operations.alarms import STAGE_DOWN, Opening
 from core.ports import Clock, Store
 from core.records.handling import failure_of
-from core.store import alarms
 from onward.processes.supervisor import OK
 
 _LOOK_S = 0.25
@@ -78,10 +77,10 @@ class StageAlarms:
 
     def _known(self) -> dict[str, str]:
         names = {part.name for part in self._parts}
-        with self._store.read() as connection:
+        with self._store.look() as view:
             return {
                 alarm.opening.workload: alarm.alarm_id
-                for alarm in alarms.open_alarms(connection)
+                for alarm in view.alarms.that_are_open()
                 if alarm.opening.monitor == STAGE_DOWN and alarm.opening.workload in names
             }
 
@@ -100,8 +99,8 @@ class StageAlarms:
             window_start=now,
             window_end=now,
         )
-        with self._store.begin() as connection:
-            if alarms.open_alarm(connection, opening):
+        with self._store.work() as work:
+            if work.alarms.open(opening):
                 telemetry.ALARMS.labels(monitor=STAGE_DOWN, severity="critical").inc()
                 logger.warning("alarm %s: %s", opening.alarm_id, opening.meaning)
                 return opening.alarm_id
@@ -111,8 +110,8 @@ class StageAlarms:
         since_s = self._well_since_s.setdefault(name, self._monotonic())
         if self._monotonic() - since_s < self._well_s:
             return
-        with self._store.begin() as connection:
-            alarms.close_alarm(connection, known[name], self._clock.now())
+        with self._store.work() as work:
+            work.alarms.close(known[name], self._clock.now())
         logger.info("alarm %s is closed", known[name])
         del known[name], self._well_since_s[name]
 

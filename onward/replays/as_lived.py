@@ -21,7 +21,6 @@ from core.ids import Version
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from core.settings import LearnerSettings
-from core.store import policies, turns
 from learner.rank_group import adopt, anchor_at
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
@@ -56,8 +55,8 @@ class Relived:
         if made.held_to != self._held_to:
             anchor_at(self._state, [] if made.held_to is None else self._open(made.held_to))
             self._held_to = made.held_to
-        with self._source.store.read() as connection:
-            found = turns.get_turns(connection, [reward.inference_id for reward in made.rewards])
+        with self._source.store.look() as view:
+            found = view.turns.get_many([reward.inference_id for reward in made.rewards])
         if missing := {reward.inference_id for reward in made.rewards} - found.keys():
             raise Unlike(f"{len(missing)} of its {len(made.rewards)} turns are no longer in the store")
         result = update(self._state, batch_of(made, found), settings, made.released)
@@ -78,8 +77,8 @@ class Relived:
         return self._source.blobs.get(path) if self._source.blobs.exists(path) else None
 
     def _open(self, version: Version) -> list[Path]:
-        with self._source.store.read() as connection:
-            policy = policies.get_policy(connection, version)
+        with self._source.store.look() as view:
+            policy = view.policies.get(version)
         if policy is None:
             raise Unlike(f"version {version}, which it is made with, is not in the store")
         ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
@@ -119,15 +118,15 @@ def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) ->
 
 def _lineage(source: Foundation, version: int | None) -> list[PolicyVersion]:
     """From the anchor."""
-    with source.store.read() as connection:
-        chosen = policies.live_version(connection, CLUSTER) if version is None else Version(version)
-        known = chosen is not None and policies.get_policy(connection, chosen) is not None
+    with source.store.look() as view:
+        chosen = view.releases.live(CLUSTER) if version is None else Version(version)
+        known = chosen is not None and view.policies.get(chosen) is not None
     if chosen is None or not known:
         raise ConfigError("nothing serves yet" if version is None else f"--version {version}: there is no such version")
     found = []
     for step in ancestry(source.store, chosen):
-        with source.store.read() as connection:
-            policy = policies.get_policy(connection, step)
+        with source.store.look() as view:
+            policy = view.policies.get(step)
         assert policy is not None, "a lineage is of versions in the store"
         found.append(policy)
     return found

@@ -10,7 +10,6 @@ from core.ids import InferenceId
 from core.ports import WeightsRef
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
-from core.store import policies, turns
 from learner.batches.backlog import refusal
 from learner.model.policy_model import PolicyModel
 from learner.off_policy.estimators import OffPolicy, off_policy
@@ -58,15 +57,15 @@ def _place(turn: Completion) -> float:
 
 def _turns(target: Foundation, ids: set[InferenceId]) -> dict[InferenceId, Completion]:
     wanted, found = sorted(ids), dict[InferenceId, Completion]()
-    with target.store.read() as connection:
+    with target.store.look() as view:
         for start in range(0, len(wanted), _PART):
-            found |= turns.get_turns(connection, wanted[start : start + _PART])
+            found |= view.turns.get_many(wanted[start : start + _PART])
     return found
 
 
 def _candidate(target: Foundation, model: Path, device: str) -> PolicyModel:
-    with target.store.read() as connection:
-        policy, _ = policies.list_policies(connection, 1)[0]
+    with target.store.look() as view:
+        policy, _ = view.policies.newest(1)[0]
     ref = WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
     candidate = PolicyModel(model, device)
     candidate.load(list(target.weights.open(ref)))

@@ -11,7 +11,6 @@ from core.errors import ConfigError, LogUnavailable
 from core.events import Completion, Outcome, SessionEnded, Topic
 from core.ids import Namespace
 from core.ports import EventLog, Record, Store
-from core.store import turns
 from ingest.archive.history import History
 from onward.wiring import Foundation, archive_blobs, build_keeper, open_foundation
 
@@ -67,8 +66,8 @@ def span(batches: Iterable[list[Record]], directory: Path) -> tuple[datetime, da
 def put_turns_of(batches: Iterable[list[Record]], store: Store) -> Iterator[list[Record]]:
     """All records; their turns are in the store before anybody asks for them."""
     for records in batches:
-        with store.begin() as connection:
-            turns.put_turns(connection, [record.event for record in records if isinstance(record.event, Completion)])
+        with store.work() as work:
+            work.turns.put([record.event for record in records if isinstance(record.event, Completion)])
         yield records
 
 

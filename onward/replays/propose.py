@@ -18,7 +18,6 @@ from core.ids import Version
 from core.model.probes import get_probe, put_probe
 from core.operations.fleet import CLUSTER
 from core.ports import WeightsRef
-from core.store import policies
 from learner.versions import manifest
 from onward.replays.history import require_directory
 from onward.replays.report import read, text_digest
@@ -70,8 +69,8 @@ def _require_kept_out(cases: Suite, report: dict[str, Any], option: str, replay:
 
 
 def _newest(source: Foundation, replay: Path) -> PolicyVersion:
-    with source.store.read() as connection:
-        listed = policies.list_policies(connection, 1)
+    with source.store.look() as view:
+        listed = view.policies.newest(1)
     if not listed or listed[0][0].manifest is None:
         raise ConfigError(f"{replay}: it learned nothing that could be proposed")
     return listed[0][0]
@@ -84,9 +83,9 @@ def _check_same_anchor(source: Foundation, target: Foundation, replay: Path) -> 
 
 
 def _anchor(foundation: Foundation) -> PolicyVersion:
-    with foundation.store.read() as connection:
-        versions = policies.list_versions(connection)
-        found = policies.get_policy(connection, versions[0]) if versions else None
+    with foundation.store.look() as view:
+        versions = view.policies.versions()
+        found = view.policies.get(versions[0]) if versions else None
     if found is None:
         raise ConfigError(f"{foundation.layout.root}: no version was ever served here (`onward run` serves the first)")
     return found
@@ -95,8 +94,8 @@ def _anchor(foundation: Foundation) -> PolicyVersion:
 def _hand_over(source: Foundation, target: Foundation, made: PolicyVersion) -> PolicyVersion:
     """Weights, manifest and probe: whatever reads of the version, once it is published, finds all of it."""
     anchor = _anchor(target).version
-    with target.store.begin() as connection:
-        version = policies.allocate_version(connection, target.clock.now())
+    with target.store.work() as work:
+        version = work.policies.allocate(target.clock.now())
     shards = list(source.weights.open(_ref(made)))
     ref = target.weights.publish(version, shards, anchor)
     path = manifest.path_of(version)
@@ -127,9 +126,9 @@ def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits,
     from serving.engines.local import LocalEngine
     from serving.rendering import load_renderer
 
-    with target.store.read() as connection:
-        live = policies.live_version(connection, CLUSTER)
-        serving = None if live is None else policies.get_policy(connection, live)
+    with target.store.look() as view:
+        live = view.releases.live(CLUSTER)
+        serving = None if live is None else view.policies.get(live)
     assert serving is not None, "a service that ran has a live version"
     engine = LocalEngine(target.settings.serving, target.model, target.weights, _ref(_anchor(target)))
     renderer = load_renderer(target.model)
@@ -149,7 +148,7 @@ def _ref(policy: PolicyVersion) -> WeightsRef:
 
 
 def _publish(target: Foundation, policy: PolicyVersion) -> PolicyVersion:
-    with target.store.begin() as connection:
-        policies.put_policy(connection, policy)
+    with target.store.work() as work:
+        work.policies.put(policy)
     target.log.append_blocking(Topic.POLICIES, [policy])
     return policy

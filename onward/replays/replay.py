@@ -23,7 +23,6 @@ from core.model.weights_digest import digest_of_shards
 from core.reward_spec import load_reward_spec
 from core.reward_spec.outcome_ages import with_ages
 from core.settings import LearnerSettings
-from core.store import policies
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
 from onward.replays.held_out import judge, split
@@ -88,9 +87,9 @@ def replay_log(
 
 def _require_the_model_that_spoke(source: Foundation) -> None:
     """As far as the directory knows what its first version was; a log alone does not say."""
-    with source.store.read() as connection:
-        versions = policies.list_versions(connection)
-        first = policies.get_policy(connection, versions[0]) if versions else None
+    with source.store.look() as view:
+        versions = view.policies.versions()
+        first = view.policies.get(versions[0]) if versions else None
     ours = digest_of_shards(sorted(source.model.glob("*.safetensors")))
     if first is not None and first.digest != ours:
         raise ConfigError(
@@ -142,10 +141,10 @@ def _learn(
 
 def _release_newest(target: Foundation, newest: Version | None, clock: ManualClock) -> None:
     """Offline nobody is served: each version counts as live at once, so that the learner goes on from it."""
-    with target.store.read() as connection:
-        live = policies.live_version(connection, CLUSTER)
+    with target.store.look() as view:
+        live = view.releases.live(CLUSTER)
     if newest is not None and newest != live:
         release = Release(version=newest, cluster=CLUSTER, state="live", why="replay", by="gate", at=clock.now())
-        with target.store.begin() as connection:
-            policies.put_release(connection, release)
+        with target.store.work() as work:
+            work.releases.put(release)
         target.log.append_blocking(Topic.RELEASES, [release])

@@ -16,7 +16,6 @@ from core.errors import ConfigError
 from core.events import PolicyVersion, Reward
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
-from core.store import policies
 from learner.timing import is_of_machine
 from learner.versions.provenance import ancestry
 from onward.wiring import Foundation
@@ -142,10 +141,10 @@ def _draw_gains(held: dict[str, Any], axis: Any) -> None:
 
 def _lineage(target: Foundation) -> list[PolicyVersion]:
     """From the anchor to the newest version."""
-    with target.store.read() as connection:
-        newest, _ = policies.list_policies(connection, 1)[0]
-    with target.store.read() as connection:
-        found = [policies.get_policy(connection, version) for version in ancestry(target.store, newest.version)]
+    with target.store.look() as view:
+        newest, _ = view.policies.newest(1)[0]
+    with target.store.look() as view:
+        found = [view.policies.get(version) for version in ancestry(target.store, newest.version)]
     return [policy for policy in found if policy is not None]
 
 

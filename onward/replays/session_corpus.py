@@ -16,15 +16,12 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.progress import Progress
-from sqlalchemy import select
 
 from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Completion, Reward, Topic
-from core.ids import Namespace, SessionId
 from core.ports import Store
-from core.store import open_sqlite, rewards, turns
-from core.store.database import tables
+from core.store import open_sqlite
 from learner.batches.backlog import Bounds
 from learner.midtraining.run import Sessions
 from learner.midtraining.session_corpus import SessionCorpus
@@ -98,11 +95,9 @@ def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, s
 
 def _documents(store: Store, rehearsal: SessionCorpus) -> Iterator[dict[str, Any]]:
     """Session by session, in an order that the records alone say."""
-    known = tables.turns.c
-    sessions = select(known.namespace, known.session_id).distinct().order_by(known.namespace, known.session_id)
-    with store.read() as connection, store.read() as inner:
-        for namespace, name in connection.execute(sessions):
-            session: list[Completion] = turns.get_session_turns(inner, Namespace(namespace), SessionId(name))
-            found = rewards.get_rewards(inner, [turn.inference_id for turn in session])
+    with store.look() as view, store.look() as inner:
+        for namespace, name in view.turns.sessions():
+            session: list[Completion] = inner.turns.of_session(namespace, name)
+            found = inner.rewards.of_turns([turn.inference_id for turn in session])
             last: dict[Any, Reward] = {reward.inference_id: reward for reward in found}
             yield from rehearsal.documents(session, last)

@@ -16,7 +16,6 @@ from core.model.probe_prompts import probe_prompts
 from core.operations.fleet import CLUSTER
 from core.ports import EventLog, Policy, Store, WeightsRef
 from core.settings import Settings
-from core.store import policies, turns
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation, Stage
 
@@ -144,8 +143,8 @@ class LocalServing:
 
 
 def _recent_texts(store: Store) -> list[tuple[int, ...]]:
-    with store.read() as connection:
-        return turns.newest_texts(connection, _RECENT_TEXTS)
+    with store.look() as view:
+        return view.turns.newest_texts(_RECENT_TEXTS)
 
 
 class FleetServing:
@@ -254,8 +253,8 @@ def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
 
 def _let_publish_anchor(foundation: Foundation) -> None:
     """In a process of its own, so that this one stays light."""
-    with foundation.store.read() as connection:
-        if policies.live_version(connection, CLUSTER) is not None:
+    with foundation.store.look() as view:
+        if view.releases.live(CLUSTER) is not None:
             return
     command = [sys.executable, "-m", "onward", "anchor", str(foundation.layout.root)]
     done = subprocess.run(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from core.errors import Fenced, StoreUnavailable
 from core.ports import Clock, Store
 from core.records.handling import failure_of
-from core.store import leases
 from onward.wiring.foundation import Stage
 
 _RENEWALS = 3  # in the life of a lease
@@ -45,8 +44,8 @@ class Leased:
 
     def _take(self, timeout_s: float) -> bool:
         try:
-            with self._store.begin() as connection:
-                epoch = leases.acquire(connection, self._name, self._holder, self._clock.now(), self._ttl_s)
+            with self._store.work() as work:
+                epoch = work.leases.acquire(self._name, self._holder, self._clock.now(), self._ttl_s)
         except StoreUnavailable as error:
             logger.warning("%s: %s", self._name, error)
             epoch = None
@@ -71,8 +70,8 @@ class Leased:
 
     def _fence(self) -> None:
         assert self._epoch is not None
-        with self._store.begin() as connection:
-            leases.fence(connection, self._name, self._epoch, self._clock.now(), self._ttl_s)
+        with self._store.work() as work:
+            work.leases.fence(self._name, self._epoch, self._clock.now(), self._ttl_s)
 
     def close(self) -> None:
         self._closing.set()
@@ -82,7 +81,7 @@ class Leased:
             self._renewing.join()
         if self._epoch is not None and self._lost is None:
             try:
-                with self._store.begin() as connection:
-                    leases.give_back(connection, self._name, self._epoch)
+                with self._store.work() as work:
+                    work.leases.give_back(self._name, self._epoch)
             except StoreUnavailable as error:  # then it runs out
                 logger.warning("the lease %s was not given back: %s", self._name, error)

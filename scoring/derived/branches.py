@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from core.operations.ledger import Turn
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Conversation
-from scoring.rewards.state import Turn
 
 
 def regenerated(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:

@@ -8,9 +8,10 @@ import msgspec
 
 from core.events import Completion
 from core.ids import InferenceId
+from core.operations.ledger import Facts, Turn
 from core.reward_spec import call_line
-from scoring.rewards.facts import Facts, content_of, new_messages
-from scoring.rewards.state import Session, Turn
+from scoring.rewards.facts import content_of, new_messages
+from scoring.rewards.state import Session
 
 Message = Mapping[str, Any]
 

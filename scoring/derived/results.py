@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from core.operations.ledger import Turn
 from core.reward_spec import DerivedSpec
 from core.text.patterns import pattern
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Call, Conversation
 from scoring.rewards.runs import run_of, verdict_of
-from scoring.rewards.state import Turn
 
 
 def passed(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:

@@ -26,7 +26,6 @@ from core.records.handling import Culprits, attempt
 from core.reward_spec import RewardSpec
 from core.settings import JudgeSettings
 from core.settings.stages import RECORD_ATTEMPTS
-from core.store.offsets import get_offsets, put_offset
 from scoring.judge.background import Background
 from scoring.judge.choice import Budget, why_not
 from scoring.judge.endpoint import Endpoint, NoVote
@@ -120,8 +119,8 @@ class Judge:
     def _begin(self) -> Progress:
         """Where the last one stopped; of a partition that nobody judged, at what is not too old."""
         oldest = self._clock.now() - timedelta(seconds=self._settings.max_age_s)
-        with self._store.read() as connection:
-            known = get_offsets(connection, GROUP)
+        with self._store.look() as view:
+            known = view.offsets.of_group(GROUP)
         starts = {}
         for source in (TopicPartition(Topic.TURNS, number) for number in range(self._log.partitions(Topic.TURNS))):
             start = known[source] if source in known else self._log.offset_at(source, oldest)
@@ -217,9 +216,9 @@ class Judge:
         telemetry.JUDGE_LAG.set(sum(self._log.end(source) - offset for source, offset in reached.items()))
         if reached == self._noted:
             return
-        with self._store.begin() as connection:
+        with self._store.work() as work:
             for source, offset in sorted(reached.items()):
-                put_offset(connection, GROUP, source, offset)
+                work.offsets.put(GROUP, source, offset)
         self._noted = reached
 
 

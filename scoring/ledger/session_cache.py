@@ -8,7 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from scoring.rewards.state import Session, SessionKey
+from core.operations.ledger import SessionKey
+from scoring.rewards.state import Session
 
 _MOST: Final = 50_000
 """Turns and outcomes that are kept, a kilobyte or two each; what the last transaction used stays in any case."""

@@ -14,24 +14,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy import Connection
-
 from core import telemetry
 from core.events import Completion, DeadLetter, Outcome, Reward, SessionEnded
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
+from core.operations.ledger import Facts, Heard, SessionKey, Turn
 from core.ports import Record
 from core.records.handling import attempt, words_of
 from core.reward_spec import RewardSpec
-from core.store.rewards import put_rewards
-from core.store.turns import put_outcomes
+from core.store.work import View, Work
 from scoring.derived import derive
-from scoring.ledger import rows as ledger
+from scoring.ledger.pages import load_sessions
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.unusable import letter_of
 from scoring.rewards.defence import LeftOut, is_on, left_out
-from scoring.rewards.facts import Facts, facts_of
+from scoring.rewards.facts import facts_of
 from scoring.rewards.rules import Decision, decide, news_about, outcomes_about
-from scoring.rewards.state import Heard, Session, SessionKey, Turn, open_turn
+from scoring.rewards.state import Session, open_turn
 from scoring.rewards.usable import fault_of
 
 _Scored = Completion | Outcome | SessionEnded
@@ -63,29 +61,29 @@ class LedgerTransaction:
         self._changed_sessions: dict[SessionKey, Session] = {}
         self._changed_outcomes: dict[tuple[Namespace, OutcomeId], tuple[Heard, SessionId | None]] = {}
 
-    def take(self, connection: Connection, records: Sequence[Record]) -> None:
+    def take(self, work: Work, records: Sequence[Record]) -> None:
         """All of `records`, and the waits that are over before the last of them."""
         until: dict[int, datetime] = {}
         for record in records:
             if isinstance(record.event, _Scored):
                 at = record.event.received_at
                 until[record.partition] = max(at, until.get(record.partition, at))
-        self._load(connection, records, until)
+        self._load(work, records, until)
         for record in records:
             self._apply(record)
-        self._save(connection)
+        self._save(work)
 
     def count_oddities(self) -> None:
         """For the metrics, once the transaction has ended: one that is tried again says nothing."""
         for reason, count in self.oddities.items():
             telemetry.SCORER_ODDITIES.labels(reason=reason).inc(count)
 
-    def let_pass(self, connection: Connection, until: Mapping[int, datetime]) -> None:
+    def let_pass(self, work: Work, until: Mapping[int, datetime]) -> None:
         """Time, by partition, where no record brings it."""
-        self._load(connection, (), until)
+        self._load(work, (), until)
         for partition, moment in sorted(until.items()):
             self._expire(partition, moment)
-        self._save(connection)
+        self._save(work)
 
     @property
     def sessions(self) -> Iterable[Session]:
@@ -94,34 +92,34 @@ class LedgerTransaction:
 
     # ------------------------------------------------------------------------------------------ the store
 
-    def _load(self, connection: Connection, records: Sequence[Record], until: Mapping[int, datetime]) -> None:
+    def _load(self, view: View, records: Sequence[Record], until: Mapping[int, datetime]) -> None:
         """What `records` can touch, and the turns whose waits are over by their partition's moment."""
         events = [record.event for record in records]
         outcomes = [event for event in events if isinstance(event, Outcome)]
         spoken_of = {event.inference_id for event in outcomes if event.inference_id is not None}
         opened = {event.inference_id for event in events if isinstance(event, Completion)}
-        owners = ledger.find_sessions(connection, spoken_of | opened)
-        due = ledger.due_turns(connection, until)
+        owners = view.ledger.sessions_of(spoken_of | opened)
+        due = view.ledger.due_turns(until)
         keys = set(owners.values())
         keys |= {_key(event) for event in events if isinstance(event, Completion | SessionEnded)}
         keys |= {_key(outcome) for outcome in outcomes if outcome.inference_id is None}
         keys |= {SessionKey((turn.namespace, turn.session_id)) for turn in due}
         self._sessions = self._shelf.lend(keys)
-        self._sessions |= ledger.load_sessions(connection, keys - self._sessions.keys())
+        self._sessions |= load_sessions(view, keys - self._sessions.keys())
         self._owner = {inference_id: self._sessions[key] for inference_id, key in owners.items()}
-        self._known = ledger.known_outcomes(connection, map(_identity, outcomes))
-        for early in ledger.early_outcomes(connection, opened):
+        self._known = view.ledger.known_outcomes(map(_identity, outcomes))
+        for early in view.ledger.early_outcomes(opened):
             self._expect(early)
         for row in due:
             session = self._sessions[SessionKey((row.namespace, row.session_id))]
             self._remember_due(session.turns[row.inference_id], session)
 
-    def _save(self, connection: Connection) -> None:
-        ledger.save_turns(connection, self._changed_turns.values())
-        ledger.save_sessions(connection, self._changed_sessions.values())
-        ledger.save_outcomes(connection, self._changed_outcomes.values())
-        put_outcomes(connection, self.concluded)
-        put_rewards(connection, [(self._partition(reward), reward) for reward in self.rewards])
+    def _save(self, work: Work) -> None:
+        work.ledger.put_turns(self._changed_turns.values())
+        work.ledger.put_sessions(session.row for session in self._changed_sessions.values())
+        work.ledger.put_outcomes(self._changed_outcomes.values())
+        work.outcomes.put(self.concluded)
+        work.rewards.put([(self._partition(reward), reward) for reward in self.rewards])
 
     def _partition(self, reward: Reward) -> int:
         return self._owner[reward.inference_id].turns[reward.inference_id].partition

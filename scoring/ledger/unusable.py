@@ -6,15 +6,13 @@
 from collections.abc import Container, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection
-
 from core.codec import encode
 from core.events import DeadLetter, Outcome, Topic
 from core.ids import inference_routing
+from core.operations.ledger import Heard
 from core.ports import EventLog, Store, TopicPartition
 from core.records.handling import set_aside
-from scoring.ledger import rows as ledger
-from scoring.rewards.state import Heard
+from core.store.work import Work
 
 
 def letter_of(heard: Heard, partition: int, reason: str) -> DeadLetter:
@@ -33,16 +31,16 @@ def overdue(
 ) -> list[tuple[TopicPartition, Heard]]:
     """Outcomes that arrived before `oldest` and still wait for their turn, though their partition, one of `ended`, is
     read to its end. Raises StoreUnavailable, LogUnavailable."""
-    with store.read() as connection:
-        waiting = [heard for heard in ledger.waiting_outcomes(connection) if heard.outcome.received_at < oldest]
+    with store.look() as view:
+        waiting = [heard for heard in view.ledger.waiting_outcomes() if heard.outcome.received_at < oldest]
     sources = [(_source(heard.outcome, log), heard) for heard in waiting]
     return [(source, heard) for source, heard in sources if source in ended]
 
 
-def give_up(connection: Connection, log: EventLog, waiting: Sequence[tuple[TopicPartition, Heard]]) -> None:
+def give_up(work: Work, log: EventLog, waiting: Sequence[tuple[TopicPartition, Heard]]) -> None:
     """Raises LogUnavailable: then the transaction must not end."""
-    set_aside(connection, log, [letter_of(heard, source.partition, _why(heard.outcome)) for source, heard in waiting])
-    ledger.forget_outcomes(connection, [heard.outcome for _, heard in waiting])
+    set_aside(work, log, [letter_of(heard, source.partition, _why(heard.outcome)) for source, heard in waiting])
+    work.ledger.forget_outcomes([heard.outcome for _, heard in waiting])
 
 
 def _why(outcome: Outcome) -> str:

@@ -3,8 +3,8 @@
 A fault is a reason for a reward by itself; effort is not: of a turn that nobody spoke of, nothing is known.
 """
 
+from core.operations.ledger import Turn
 from core.reward_spec import Rules
-from scoring.rewards.state import Turn
 
 _FAULTS = ("malformed_call", "cut_off", "empty_answer", "repeated_answer", "unbacked_claim")
 

@@ -13,59 +13,14 @@ from typing import Any
 import msgspec
 
 from core.events import Completion, ToolCall
-from core.ids import GroupId, InferenceId
-from core.reward_spec import ClaimSpec, EffortSpec, Rules, call_line
+from core.operations.ledger import Effort, Facts
+from core.reward_spec import ClaimSpec, Rules, call_line
 from core.text.json_objects import object_of
 from core.text.json_schema import Budget, NoSchema, Schema
 from core.text.patterns import pattern
 from scoring.rewards.runs import run_of, verdict_of
 
 _ANSWERS = 100  # that an answer is compared with
-
-
-class Effort(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens by kind, calls, and turns. `tool_output` is the share of the prompt's new tokens that tools' answers have
-    by their length in characters."""
-
-    thinking: int = 0
-    tool_call: int = 0
-    tool_output: int = 0
-    answer: int = 0
-    calls: int = 0  # the first of a turn
-    parallel_calls: int = 0  # each further one
-    turns: int = 0
-
-    def __add__(self, other: "Effort") -> "Effort":
-        return Effort(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
-
-    def weighed(self, spec: EffortSpec) -> float:
-        return (
-            spec.thinking * self.thinking
-            + spec.tool_call * self.tool_call
-            + spec.tool_output * self.tool_output
-            + spec.answer * self.answer
-            + spec.call * self.calls
-            + spec.parallel_call * self.parallel_calls
-            + spec.turn * self.turns
-        )
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest
-    of what the turn adds to its conversation. `whole`: neither broken off nor failed."""
-
-    parent_id: InferenceId | None = None
-    group_id: GroupId | None = None
-    asked: str = ""
-    whole: bool = True
-    effort: Effort = Effort()
-    before: Effort = Effort()
-    context_tokens: int = 0
-    malformed_call: bool = False
-    cut_off: bool = False
-    empty_answer: bool = False
-    repeated_answer: bool = False
-    unbacked_claim: bool = False
 
 
 def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:

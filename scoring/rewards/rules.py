@@ -13,12 +13,13 @@ from operator import itemgetter
 import msgspec
 
 from core.ids import OutcomeId
+from core.operations.ledger import Heard, Turn
 from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
 from scoring.rewards.amendments import Standing
 from scoring.rewards.conduct import effort_of, penalties_of
 from scoring.rewards.contradictions import contradicting
 from scoring.rewards.defence import is_on, left_out, standing_of
-from scoring.rewards.state import Heard, Session, Turn
+from scoring.rewards.state import Session
 from scoring.rewards.usable import fault_of
 
 _ACCEPTANCE = ("partially_accepted", "accepted", "rejected")  # the most exact first

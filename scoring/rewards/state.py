@@ -7,48 +7,14 @@ from bisect import insort
 from collections.abc import Collection, Hashable, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, NewType
+from typing import Any
 
 import msgspec
 
-from core.events import Completion, Outcome, Purpose
-from core.ids import InferenceId, Namespace, OutcomeId, SessionId
+from core.events import Completion, Outcome
+from core.ids import InferenceId, Namespace, OutcomeId
+from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
 from scoring.rewards.amendments import Standing, standing
-from scoring.rewards.facts import Facts
-
-SessionKey = NewType("SessionKey", tuple[Namespace, SessionId])
-
-
-class Turn(msgspec.Struct, kw_only=True):
-    """One row of `ledger_turns`. `due_at` is None when no wait runs; `closed` says that the waits ran out for good;
-    `revision` is -1, `value` and `decided_at` None before the first reward; outcomes whose offset in the log is at
-    least `seen_offset` are news to the last reward."""
-
-    inference_id: InferenceId
-    session_id: SessionId
-    namespace: Namespace
-    workload: str
-    purpose: Purpose
-    turn_index: int
-    empty: bool
-    partition: int
-    facts: Facts
-    opened_at: datetime
-    due_at: datetime | None = None
-    closed: bool = False
-    revision: int = -1
-    value: float | None = None
-    decided_at: datetime | None = None
-    seen_offset: int = 0
-
-    @property
-    def silent(self) -> bool:
-        """A suggestion that suggests nothing: nobody saw it."""
-        return self.purpose == "suggestion" and self.empty
-
-    @property
-    def order(self) -> tuple[datetime, int, str]:
-        return self.opened_at, self.turn_index, self.inference_id
 
 
 def open_turn(completion: Completion, partition: int, facts: Facts) -> Turn:
@@ -64,13 +30,6 @@ def open_turn(completion: Completion, partition: int, facts: Facts) -> Turn:
         facts=facts,
         opened_at=completion.received_at,
     )
-
-
-class Heard(msgspec.Struct, frozen=True):
-    """An outcome and its offset in the log."""
-
-    outcome: Outcome
-    offset: int
 
 
 Subject = InferenceId | None
@@ -99,6 +58,12 @@ class Session(msgspec.Struct, kw_only=True):
     _said: dict[Subject, dict[OutcomeId, Heard]] = {}
     _chains: dict[OutcomeId, set[OutcomeId]] = {}
     _standing: dict[Subject, list[Standing]] = {}
+
+    @property
+    def row(self) -> SessionRow:
+        """Of it, what the ledger keeps beside its turns and outcomes."""
+        assert self.last_at is not None
+        return SessionRow(key=self.key, last_at=self.last_at, ended_at=self.ended_at)
 
     @property
     def size(self) -> int:

@@ -15,7 +15,6 @@ from core.ids import Namespace
 from core.operations.alarms import NO_MONITORS, RELEASE, Opening
 from core.ports import Clock, EventLog, Store
 from core.settings import MonitorSettings
-from core.store import alarms
 from scoring.monitors import Finding, Monitor, Window
 
 _PAGE = 256
@@ -33,13 +32,13 @@ class Alarms:
 
     def load(self, watching: frozenset[str]) -> None:
         """What is open; that of monitors which no longer look is closed; the others are of who opens them."""
-        with self._store.begin() as connection:
-            for alarm in alarms.open_alarms(connection):
+        with self._store.work() as work:
+            for alarm in work.alarms.that_are_open():
                 found = alarm.opening
                 if found.monitor in watching:
                     self._open[found.monitor, found.namespace, found.workload] = alarm.alarm_id
                 elif found.monitor not in NO_MONITORS:
-                    alarms.close_alarm(connection, alarm.alarm_id, self._clock.now())
+                    work.alarms.close(alarm.alarm_id, self._clock.now())
 
     def judge(self, monitor: Monitor, subject: Subject, finding: Finding | None, window: Window) -> None:
         if finding is None:
@@ -56,18 +55,18 @@ class Alarms:
 
     def tell(self) -> int:
         """The log, at least once, of each change; how many these were."""
-        with self._store.read() as connection:
-            waiting = alarms.untold(connection, _PAGE)
+        with self._store.look() as view:
+            waiting = view.alarms.untold(_PAGE)
         if waiting:
             self._log.append_blocking(Topic.ALARMS, [alarm.event() for alarm in waiting])
-            with self._store.begin() as connection:
-                alarms.mark_told(connection, waiting)
+            with self._store.work() as work:
+                work.alarms.mark_told(waiting)
         return len(waiting)
 
     def count(self) -> None:
         """For the metrics: also what others opened and acknowledged."""
-        with self._store.read() as connection:
-            known = alarms.open_alarms(connection)
+        with self._store.look() as view:
+            known = view.alarms.that_are_open()
         counts = Counter((alarm.opening.monitor, alarm.opening.severity, alarm.state) for alarm in known)
         telemetry.ALARMS_OPEN.clear()
         for (monitor, severity, state), count in counts.items():
@@ -90,8 +89,8 @@ class Alarms:
             window_start=datetime.fromtimestamp(min(times), UTC),
             window_end=datetime.fromtimestamp(max(times), UTC),
         )
-        with self._store.begin() as connection:
-            is_new = alarms.open_alarm(connection, opening)
+        with self._store.work() as work:
+            is_new = work.alarms.open(opening)
         if is_new:
             telemetry.ALARMS.labels(monitor=monitor.name, severity=monitor.severity).inc()
             figures = ", ".join(f"{name} {value:.3g}" for name, value in sorted(finding.figures.items()))
@@ -102,14 +101,14 @@ class Alarms:
 
     def _adopt(self, subject: Subject) -> None:
         """Another stage, whose lease ended, has opened one."""
-        with self._store.read() as connection:
-            for alarm in alarms.open_alarms(connection):
+        with self._store.look() as view:
+            for alarm in view.alarms.that_are_open():
                 found = alarm.opening
                 if (found.monitor, found.namespace, found.workload) == subject:
                     self._open[subject] = alarm.alarm_id
 
     def _close(self, subject: Subject, now: datetime) -> None:
-        with self._store.begin() as connection:
-            alarms.close_alarm(connection, self._open[subject], now)
+        with self._store.work() as work:
+            work.alarms.close(self._open[subject], now)
         logger.info("alarm %s is closed", self._open[subject])
         del self._open[subject], self._content_since[subject]

@@ -27,7 +27,6 @@ from core.records.handling import Culprits, attempt, words_of
 from core.reward_spec import RewardSpec
 from core.settings import MonitorSettings
 from core.settings.stages import RECORD_ATTEMPTS
-from core.store import alarms as stored
 from scoring.monitors import MONITORS, Monitor, Window, hear, watch, with_reward
 from scoring.watching.alarms import Alarms
 from scoring.watching.turns import Turns
@@ -178,8 +177,8 @@ class Watcher:
         return self._workloads[key]
 
     def _make(self, key: Key) -> Workload:
-        with self._store.read() as connection:
-            reference = stored.get_reference(connection, *key)
+        with self._store.look() as view:
+            reference = view.references.get(*key)
         make = partial(Workload, self._turns, self._settings, self._maturity_s(key))
         try:
             return make(reference)
@@ -240,7 +239,7 @@ class Watcher:
         grown = [(key, workload) for key, workload in self._workloads.items() if workload.is_unsaved]
         if not grown:
             return
-        with self._store.begin() as connection:
-            stored.put_references(connection, [(*key, workload.reference()) for key, workload in grown])
+        with self._store.work() as work:
+            work.references.put([(*key, workload.reference()) for key, workload in grown])
         for _, workload in grown:
             workload.mark_saved()

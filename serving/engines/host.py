@@ -20,7 +20,6 @@ from core.errors import Conflict, EngineUnavailable, StoreUnavailable, Unavailab
 from core.ids import Version
 from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Engine, Store, WeightsRef
-from core.store import fleet, policies
 
 _RETRY_S = 1.0  # of what failed because the engine was away
 logger = logging.getLogger(__name__)
@@ -84,8 +83,8 @@ class EngineHost:
     def close(self) -> None:
         """The replica is gone on purpose: nobody waits for its heartbeat."""
         self._loader.shutdown()
-        with self._store.begin() as connection:
-            fleet.forget_replica(connection, self._engine.name)
+        with self._store.work() as work:
+            work.fleet.forget(self._engine.name)
 
     # ------------------------------------------------------------------------------------------ a round
 
@@ -103,9 +102,9 @@ class EngineHost:
 
     def _target(self) -> ReplicaTarget | None:
         """The controller's word; without one, what is live: a host comes up also where no controller runs."""
-        with self._store.read() as connection:
-            target = fleet.get_target(connection, self._engine.name)
-            live = policies.live_version(connection, self._cluster) if target is None else None
+        with self._store.look() as view:
+            target = view.fleet.target(self._engine.name)
+            live = view.releases.live(self._cluster) if target is None else None
         if target is not None or live is None:
             return target
         return ReplicaTarget(name=self._engine.name, lane="live", serve=live, hold=(live,))
@@ -147,8 +146,8 @@ class EngineHost:
         return True
 
     def _load(self, version: Version) -> dict[str, float]:
-        with self._store.read() as connection:
-            policy = policies.get_policy(connection, version)
+        with self._store.look() as view:
+            policy = view.policies.get(version)
         if policy is None:
             raise WeightsError(f"no version {version} is published")
         if version not in self._engine.loaded():
@@ -238,8 +237,8 @@ class EngineHost:
         def beat() -> None:
             while not over.wait(self._heartbeat_s):
                 try:
-                    with self._store.begin() as connection:
-                        fleet.put_status(connection, msgspec.structs.replace(said, heartbeat_at=self._clock.now()))
+                    with self._store.work() as work:
+                        work.fleet.put_status(msgspec.structs.replace(said, heartbeat_at=self._clock.now()))
                 except StoreUnavailable as error:
                     logger.warning("host %s: %s", self._engine.name, error)
 
@@ -275,8 +274,8 @@ class EngineHost:
         )
         if same and now_s - self._said_s < self._heartbeat_s:
             return
-        with self._store.begin() as connection:
-            fleet.put_status(connection, status)
+        with self._store.work() as work:
+            work.fleet.put_status(status)
         self._said, self._said_s = status, now_s
         if not same and self.on_change is not None:
             self.on_change()

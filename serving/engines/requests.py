@@ -7,8 +7,8 @@ import math
 
 from core.errors import InvalidRequest
 from core.events import Sampling
-from core.model.temperature import LEAST_TEMPERATURE
 from core.ports import GenerateRequest
+from core.temperature import LEAST_TEMPERATURE
 
 GREEDY_BELOW = 1e-6
 """A temperature below it asks for the likeliest token (sglang 0.5.23, srt/sampling/sampling_params.py)."""

@@ -21,7 +21,7 @@ from blake3 import blake3
 from pydantic import Field, ValidationError, model_validator
 
 from core.errors import ConfigError, OnwardError
-from core.model.temperature import Temperature
+from core.temperature import Temperature
 from serving.evals.checkers import Checker, Entry
 
 

@@ -11,7 +11,6 @@ from core import telemetry
 from core.errors import StoreUnavailable
 from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Store
-from core.store import fleet, policies
 from serving.fleet.snapshot import FleetSnapshot, Replica
 
 _GONE = "gone"
@@ -68,10 +67,10 @@ class FleetView:
 
     def refresh(self) -> bool:
         """Whether anything is new. Raises StoreUnavailable."""
-        with self._store.read() as connection:
-            statuses = fleet.list_statuses(connection, self._cluster)
-            targets = fleet.list_targets(connection, self._cluster)
-            live = policies.live_version(connection, self._cluster)
+        with self._store.look() as view:
+            statuses = view.fleet.statuses(self._cluster)
+            targets = view.fleet.targets(self._cluster)
+            live = view.releases.live(self._cluster)
         oldest = self._clock.now() - self._heartbeat_timeout
         there = [status for status in statuses if status.heartbeat_at >= oldest]
         _count(there, len(statuses) - len(there))

@@ -10,7 +10,6 @@ from core.ids import Version
 from core.model.probes import ProbeRecord, path_of, put_probe
 from core.operations.fleet import CLUSTER
 from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
-from core.store import policies
 
 
 def ensure_anchor(
@@ -31,22 +30,22 @@ def ensure_anchor(
     still to be made and it holds other weights than the anchor's.
     """
     now = (clock or SystemClock()).now()
-    with store.begin() as connection:
-        version = policies.allocate_anchor(connection, now)
-    with store.read() as connection:
-        known = policies.get_policy(connection, version)
+    with store.work() as work:
+        version = work.policies.allocate_anchor(now)
+    with store.look() as view:
+        known = view.policies.get(version)
     if known is None:
         known = _publish(store, log, weights, model, policy_name, version, clock)
     _ensure_probe(blobs, known, model, record_probe)
-    with store.read() as connection:
-        live = policies.live_version(connection, CLUSTER)
+    with store.look() as view:
+        live = view.releases.live(CLUSTER)
     if live is None:
         release = Release(version=version, cluster=CLUSTER, state="live", why="the given model", by="start", at=now)
         log.append_blocking(Topic.RELEASES, [release])
-        with store.begin() as connection:
-            policies.lock_releases(connection)
-            if policies.live_version(connection, CLUSTER) is None:  # nobody was first
-                policies.put_release(connection, release)
+        with store.work() as work:
+            work.releases.lock()
+            if work.releases.live(CLUSTER) is None:  # nobody was first
+                work.releases.put(release)
     return WeightsRef(version=known.version, digest=known.digest, path=known.weights)
 
 
@@ -67,8 +66,8 @@ def _publish(
         created_at=(clock or SystemClock()).now(),
     )
     log.append_blocking(Topic.POLICIES, [policy])
-    with store.begin() as connection:
-        policies.put_policy(connection, policy)
+    with store.work() as work:
+        work.policies.put(policy)
     return policy
 
 

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
-from sqlalchemy import Connection
 
 from core import telemetry
 from core.events import Alarm, Reward
@@ -20,7 +19,7 @@ from core.ids import Version
 from core.operations.fleet import CLUSTER, Experiment
 from core.ports import Clock, EventLog
 from core.settings import ReleaseSettings
-from core.store import fleet
+from core.store.work import Work
 from serving.releases.canaries.evidence import RewardEvidence
 from serving.releases.canaries.guards import LEAST_TURNS, tripped
 from serving.releases.canaries.observations import Observations, ServedTurn
@@ -123,7 +122,7 @@ class Canary:
                 return False
         return sum(not replica.holds_many for replica in view.replicas) > 1
 
-    def begin(self, connection: Connection, view: ReleaseView, canary: Version) -> None:
+    def begin(self, work: Work, view: ReleaseView, canary: Version) -> None:
         self._seen.commit()  # from here on the evidence is read again by whoever comes next
         experiment = Experiment(
             experiment_id=f"canary-{canary}-{secrets.token_hex(4)}",
@@ -134,16 +133,14 @@ class Canary:
             salt=secrets.token_hex(16),
             started_at=self._clock.now(),
         )
-        fleet.put_experiment(connection, experiment)
+        work.experiments.put(experiment)
 
-    def end(
-        self, connection: Connection, view: ReleaseView, action: Literal["promote", "rollback"], why: CanaryVerdict
-    ) -> None:
+    def end(self, work: Work, view: ReleaseView, action: Literal["promote", "rollback"], why: CanaryVerdict) -> None:
         if view.experiment is not None:
             ended = msgspec.structs.replace(
                 view.experiment, ended_at=self._clock.now(), verdict=action, why=why.why, figures=why.figures
             )
-            fleet.put_experiment(connection, ended)
+            work.experiments.put(ended)
 
     # ------------------------------------------------------------------------------------------ judging
 

@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from sqlalchemy import Connection
-
 from core.errors import Conflict, Fenced, StoreUnavailable
 from core.events import Release, ReleaseState, Topic
 from core.ports import Clock, EventLog, Store, TopicPartition
-from core.store import leases, offsets, policies
+from core.store.work import View, Work
 
 _OUTBOX = "releases-outbox"
 _PLACE = TopicPartition(Topic.RELEASES, 0)
@@ -54,8 +52,8 @@ class Chain:
         stands by asks as often."""
         now_s = self._clock.monotonic()
         if now_s >= self._ask_at_s:
-            with self._store.begin() as connection:
-                epoch = leases.acquire(connection, self._name, self._holder, self._clock.now(), self._ttl_s)
+            with self._store.work() as work:
+                epoch = work.leases.acquire(self._name, self._holder, self._clock.now(), self._ttl_s)
             if epoch != self._epoch:
                 self._epoch, self._told = epoch, None
             self._ask_at_s = now_s + self._ttl_s / _ASKS
@@ -70,8 +68,8 @@ class Chain:
         def renew() -> None:
             while not over.wait(self._ttl_s / _ASKS):
                 try:
-                    with self._store.begin() as connection:
-                        self._fence(connection, self._clock.now())
+                    with self._store.work() as work:
+                        self._fence(work, self._clock.now())
                 except (Fenced, StoreUnavailable) as error:  # what is written next says so as well
                     logger.warning("the lease %s was not renewed: %s", self._name, error)
 
@@ -84,56 +82,56 @@ class Chain:
             thread.join()
 
     def write(
-        self, sequence: int, releases: Sequence[Release] = (), also: Callable[[Connection], object] | None = None
+        self, sequence: int, releases: Sequence[Release] = (), also: Callable[[Work], object] | None = None
     ) -> None:
         """All in one transaction. Raises Fenced when the lease is another's, Conflict when the chain has grown since
         `sequence`; then nothing was written."""
         try:
-            with self._store.begin() as connection:
-                self._fence(connection, self._clock.now())
-                policies.lock_releases(connection)
-                last = policies.last_sequence(connection)
+            with self._store.work() as work:
+                self._fence(work, self._clock.now())
+                work.releases.lock()
+                last = work.releases.last_sequence()
                 if last != sequence:
                     raise Conflict(f"the chain of releases stands at {last}, not at {sequence}")
                 for release in releases:
-                    _check(connection, release)
-                    policies.put_release(connection, release)
+                    _check(work, release)
+                    work.releases.put(release)
                 if also is not None:
-                    also(connection)
+                    also(work)
         except Fenced:
             self._epoch = None
             raise
 
     def announce(self) -> int:
         """Tell the log what it has not been told; returns how much that was."""
-        with self._store.read() as connection:
+        with self._store.look() as view:
             if self._told is None:
-                self._told = offsets.get_offsets(connection, _OUTBOX).get(_PLACE, 1) - 1
-            news = policies.list_releases(connection, self._told, _PAGE)
+                self._told = view.offsets.of_group(_OUTBOX).get(_PLACE, 1) - 1
+            news = view.releases.after(self._told, _PAGE)
         if not news:
             return 0
         self._log.append_blocking(Topic.RELEASES, [release for _, release in news])
-        with self._store.begin() as connection:
-            self._fence(connection, self._clock.now())
-            offsets.put_offset(connection, _OUTBOX, _PLACE, news[-1][0] + 1)
+        with self._store.work() as work:
+            self._fence(work, self._clock.now())
+            work.offsets.put(_OUTBOX, _PLACE, news[-1][0] + 1)
         self._told = news[-1][0]
         return len(news)
 
     def resign(self) -> None:
         """The next controller need not wait for the lease to run out."""
         if self._epoch is not None:
-            with self._store.begin() as connection:
-                leases.give_back(connection, self._name, self._epoch)
+            with self._store.work() as work:
+                work.leases.give_back(self._name, self._epoch)
             self._epoch = None
 
-    def _fence(self, connection: Connection, now: datetime) -> None:
+    def _fence(self, work: Work, now: datetime) -> None:
         if self._epoch is None:
             raise Fenced(f"{self._name}: no lease is held")
-        leases.fence(connection, self._name, self._epoch, now, self._ttl_s)
+        work.leases.fence(self._name, self._epoch, now, self._ttl_s)
 
 
-def _check(connection: Connection, release: Release) -> None:
-    state = policies.get_state(connection, release.version)
+def _check(view: View, release: Release) -> None:
+    state = view.policies.state_of(release.version)
     assert state == release.state or release.state in STEPS.get(state, frozenset()), (  # type: ignore[call-overload]
         f"version {release.version}: {release.state} does not follow {state}"
     )

@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 
-from sqlalchemy import Connection
-
 from core import telemetry
 from core.errors import Conflict, Fenced, GateRefused, StoreUnavailable
 from core.events import PolicyVersion, Release, ReleaseState
@@ -31,7 +29,7 @@ from core.ids import Version
 from core.operations.fleet import CLUSTER, GUARD, ReplicaTarget
 from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
-from core.store import fleet, policies
+from core.store.work import Work
 from serving.releases.canaries.guards import said
 from serving.releases.canaries.ratchet import steps_to
 from serving.releases.canaries.verdict import CanaryVerdict
@@ -136,7 +134,7 @@ class ReleaseController:
             self._take_back(view, version, verdict)
             return None
         if verdict is not None and verdict.action == "promote":
-            self._write(view, [], lambda c: self._canary.end(c, view, "promote", verdict))
+            self._write(view, [], lambda work: self._canary.end(work, view, "promote", verdict))
             return None
         if view.experiment is None:  # promoted: the live lane turns
             return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
@@ -146,11 +144,11 @@ class ReleaseController:
         """Where the steps before it led down as well, the live version follows, by an order."""
         now = self._clock.now()
 
-        def also(connection: Connection) -> None:
-            self._canary.end(connection, view, "rollback", verdict)
+        def also(work: Work) -> None:
+            self._canary.end(work, view, "rollback", verdict)
             if verdict.back_to is not None:
                 why = f"its steps since version {verdict.back_to} led down, and the next one, too: {verdict.why}"
-                fleet.give_order(connection, CLUSTER, "rollback", verdict.back_to, why, "guard", now)
+                work.orders.give(CLUSTER, "rollback", verdict.back_to, why, "guard", now)
 
         self._write(view, [self._event(canary, "rolled_back", verdict.why, "guard")], also)
         telemetry.ROLLBACKS.labels(by="guard").inc()
@@ -170,7 +168,7 @@ class ReleaseController:
         version, why = broken
         logger.error("version %d is taken back: %s", view.live, why)
         now = self._clock.now()
-        self._write(view, [], lambda c: fleet.give_order(c, CLUSTER, "rollback", version, why, GUARD, now))
+        self._write(view, [], lambda work: work.orders.give(CLUSTER, "rollback", version, why, GUARD, now))
         self._canary.forget()
         return self._intent(view)
 
@@ -203,7 +201,7 @@ class ReleaseController:
         passed = "passed the sanity gate" + ("" if candidate.verdict is None else f"; {candidate.verdict.why}")
         if self._canary.wanted(view) and can_split(view.replicas):
             step = self._event(candidate.version, "canary", passed, "gate")
-            self._write(view, [step], lambda c: self._canary.begin(c, view, candidate.version))
+            self._write(view, [step], lambda work: self._canary.begin(work, view, candidate.version))
             return None
         return self._roll_out(view, candidate.version, passed)
 
@@ -217,7 +215,7 @@ class ReleaseController:
             return None
         verdict = cases.verdict(view, candidate)
         if verdict is not None:
-            self._write(view, [], lambda connection: policies.put_verdict(connection, version, verdict))
+            self._write(view, [], lambda work: work.policies.put_verdict(version, verdict))
             logger.info("version %d: %s: %s", version, verdict.action, verdict.why)
             if verdict.action == "refuse":
                 telemetry.GATE_REFUSALS.inc()
@@ -287,8 +285,8 @@ class ReleaseController:
         """Its last step, and why, where it cannot go live whatever the sanity gate says."""
         if candidate.verdict is not None and candidate.verdict.action == "refuse":
             return "rejected", candidate.verdict.why
-        with self._store.read() as connection:
-            lineage = policies.states_of_lineage(connection, candidate.version)
+        with self._store.look() as stored:
+            lineage = stored.policies.states_of_lineage(candidate.version)
         undone = next(((v, state) for v, state in lineage[1:] if state in ("rolled_back", "rejected")), None)
         if undone is not None:
             return "rejected", f"descends from version {undone[0]}, which was {undone[1].replace('_', ' ')}"
@@ -341,7 +339,7 @@ class ReleaseController:
         wanted = plan(view.replicas, view.targets, replace(intent, avoid=intent.avoid | left))
         changed = [target for name, target in wanted.items() if view.targets.get(name) != target]
         if changed:
-            self._chain.write(view.sequence, also=lambda connection: _put_all(connection, changed))
+            self._chain.write(view.sequence, also=lambda work: _put_all(work, changed))
             if self._on_change is not None:
                 self._on_change()
 
@@ -349,7 +347,7 @@ class ReleaseController:
         self,
         view: ReleaseView,
         steps: Iterable[Release],
-        also: Callable[[Connection], object] | None = None,
+        also: Callable[[Work], object] | None = None,
     ) -> None:
         told = list(steps)
         self._chain.write(view.sequence, told, also)
@@ -369,8 +367,8 @@ class ReleaseController:
     def _discard_old(self, view: ReleaseView, live: Version) -> None:
         """Let weights go that nobody will serve: beyond `keep_versions`, never the anchor, the live, the previous,
         those that canaries are held against, or what an operator holds."""
-        with self._store.read() as connection:
-            versions = policies.list_versions(connection)
+        with self._store.look() as stored:
+            versions = stored.policies.versions()
         newest = versions[-self._serving.keep_versions :]
         held_against = (step.before for step in steps_to(live, view.past))
         keep = {view.anchor, live, view.live, view.previous, *held_against, *view.switches.held, *newest}
@@ -380,6 +378,6 @@ class ReleaseController:
             self._discarded.add(version)
 
 
-def _put_all(connection: Connection, targets: Iterable[ReplicaTarget]) -> None:
+def _put_all(work: Work, targets: Iterable[ReplicaTarget]) -> None:
     for target in targets:
-        fleet.put_target(connection, CLUSTER, target)
+        work.fleet.put_target(CLUSTER, target)

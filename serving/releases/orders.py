@@ -9,11 +9,9 @@ hold V       V is neither released, promoted nor superseded by itself
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import msgspec
-from sqlalchemy import Connection
 
 from core import telemetry
 from core.errors import GateRefused
@@ -22,7 +20,7 @@ from core.ids import Version
 from core.operations.fleet import CLUSTER, GUARD, Order, Switches
 from core.ports import Clock, Store
 from core.settings import ReleaseSettings, ServingSettings
-from core.store import fleet, policies
+from core.store.work import Work
 from serving.releases.gate import check
 from serving.releases.targets import Intent
 from serving.releases.view import ReleaseView
@@ -36,7 +34,7 @@ class OrderOutcome:
 
     intent: Intent | None = None
     steps: Sequence[Release] = ()
-    also: Callable[[Connection], object] | None = None
+    also: Callable[[Work], object] | None = None
 
 
 @dataclass
@@ -54,9 +52,9 @@ class OrderExecutor:
         """The oldest order of `view`, which has one."""
         order = view.orders[0]
         self._since_s.setdefault(order.order_id, self.clock.monotonic())
-        with self.store.read() as connection:
-            state = policies.get_state(connection, order.version)
-            served = policies.live_history(connection, CLUSTER)
+        with self.store.look() as stored:
+            state = stored.policies.state_of(order.version)
+            served = stored.releases.live_history(CLUSTER)
         wrong = _what_is_wrong(order, view, state, served)
         if wrong is not None:
             return self._refuse(order, *wrong)
@@ -121,22 +119,22 @@ class OrderExecutor:
         steps: Sequence[Release] = (),
         view: ReleaseView | None = None,
     ) -> OrderOutcome:
-        def also(connection: Connection) -> None:
+        def also(work: Work) -> None:
             if switches is not None:
-                fleet.put_switches(connection, CLUSTER, switches)
+                work.fleet.put_switches(CLUSTER, switches)
             if view is not None and view.experiment is not None:
                 verdict: Literal["promote", "stopped"] = "promote" if order.kind == "promote" else "stopped"
                 ended = msgspec.structs.replace(
                     view.experiment, ended_at=self.clock.now(), verdict=verdict, why=order.why
                 )
-                fleet.put_experiment(connection, ended)
-            fleet.finish_order(connection, order.order_id, self.clock.now())
+                work.experiments.put(ended)
+            work.orders.finish(order.order_id, self.clock.now())
 
         return OrderOutcome(steps=steps, also=also)
 
     def _refuse(self, order: Order, code: ErrorCode, why: str) -> OrderOutcome:
-        finish = partial(fleet.finish_order, order_id=order.order_id, now=self.clock.now(), error_code=code, error=why)
-        return OrderOutcome(also=finish)
+        now = self.clock.now()
+        return OrderOutcome(also=lambda work: work.orders.finish(order.order_id, now, code, why))
 
     def _step(self, order: Order, version: Version, state: ReleaseState) -> Release:
         return Release(version=version, cluster=CLUSTER, state=state, why=order.why, by=order.by, at=self.clock.now())

@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
-
 from core.events import PolicyVersion
 from core.ids import Version
 from core.operations.alarms import StoredAlarm
 from core.operations.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ports import Store
-from core.store import alarms, fleet, policies
+from core.store.work import View
 
 _PAST = 64  # experiments: enough for the steps that are looked back on, with those that were refused in between
 
@@ -60,35 +58,35 @@ class ReleaseView:
 def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) -> ReleaseView | None:
     """None before the first version is released."""
     oldest = now - timedelta(seconds=heartbeat_timeout_s)
-    with store.read() as connection:
-        live, since = policies.live_version(connection, cluster), policies.live_since(connection, cluster)
+    with store.look() as view:
+        live, since = view.releases.live(cluster), view.releases.live_since(cluster)
         if live is None or since is None:
             return None
-        canaries = policies.versions_in_state(connection, "canary")
-        replicas = tuple(r for r in fleet.list_statuses(connection, cluster) if r.heartbeat_at >= oldest)
+        canaries = view.policies.in_state("canary")
+        replicas = tuple(r for r in view.fleet.statuses(cluster) if r.heartbeat_at >= oldest)
         serving = {replica.serving for replica in replicas if replica.serving is not None}
-        states = {version: policies.get_state(connection, version) for version in serving}
-        served = policies.get_policy(connection, live)
+        states = {version: view.policies.state_of(version) for version in serving}
+        served = view.policies.get(live)
         return ReleaseView(
-            sequence=policies.last_sequence(connection),
-            anchor=policies.first_version(connection),
+            sequence=view.releases.last_sequence(),
+            anchor=view.policies.first(),
             live=live,
             live_was_proposed=served is not None and served.is_proposed,
-            previous=policies.last_in_state(connection, cluster, "retired"),
-            candidates=tuple(policies.list_candidates(connection)),
+            previous=view.releases.last_in_state(cluster, "retired"),
+            candidates=tuple(view.policies.candidates()),
             canary=canaries[-1] if canaries else None,
-            experiment=fleet.running_experiment(connection, cluster),
-            past=_ended_experiments(connection, cluster) if canaries else (),
-            switches=fleet.get_switches(connection, cluster),
-            orders=tuple(fleet.open_orders(connection, cluster)),
+            experiment=view.experiments.running(cluster),
+            past=_ended_experiments(view, cluster) if canaries else (),
+            switches=view.fleet.switches(cluster),
+            orders=tuple(view.orders.unfinished(cluster)),
             replicas=replicas,
-            targets=fleet.list_targets(connection, cluster),
+            targets=view.fleet.targets(cluster),
             live_since=since,
-            alarms=tuple(alarms.holding_releases(connection)),
+            alarms=tuple(view.alarms.holding_releases()),
             undone=frozenset(v for v, state in states.items() if state in ("rolled_back", "rejected")),
             untried=frozenset(v for v, state in states.items() if state == "candidate"),
         )
 
 
-def _ended_experiments(connection: Connection, cluster: str) -> tuple[Experiment, ...]:
-    return tuple(each for each in fleet.list_experiments(connection, cluster, _PAST) if each.ended_at is not None)
+def _ended_experiments(view: View, cluster: str) -> tuple[Experiment, ...]:
+    return tuple(each for each in view.experiments.newest(cluster, _PAST) if each.ended_at is not None)

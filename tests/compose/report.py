@@ -13,8 +13,8 @@ from core.errors import LogUnavailable
 from core.events import Topic
 from core.ports import EventLog, Record
 from core.records.whole_log import read_whole
-from core.store import policies, rewards, turns
 from core.store.database import tables
+from core.store.work import View
 from onward.replays.proof import lineage_of, prove_exactly_once
 from onward.wiring import open_foundation
 
@@ -26,10 +26,10 @@ def main() -> None:
     foundation = open_foundation(Path("/data"))
     inference_ids = asked["inference_ids"]
     with foundation.store.read() as connection:
-        stored = turns.get_turns(connection, inference_ids)
-        outcomes = turns.get_turn_outcomes(connection, inference_ids)
-        rewarded = rewards.get_rewards(connection, inference_ids)
-        versions = policies.list_policies(connection, 1)
+        stored = View(connection).turns.get_many(inference_ids)
+        outcomes = View(connection).outcomes.of_turns(inference_ids)
+        rewarded = View(connection).rewards.of_turns(inference_ids)
+        versions = View(connection).policies.newest(1)
         counts = {
             name: connection.execute(select(func.count()).select_from(table)).scalar_one()
             for name, table in (("turns", tables.turns), ("outcomes", tables.outcomes), ("rewards", tables.rewards))

@@ -55,12 +55,10 @@ class Traffic:
 def check_nothing_missing(service: Service, traffic: Traffic) -> None:
     foundation = open_foundation(service.directory)
     try:
-        with foundation.store.read() as connection:
-            from core.store import turns
-
-            stored = turns.get_turns(connection, traffic.turns)  # type: ignore[arg-type]
+        with foundation.store.look() as view:
+            stored = view.turns.get_many(traffic.turns)  # type: ignore[arg-type]
             assert set(traffic.turns) == set(stored)
-            outcomes = {outcome.outcome_id for outcome in turns.get_turn_outcomes(connection, traffic.turns)}  # type: ignore[arg-type]
+            outcomes = {outcome.outcome_id for outcome in view.outcomes.of_turns(traffic.turns)}  # type: ignore[arg-type]
             assert set(traffic.outcomes) <= outcomes
     finally:
         foundation.close()

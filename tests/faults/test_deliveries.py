@@ -16,8 +16,6 @@ from stage_processes import ask
 from bench.table import Row
 from core.events import Event, Reward
 from core.ids import InferenceId
-from core.store.rewards import get_rewards
-from core.store.turns import get_turn_outcomes, get_turns
 
 pytestmark = pytest.mark.timeout(900)
 _TURNS = 2000 if IS_FULL else 100
@@ -36,8 +34,8 @@ def test_events_come_twice_and_outcomes_before_their_turns(world: World, users: 
     ids = [turn.inference_id for turn in turns]
     wait_for(lambda: len(rewards_of(world, ids)) >= _TURNS, 300, "their rewards")
     tally = settle(world, users)
-    with world.foundation.store.read() as connection:
-        stored = len(get_turns(connection, ids)), len(get_turn_outcomes(connection, ids))
+    with world.foundation.store.look() as view:
+        stored = len(view.turns.get_many(ids)), len(view.outcomes.of_turns(ids))
     again, lost = len(rewards_of(world, ids)) - _TURNS, 2 * _TURNS - sum(stored)
     fault = "events twice and in any order"
     table.add(
@@ -51,8 +49,8 @@ def test_events_come_twice_and_outcomes_before_their_turns(world: World, users: 
 
 
 def rewards_of(world: World, ids: list[InferenceId]) -> list[Reward]:
-    with world.foundation.store.read() as connection:
-        return get_rewards(connection, ids)
+    with world.foundation.store.look() as view:
+        return view.rewards.of_turns(ids)
 
 
 def test_a_judgement_is_repeated_at_all_replicas_at_once(world: World, users: Users, table: FaultTable) -> None:
@@ -83,8 +81,8 @@ def test_a_judgement_is_repeated_at_all_replicas_at_once(world: World, users: Us
     with Users(world.urls) as more:  # without people the learner waits for a batch
         more.wait_for_more(1)
         tally = settle(world, users)
-    with world.foundation.store.read() as connection:
-        stored = Counter(outcome.outcome_id for outcome in get_turn_outcomes(connection, chosen))
+    with world.foundation.store.look() as view:
+        stored = Counter(outcome.outcome_id for outcome in view.outcomes.of_turns(chosen))
     counted = [reward.outcome_ids for reward in rewards_of(world, chosen)]
     assert all(stored[one] == 1 for one in said)
     assert all(len(set(ids)) == len(ids) for ids in counted)

@@ -20,7 +20,6 @@ from stage_processes import StageProcess
 
 from core.events import PolicyVersion, Release, Topic
 from core.operations.fleet import CLUSTER
-from core.store import policies
 from deploy.services.stack import Stack
 from onward.wiring import migrate, open_foundation, read_directory
 
@@ -116,14 +115,14 @@ def test_a_controller_tells_at_once_what_the_one_before_did_not(stack: Stack, tm
     migrate(read_directory(tmp_path / "service", environment(own))[1])
     foundation = open_foundation(tmp_path / "service", environment(own))
     with closing(foundation):
-        with foundation.store.begin() as connection:
-            version = policies.allocate_anchor(connection, NOW)
+        with foundation.store.work() as work:
+            version = work.policies.allocate_anchor(NOW)
             weights = PolicyVersion(
                 version=version, policy="p", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
             )
-            policies.put_policy(connection, weights)
+            work.policies.put(weights)
             release = Release(version=version, cluster=CLUSTER, state="live", why="", by="start", at=NOW)
-            policies.put_release(connection, release)
+            work.releases.put(release)
         with StageProcess("release", tmp_path / "service", "release-1", own) as controller:
             controller.wait_ready()
             with closing(foundation.log.reader([Topic.RELEASES])) as reader:

@@ -14,7 +14,6 @@ from service_tree import wait_for
 
 from bench.table import Row
 from core.events import DeadLetter, Topic
-from core.store.dead_letters import list_dead_letters
 from ingest.kafka.clients import topic_name
 
 pytestmark = pytest.mark.timeout(900)
@@ -62,8 +61,8 @@ def put(world: World, poison: list[bytes]) -> int:
 
 
 def letters_of(world: World) -> list[DeadLetter]:
-    with world.foundation.store.read() as connection:
-        return list_dead_letters(connection, 1000)
+    with world.foundation.store.look() as view:
+        return view.dead_letters.newest(1000)
 
 
 def counter(world: World) -> float:

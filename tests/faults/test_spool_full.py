@@ -18,7 +18,6 @@ from stage_processes import ApiProcess
 
 from bench.table import Row
 from core.ids import InferenceId
-from core.store.turns import get_turn_outcomes, get_turns
 
 pytestmark = pytest.mark.timeout(900)
 _BOUND = 1 << 16  # bytes
@@ -111,10 +110,10 @@ def _counted(api: ApiProcess) -> float:
 
 
 def _stored(world: World, ids: list[InferenceId]) -> set[InferenceId]:
-    with world.foundation.store.read() as connection:
-        return set(get_turns(connection, ids))
+    with world.foundation.store.look() as view:
+        return set(view.turns.get_many(ids))
 
 
 def _stored_outcomes(world: World, inference_id: InferenceId) -> set[str]:
-    with world.foundation.store.read() as connection:
-        return {str(outcome.outcome_id) for outcome in get_turn_outcomes(connection, [inference_id])}
+    with world.foundation.store.look() as view:
+        return {str(outcome.outcome_id) for outcome in view.outcomes.of_turns([inference_id])}

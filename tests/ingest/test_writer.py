@@ -22,9 +22,6 @@ from core.ids import SessionId
 from core.settings import IngestSettings
 from core.store import SqlStore, open_sqlite
 from core.store.database import tables
-from core.store.dead_letters import list_dead_letters
-from core.store.offsets import get_offsets
-from core.store.turns import get_turn
 from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import GROUP, Writer
 
@@ -78,9 +75,9 @@ def test_turns_and_outcomes_arrive_whole(
         Topic.TURNS, [SessionEnded(session_id=turns[0].session_id, namespace=turns[0].namespace, received_at=NOW)]
     )
     assert drain(writer) == 41
-    with store.read() as connection:
-        assert [get_turn(connection, turn.namespace, turn.inference_id) for turn in turns] == turns
-        offsets = get_offsets(connection, GROUP)
+    with store.look() as view:
+        assert [view.turns.get(turn.namespace, turn.inference_id) for turn in turns] == turns
+        offsets = view.offsets.of_group(GROUP)
     assert count(store, "outcomes") == 20
     assert count(store, "dead_letters") == 0
     assert offsets == {source: log.end(source) for source in offsets}
@@ -133,8 +130,8 @@ def test_what_does_not_decode_is_set_aside_and_announced(
     log.append_blocking(Topic.TURNS, [stray, completion()])
     assert drain(writer) == 4
     assert count(store, "turns") == 2
-    with store.read() as connection:
-        letters = list_dead_letters(connection, 10)
+    with store.look() as view:
+        letters = view.dead_letters.newest(10)
     consumer = log.consumer("operators", [Topic.DEAD_LETTERS])
     announced = [record.event for record in consumer.poll(10, 0.0)]
     consumer.close()

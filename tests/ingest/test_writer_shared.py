@@ -27,8 +27,6 @@ from core.ports import TopicPartition
 from core.settings import IngestSettings, KafkaSettings
 from core.store import SqlStore
 from core.store.database import tables
-from core.store.dead_letters import list_dead_letters
-from core.store.offsets import get_offsets
 from ingest.kafka.clients import topic_name
 from ingest.kafka.log import KafkaEventLog
 from ingest.writer import GROUP, Writer
@@ -121,8 +119,8 @@ def test_writers_that_come_and_go_store_every_event_once(
     finally:
         for worker in workers:
             worker.stop()
-    with store.read() as connection:
-        assert get_offsets(connection, GROUP) == {source: log.end(source) for source in EVERY}
+    with store.look() as view:
+        assert view.offsets.of_group(GROUP) == {source: log.end(source) for source in EVERY}
     assert duplicates() == before, "nothing was written twice, by whichever writer"
 
 
@@ -232,5 +230,5 @@ def test_a_record_that_is_too_large_to_be_announced_is_set_aside(store: SqlStore
 
 
 def letters(store: SqlStore) -> list[DeadLetter]:
-    with store.read() as connection:
-        return list_dead_letters(connection, 10)
+    with store.look() as view:
+        return view.dead_letters.newest(10)

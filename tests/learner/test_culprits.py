@@ -10,7 +10,6 @@ from logged_world import World, logged_past, make_reward, make_turn, manifests, 
 from core.codec import decode
 from core.events import DeadLetter, Topic, VersionSpan
 from core.ids import Version
-from core.store.dead_letters import list_dead_letters
 from learner import stage
 from learner.poison_rewards import record_of
 
@@ -21,8 +20,8 @@ def world(make_world: Callable[[str], World]) -> World:
 
 
 def letters(world: World) -> list[DeadLetter]:
-    with world.store.read() as connection:
-        return list_dead_letters(connection, 100)
+    with world.store.look() as view:
+        return view.dead_letters.newest(100)
 
 
 def test_a_turn_that_makes_no_tensors_is_set_aside(world: World) -> None:

@@ -16,7 +16,6 @@ from core.events import Segment, ToolCall
 from core.ids import Version
 from core.operations.alarms import StoredAlarm
 from core.ports import WeightsRef
-from core.store import alarms, policies
 from core.unstored import without_words
 from learner.stage import Learner
 from learner.updates.state import LearnerState
@@ -26,13 +25,13 @@ MakeWorld = Callable[[str], World]
 
 
 def published(world: World) -> list[Version]:
-    with world.store.read() as connection:
-        return [policy.version for policy, _ in policies.list_policies(connection, 100)][::-1]
+    with world.store.look() as view:
+        return [policy.version for policy, _ in view.policies.newest(100)][::-1]
 
 
 def digest(world: World, version: int) -> str:
-    with world.store.read() as connection:
-        policy = policies.get_policy(connection, Version(version))
+    with world.store.look() as view:
+        policy = view.policies.get(Version(version))
     assert policy is not None
     return policy.digest
 
@@ -47,8 +46,8 @@ def test_rewards_become_versions(make_world: MakeWorld) -> None:
     assert [len(one.turns) for one in made] == [8, 8, 4]
     assert [one.parent for one in made] == [1, 2, 3]
     assert prove_exactly_once(made) == 20
-    with world.store.read() as connection:
-        policy = policies.get_policy(connection, Version(2))
+    with world.store.look() as view:
+        policy = view.policies.get(Version(2))
     assert policy is not None
     assert policy.turns == len(policy.outcome_arrivals) == 8
     world.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
@@ -207,8 +206,8 @@ def test_an_update_that_is_no_number_is_skipped_kept_and_alarmed(make_world: Mak
     (made,) = manifests(world)
     assert spoilt.inference_id in made.drops["non_finite_loss"]
     assert open_alarms(world), "until an operator has seen it"
-    with world.store.begin() as connection:
-        alarms.acknowledge(connection, alarm.alarm_id, "op", None, world.clock.now())
+    with world.store.work() as work:
+        work.alarms.acknowledge(alarm.alarm_id, "op", None, world.clock.now())
     world.tell(*logged_past(8, seed=10))
     settle(learner)
     assert not open_alarms(world)
@@ -223,8 +222,8 @@ def fingerprint(learner: Learner) -> str:
 
 
 def open_alarms(world: World) -> list[StoredAlarm]:
-    with world.store.read() as connection:
-        return alarms.open_alarms(connection)
+    with world.store.look() as view:
+        return view.alarms.that_are_open()
 
 
 def test_stale_turns_train_the_baseline_alone(make_world: MakeWorld) -> None:

@@ -26,7 +26,6 @@ from core.ports import Announcer, Record
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.store import SqlStore, open_sqlite
-from core.store.rewards import list_rewards
 from ingest.routing import partition_of
 from ingest.sqlite.log import SqliteEventLog
 from scoring.ledger.transaction import LedgerTransaction
@@ -80,14 +79,14 @@ def score(spec: RewardSpec, events: Sequence[Event], batch: int = 1000, until: d
     records = records_of(events)
     for start in range(0, len(records), batch):
         book = LedgerTransaction(spec)
-        with store.begin() as connection:
-            book.take(connection, records[start : start + batch])
+        with store.work() as work:
+            book.take(work, records[start : start + batch])
         book.count_oddities()
         rewards += book.rewards
     if until is not None:
         book = LedgerTransaction(spec)
-        with store.begin() as connection:
-            book.let_pass(connection, dict.fromkeys(range(4), until))
+        with store.work() as work:
+            book.let_pass(work, dict.fromkeys(range(4), until))
         rewards += book.rewards
     store.close()
     return rewards
@@ -259,8 +258,8 @@ class World:
 
     def rewards(self, store: SqlStore | None = None) -> list[Reward]:
         """In order of emission."""
-        with (store or self.store).read() as connection:
-            return [reward for _, reward in list_rewards(connection, NAMESPACE, 0, 1_000_000)]
+        with (store or self.store).look() as view:
+            return [reward for _, reward in view.rewards.after(NAMESPACE, 0, 1_000_000)]
 
     def published(self) -> list[Reward]:
         consumer = self.log.consumer("test", [Topic.REWARDS])

@@ -16,7 +16,7 @@ from core.errors import StoreUnavailable
 from core.events import Completion, DeadLetter, Topic
 from core.ids import InferenceId, UserHash
 from core.settings import IngestSettings, ScoringSettings
-from core.store.dead_letters import list_dead_letters
+from core.store.work import View
 from ingest.writer import Writer
 from scoring.judge import endpoint as asking
 from scoring.ledger import transaction
@@ -28,8 +28,8 @@ _TOO_LARGE = 2**63  # for the store's integers; the log takes it
 
 
 def letters(world: Any) -> list[DeadLetter]:
-    with world.store.read() as connection:
-        return list_dead_letters(connection, 100)
+    with world.store.look() as view:
+        return view.dead_letters.newest(100)
 
 
 def crowd(events: Any, count: int) -> list[Any]:
@@ -156,7 +156,7 @@ def test_writer_and_scorer_set_aside_what_the_store_does_not_hold(
                 pass
             stage.close()
         with store.read() as connection:
-            found = list_dead_letters(connection, 100)
+            found = View(connection).dead_letters.newest(100)
             stored = connection.exec_driver_sql("SELECT count(*) FROM outcomes").scalar()
         expected = [encode(large)] if kind == "sqlite" else [encode(large), encode(zero)]
         assert sorted(letter.raw for letter in found) == sorted(expected)

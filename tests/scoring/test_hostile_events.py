@@ -20,8 +20,6 @@ from core.events import Completion, Outcome, Topic
 from core.ids import InferenceId, OutcomeId
 from core.reward_spec import RewardSpec
 from core.settings import IngestSettings, MonitorSettings, ScoringSettings
-from core.store.rewards import list_rewards
-from core.store.turns import get_turns
 from ingest.writer import Writer
 from learner.poison_rewards import try_to_pack
 from scoring.judge import Judge
@@ -74,8 +72,8 @@ class Stages:
 
     def values(self, turns: list[Completion]) -> dict[InferenceId, float]:
         ids = {turn.inference_id for turn in turns}
-        with self.world.store.read() as connection:
-            rewards = [reward for _, reward in list_rewards(connection, self.lab.NAMESPACE, 0, 10**9)]
+        with self.world.store.look() as view:
+            rewards = [reward for _, reward in view.rewards.after(self.lab.NAMESPACE, 0, 10**9)]
         return self.lab.last_values([reward for reward in rewards if reward.inference_id in ids])
 
     def close(self) -> None:
@@ -137,8 +135,8 @@ def try_one(stages: Stages, lab: ModuleType, number: int, data: st.DataObject) -
     alone = lab.last_values(lab.score(stages.spec, good, until=lab.at(now_s + 900.0)))
     assert len(alone) == len(turns)
     assert stages.values(turns) == alone
-    with stages.world.store.read() as connection:
-        assert get_turns(connection, alone) == {turn.inference_id: turn for turn in turns}
+    with stages.world.store.look() as view:
+        assert view.turns.get_many(alone) == {turn.inference_id: turn for turn in turns}
     assert all(turn.inference_id in stages.watcher._turns for turn in turns)
     assert alone.keys() <= stages.learner._backlog.pending.keys()
     return list(alone)

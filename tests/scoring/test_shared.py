@@ -17,7 +17,6 @@ from core.events import Reward, Topic
 from core.ids import Namespace
 from core.settings import ScoringSettings
 from core.store import SqlStore
-from core.store.rewards import list_rewards, unpublished
 from ingest.kafka.log import KafkaEventLog
 from scoring.stage import Scorer
 
@@ -64,13 +63,13 @@ class Worker:
 
 
 def emitted(store: SqlStore) -> list[Reward]:
-    with store.read() as connection:
-        return [reward for _, reward in list_rewards(connection, Namespace("default"), 0, 100_000)]
+    with store.look() as view:
+        return [reward for _, reward in view.rewards.after(Namespace("default"), 0, 100_000)]
 
 
 def waiting(store: SqlStore) -> int:
-    with store.read() as connection:
-        return len(unpublished(connection, range(PARTITIONS), 100_000))
+    with store.look() as view:
+        return len(view.rewards.unpublished(range(PARTITIONS), 100_000))
 
 
 def test_scorers_that_come_and_go_make_what_one_makes(lab: ModuleType, log: KafkaEventLog, store: SqlStore) -> None:

@@ -5,8 +5,8 @@ import msgspec
 from api.requests.bodies import MAX_STOPS, GenerationBody
 from core.errors import InvalidRequest
 from core.events import Sampling
-from core.model.temperature import TEMPERATURES, is_temperature
 from core.settings import WorkloadSettings
+from core.temperature import TEMPERATURES, is_temperature
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's, and the only one at which logprobs need no rescaling
 _NONE_WHEN_OFF = frozenset(("top_k", "min_p", "logit_bias"))

@@ -5,10 +5,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from core.model.temperature import Temperature
 from core.section import Section
 from core.settings.http.bodies import BodySettings
 from core.settings.http.connections import ConnectionSettings
+from core.temperature import Temperature
 
 Scope = Literal["chat", "feedback", "read", "operate", "admin"]
 KEY_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,63}$"

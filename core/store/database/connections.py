@@ -2,23 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, InterfaceError, ProgrammingError, TimeoutError
 
-from core.errors import StoreUnavailable
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def to_micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def from_micros(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
+from core.errors import SchemaMismatch, StoreUnavailable
+from core.store.work import View, Work
 
 
 @contextmanager
@@ -26,8 +16,10 @@ def explained(name: str) -> Iterator[None]:
     """What the database `name` cannot do now, as StoreUnavailable."""
     try:
         yield
-    except (IntegrityError, ProgrammingError, DataError):
+    except (IntegrityError, DataError):
         raise  # the caller's
+    except ProgrammingError as error:
+        raise SchemaMismatch(f"{name}: the store's tables are not this build's: {str(error.orig).strip()}") from error
     except (DatabaseError, InterfaceError) as error:  # locked, full, gone, too slow or corrupt
         raise StoreUnavailable(f"{name}: the store does not answer: {str(error.orig).strip()}") from error
     except TimeoutError as error:
@@ -42,6 +34,17 @@ class SqlStore:
         self._engine = engine
         self._name = name
         self._for_reads = dict(for_reads)
+
+    @contextmanager
+    def work(self) -> Iterator[Work]:
+        """As the port says, in a transaction that `begin` begins."""
+        with self.begin() as connection:
+            yield Work(connection)
+
+    @contextmanager
+    def look(self) -> Iterator[View]:
+        with self.read() as connection:
+            yield View(connection)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.array import ListBinaryDumper
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 
 from core.errors import ConfigError
 from core.settings import PostgresSettings
@@ -105,6 +105,12 @@ def _connect(url: str) -> PatientConnection:
     connection = PatientConnection.connect(url)
     connection.adapters.register_dumper(list, ListBinaryDumper)  # as text, arrays take five times as long to make
     return connection
+
+
+def version_and_clock(connection: Connection) -> tuple[str, float]:
+    """What the server says it is, and what its clock says in seconds."""
+    row = connection.execute(text("SELECT version(), extract(epoch FROM clock_timestamp())::float8")).one()
+    return str(row[0]), float(row[1])
 
 
 def conninfo(settings: PostgresSettings, application_name: str, options: str) -> str:

@@ -8,7 +8,6 @@ from core.ids import ANCHOR
 from core.operations.fleet import CLUSTER, LIVE, Assignment
 from core.ports import Store
 from core.settings import ReleaseSettings
-from core.store import fleet, policies
 from serving.releases.canaries.assignment import Shares, assign
 
 _POLL_S = 0.1
@@ -54,9 +53,9 @@ class StoreTraffic:
         pass
 
     def _read(self) -> None:
-        with self._store.read() as connection:
-            experiment = fleet.running_experiment(connection, CLUSTER)
-            live = policies.live_version(connection, CLUSTER)
+        with self._store.look() as view:
+            experiment = view.experiments.running(CLUSTER)
+            live = view.releases.live(CLUSTER)
         holdback = 0.0 if live in (None, ANCHOR) else self._settings.holdback_share
         if experiment is None and not holdback:
             self._rules = None

@@ -21,7 +21,6 @@ from core.errors import ConfigError
 from core.events import Reward
 from core.ids import InferenceId, Namespace, SessionId
 from core.settings import ApiSettings
-from core.store import alarms, rewards
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "security.md"
 LINE = re.compile(r"^\| `(GET|POST|DELETE) (\S+)` \| (\S.*?) \| (\S.*?) \|$", re.MULTILINE)
@@ -88,8 +87,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def made(service: Service) -> list[Made]:
     for namespace in ("ours", "theirs"):
         found = opening(f"alarm-of-{namespace}", namespace=Namespace(namespace), opened_at=NOW)
-        with service.store.begin() as connection:
-            alarms.open_alarm(connection, found)
+        with service.store.work() as work:
+            work.alarms.open(found)
     return [make(service, by, key) for by, key in MAKERS.items()]
 
 
@@ -101,8 +100,8 @@ def make(service: Service, by: str, key: str) -> Made:
     assert service.post("/v1/feedback", {**said, "feedback_id": turn.feedback_id}, **headers).status_code == 200
     service.turn(turn.inference_id)
     wait_for(lambda: service.get(f"/v1/feedback/{turn.feedback_id}", **headers).status_code == 200)
-    with service.store.begin() as connection:
-        rewards.put_rewards(connection, [(0, reward(turn))])
+    with service.store.work() as work:
+        work.rewards.put([(0, reward(turn))])
     return turn
 
 

@@ -17,7 +17,6 @@ from core.events import PolicyVersion, Release
 from core.ids import Version
 from core.operations.fleet import Experiment
 from core.settings import ApiKey, ApiSettings
-from core.store import fleet, policies
 
 KEYS = (
     ApiKey(key="key-of-ada", namespace="ada", scopes=("chat", "feedback")),
@@ -85,9 +84,9 @@ def test_loopback_needs_no_keys(host: str) -> None:
 
 
 def test_policies_and_rollback(service: Service) -> None:
-    with service.store.begin() as connection:
+    with service.store.work() as work:
         for number in (1, 2):
-            version = policies.allocate_version(connection, NOW)
+            version = work.policies.allocate(NOW)
             policy = PolicyVersion(
                 version=version,
                 policy="base",
@@ -98,9 +97,9 @@ def test_policies_and_rollback(service: Service) -> None:
                 created_at=NOW,
                 turns=number,
             )
-            policies.put_policy(connection, policy)
+            work.policies.put(policy)
         release = Release(version=version, cluster="local", state="live", why="gate", by="gate", at=NOW)
-        policies.put_release(connection, release)
+        work.releases.put(release)
     listed = service.get("/v1/policies").json()
     assert [(p["version"], p["state"], p["parent"]) for p in listed["data"]] == [(2, "live", 1), (1, "candidate", None)]
     assert listed["live"] == 1
@@ -149,10 +148,9 @@ def test_orders_that_are_none(service: Service) -> None:
 
 
 def test_experiments_are_listed(service: Service) -> None:
-    with service.store.begin() as connection:
+    with service.store.work() as work:
         for place in range(2):
-            fleet.put_experiment(
-                connection,
+            work.experiments.put(
                 Experiment(
                     experiment_id=f"e{place}",
                     cluster="local",

@@ -11,7 +11,6 @@ from made_events import opening
 
 from core.ids import Namespace
 from core.settings import ApiKey
-from core.store import alarms
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 TIMES = ("opened_at", "window_start", "window_end")
@@ -28,9 +27,9 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def put(service: Service, *names: str, **fields: Any) -> None:
-    with service.store.begin() as connection:
+    with service.store.work() as work:
         for name in names:
-            alarms.open_alarm(connection, opening(name, **dict.fromkeys(TIMES, NOW) | fields))
+            work.alarms.open(opening(name, **dict.fromkeys(TIMES, NOW) | fields))
 
 
 def names(answer: Any) -> list[str]:
@@ -81,8 +80,8 @@ def test_an_operator_acknowledges_once(service: Service) -> None:
 
 def test_closed_ones_are_shown_to_who_asks_for_all(service: Service) -> None:
     put(service, "a", "b")
-    with service.store.begin() as connection:
-        alarms.close_alarm(connection, "a", NOW)
+    with service.store.work() as work:
+        work.alarms.close("a", NOW)
     assert names(service.get("/v1/alarms?state=open")) == ["b"]
     assert names(service.get("/v1/alarms?state=all")) == ["b", "a"]
     assert error(service.post("/v1/alarms/a/ack", {})) == (409, "alarm_id", "alarm_closed")

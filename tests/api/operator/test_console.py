@@ -17,7 +17,6 @@ from core import telemetry
 from core.events import PolicyVersion, Release, ReleaseState
 from core.ids import Version
 from core.operations.fleet import CLUSTER, Experiment, ReplicaState, ReplicaStatus
-from core.store import fleet, policies
 
 MakeService = Callable[..., Service]
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -26,19 +25,19 @@ ADA = {"authorization": "Bearer key-of-ada"}
 
 
 def put_version(service: Service, *states: ReleaseState) -> None:
-    with service.store.begin() as connection:
-        version = policies.allocate_version(connection, NOW)
+    with service.store.work() as work:
+        version = work.policies.allocate(NOW)
         fields: Any = {"policy": "base", "digest": "d", "parent": None, "manifest": None, "weights": "w"}
-        policies.put_policy(connection, PolicyVersion(version=version, created_at=NOW, **fields))
+        work.policies.put(PolicyVersion(version=version, created_at=NOW, **fields))
         for state in states:
             release = Release(version=version, cluster=CLUSTER, state=state, why="x", by="gate", at=NOW)
-            policies.put_release(connection, release)
+            work.releases.put(release)
 
 
 def put_engine(service: Service, name: str, state: ReplicaState) -> None:
     status = ReplicaStatus(name=name, cluster=CLUSTER, url="", state=state, serving=None, heartbeat_at=NOW)
-    with service.store.begin() as connection:
-        fleet.put_status(connection, status)
+    with service.store.work() as work:
+        work.fleet.put_status(status)
 
 
 @pytest.fixture
@@ -69,10 +68,10 @@ def test_at_the_start_there_is_nothing(service: Service, counters: dict[str, Cou
 def test_versions_engines_and_the_experiment_are_the_stores(service: Service) -> None:
     for states in ((), (), ("live",), ("canary",), ("canary", "rolled_back")):
         put_version(service, *states)
-    with service.store.begin() as connection:
-        policies.allocate_version(connection, NOW)  # a number that nobody published anything under
+    with service.store.work() as work:
+        work.policies.allocate(NOW)  # a number that nobody published anything under
         running: Any = {"canary": Version(4), "control": Version(3), "share": 0.2, "salt": "s", "started_at": NOW}
-        fleet.put_experiment(connection, Experiment(experiment_id="e", cluster=CLUSTER, **running))
+        work.experiments.put(Experiment(experiment_id="e", cluster=CLUSTER, **running))
     put_engine(service, "a", "ready")
     put_engine(service, "b", "ready")
     put_engine(service, "c", "swapping")

@@ -14,7 +14,6 @@ from made_events import opening
 from playwright.sync_api import Browser, Page, expect
 
 from core.ids import Version
-from core.store import alarms, rewards, turns
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 READER, ADMIN = "key-that-reads", "key-of-the-admin"
@@ -69,9 +68,9 @@ def open_page(world: Service, chromium: Browser, request: pytest.FixtureRequest)
 
 def put_turn(service: Service, number: int) -> None:
     told = turn(number, START)
-    with service.store.begin() as connection:
-        turns.put_turns(connection, [told])
-        rewards.put_rewards(connection, [(0, reward(told, 0, {"accepted": 1.0, f"mark{number}": 0.0}))])
+    with service.store.work() as work:
+        work.turns.put([told])
+        work.rewards.put([(0, reward(told, 0, {"accepted": 1.0, f"mark{number}": 0.0}))])
 
 
 def put_alarm(service: Service, alarm_id: str) -> None:
@@ -85,8 +84,8 @@ def put_alarm(service: Service, alarm_id: str) -> None:
         window_start=START,
         window_end=START + timedelta(minutes=4),
     )
-    with service.store.begin() as connection:
-        assert alarms.open_alarm(connection, found)
+    with service.store.work() as work:
+        assert work.alarms.open(found)
 
 
 def test_it_is_there_within_a_second(open_page: OpenPage) -> None:
@@ -282,8 +281,8 @@ def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -
     give(page, "a new prompt", ADMIN)
     expect(alarm).to_contain_text("by ada: a new prompt")
     expect(page.locator("#alarm-count")).to_be_hidden()
-    with world.store.read() as connection:
-        (known,) = alarms.open_alarms(connection)
+    with world.store.look() as view:
+        (known,) = view.alarms.that_are_open()
     assert (known.state, known.note) == ("acknowledged", "a new prompt")
 
 

@@ -13,8 +13,6 @@ from core.clock import SystemClock
 from core.errors import LogUnavailable
 from core.events import GateVerdict, Topic
 from core.ports import TopicPartition
-from core.store import policies
-from core.store.offsets import put_offset
 from onward.processes.stage_alarms import StageAlarms
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -116,11 +114,10 @@ def test_stages_say_how_far_behind_the_log_they_are(service: Service) -> None:
         service.chat("hi")
     lags = {stage["stage"]: stage["behind"] for stage in service.get("/v1/stages").json()["data"]}
     assert lags == {"writer": 3, "scorer": 3, "learner": 0}
-    with service.store.begin() as connection:
-        put_offset(connection, "judge", TopicPartition(Topic.TURNS, 0), 0)
-        proposed = policy(policies.allocate_version(connection, START), START)
-        policies.put_policy(
-            connection,
+    with service.store.work() as work:
+        work.offsets.put("judge", TopicPartition(Topic.TURNS, 0), 0)
+        proposed = policy(work.policies.allocate(START), START)
+        work.policies.put(
             msgspec.structs.replace(proposed, log_offsets={}, verdict=GateVerdict(action="pass", why="better")),
         )
     lags = {stage["stage"]: stage["behind"] for stage in service.get("/v1/stages").json()["data"]}

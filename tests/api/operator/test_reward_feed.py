@@ -62,8 +62,8 @@ def test_it_looks_often_only_while_rewards_come_unannounced(
     with streaming(service) as lines:
         put(service, 1)
         assert seen(lines) == "i1"
-        before = service.store.reads
-        wait_for(lambda: service.store.reads > before + 30, "many looks")
+        before = service.store.looks
+        wait_for(lambda: service.store.looks > before + 30, "many looks")
 
         def slow() -> bool:
             """Once an announcement was what told of a reward: a look by itself may come before it."""
@@ -72,14 +72,14 @@ def test_it_looks_often_only_while_rewards_come_unannounced(
             put(service, number)
             service.live_state.announce(REWARDS)
             assert seen(lines) == f"i{number}"
-            before = service.store.reads
+            before = service.store.looks
             for _ in range(20):  # a read each, and longer than a quick look takes
                 service.get("/v1/rewards")
-            return service.store.reads < before + 25
+            return service.store.looks < before + 25
 
         numbers = iter(range(2, 400))
         wait_for(slow, "few looks")
         put(service, 500)
         assert seen(lines) == "i500", "and what nobody announced is found all the same"
-        before = service.store.reads
-        wait_for(lambda: service.store.reads > before + 30, "many looks again")
+        before = service.store.looks
+        wait_for(lambda: service.store.looks > before + 30, "many looks again")

@@ -18,7 +18,7 @@ import uvicorn
 import uvloop
 from byte_renderer import ByteRenderer
 from scripted_policy import ScriptedPolicy
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from api.access.services import ApiServices
 from api.app import create_app
@@ -32,8 +32,9 @@ from core.operations.fleet import CLUSTER, LIVE, Assignment, Order
 from core.ports import LiveState, Position, Renderer
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, ConnectionSettings, IngestSettings
-from core.store import SqlStore, fleet, open_sqlite, turns
+from core.store import SqlStore, open_sqlite
 from core.store.database import tables
+from core.store.work import View, Work
 from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import Writer
 
@@ -87,17 +88,18 @@ class BreakableStore:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
+        self.begin = store.begin
         self.broken = False
-        self.reads = 0
+        self.looks = 0
 
-    def read(self) -> AbstractContextManager[Connection]:
-        self.reads += 1
+    def look(self) -> AbstractContextManager[View]:
+        self.looks += 1
         if self.broken:
             raise StoreUnavailable("the store does not answer")
-        return self._store.read()
+        return self._store.look()
 
-    def begin(self) -> AbstractContextManager[Connection]:
-        return self._store.begin()
+    def work(self) -> AbstractContextManager[Work]:
+        return self._store.work()
 
     def close(self) -> None:
         self._store.close()
@@ -128,12 +130,12 @@ class ScriptedController:
 
     def _work(self) -> None:
         while not self._stop.wait(0.01):
-            with self._store.read() as connection:
-                waiting = fleet.open_orders(connection, CLUSTER)
+            with self._store.look() as view:
+                waiting = view.orders.unfinished(CLUSTER)
             for order in () if self.silent else waiting:
                 self.done.append(order)
-                with self._store.begin() as connection:
-                    fleet.finish_order(connection, order.order_id, order_time(), *(self.refuse_with or (None, None)))
+                with self._store.work() as work:
+                    work.orders.finish(order.order_id, order_time(), *(self.refuse_with or (None, None)))
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -192,8 +194,8 @@ class Service:
         """As the writer put it into the store."""
 
         def find() -> Completion | None:
-            with self.store.begin() as connection:
-                return turns.get_turns(connection, [InferenceId(inference_id)]).get(InferenceId(inference_id))
+            with self.store.work() as work:
+                return work.turns.get_many([InferenceId(inference_id)]).get(InferenceId(inference_id))
 
         found: Completion = wait_for(find, f"turn {inference_id}")
         return found
@@ -201,12 +203,12 @@ class Service:
     def all_turns(self) -> list[Completion]:
         with self.store.begin() as connection:
             ids = [InferenceId(row[0]) for row in connection.execute(select(tables.turns.c.inference_id))]
-            return list(turns.get_turns(connection, ids).values())
+            return list(Work(connection).turns.get_many(ids).values())
 
     def outcomes(self) -> list[Outcome]:
         with self.store.begin() as connection:
             rows = connection.execute(select(tables.outcomes.c.namespace, tables.outcomes.c.outcome_id)).all()
-            found = [turns.get_outcome(connection, row.namespace, row.outcome_id) for row in rows]
+            found = [Work(connection).outcomes.get(row.namespace, row.outcome_id) for row in rows]
         return [outcome[0] for outcome in found if outcome is not None]
 
 

@@ -21,7 +21,6 @@ from core.events import (
 from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version
 from core.operations.fleet import CLUSTER, Experiment
 from core.ports import Store
-from core.store import fleet, policies, rewards, turns
 
 TURNS = 240
 VERSIONS = 6
@@ -31,26 +30,26 @@ SCRIPT = "<img src=x onerror=\"document.title='harmed'\"><script>document.title=
 def fill(store: Store, start: datetime, namespace: str = "default") -> None:
     """`TURNS` turns, one a second from `start`; the later, the better. Each version answers as many as another; the
     last is a canary."""
-    with store.begin() as connection:
+    with store.work() as work:
         for number in range(1, VERSIONS + 1):
-            version = policies.allocate_version(connection, start)
-            policies.put_policy(connection, policy(version, start + timedelta(seconds=30 * number)))
+            version = work.policies.allocate(start)
+            work.policies.put(policy(version, start + timedelta(seconds=30 * number)))
             states: tuple[ReleaseState, ...] = ("candidate", "canary") if number == VERSIONS else ("candidate", "live")
             for state in states:
                 at = start + timedelta(seconds=30 * number + 10)
                 why = "a canary" if state == "canary" else f"within its bounds {SCRIPT}"
                 release = Release(version=version, cluster=CLUSTER, state=state, why=why, by="gate", at=at)
-                policies.put_release(connection, release)
+                work.releases.put(release)
             if 1 < number < VERSIONS:
                 retired = Release(
                     version=Version(number - 1), cluster=CLUSTER, state="retired", why="x", by="gate", at=at
                 )
-                policies.put_release(connection, retired)
-        fleet.put_experiment(connection, experiment(start))
+                work.releases.put(retired)
+        work.experiments.put(experiment(start))
         said = [turn(number, start, namespace) for number in range(TURNS)]
-        turns.put_turns(connection, said)
-        turns.put_outcomes(connection, [outcome for each in said for outcome in outcomes(each)])
-        rewards.put_rewards(connection, [(0, reward) for each in said for reward in revisions(each)])
+        work.turns.put(said)
+        work.outcomes.put([outcome for each in said for outcome in outcomes(each)])
+        work.rewards.put([(0, reward) for each in said for reward in revisions(each)])
 
 
 def inference_id(number: int) -> InferenceId:

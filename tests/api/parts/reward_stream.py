@@ -9,7 +9,6 @@ from api_harness import Service
 
 from core.events import Reward
 from core.ids import InferenceId, Namespace, SessionId
-from core.store import rewards
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -34,8 +33,8 @@ def reward(number: int, namespace: str = "default") -> Reward:
 
 
 def put(service: Service, *numbers: int, namespace: str = "default") -> None:
-    with service.store.begin() as connection:
-        rewards.put_rewards(connection, [(0, reward(number, namespace)) for number in numbers])
+    with service.store.work() as work:
+        work.rewards.put([(0, reward(number, namespace)) for number in numbers])
 
 
 def events(lines: Iterator[str], count: int) -> list[tuple[int, dict[str, Any]]]:

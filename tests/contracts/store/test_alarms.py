@@ -14,7 +14,6 @@ from stores import KINDS, database
 from core.ids import Namespace
 from core.operations.alarms import Opening, StoredAlarm
 from core.ports import Store
-from core.store import alarms
 
 NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -34,35 +33,35 @@ def opening(alarm_id: str, **fields: Any) -> Opening:
 
 
 def put(store: Store, *openings: Opening) -> list[bool]:
-    with store.begin() as connection:
-        return [alarms.open_alarm(connection, each) for each in openings]
+    with store.work() as work:
+        return [work.alarms.open(each) for each in openings]
 
 
 def listed(store: Store, **fields: Any) -> list[str]:
     wanted: dict[str, Any] = {"namespace": None, "before": None, "limit": 10, "only_open": False} | fields
-    with store.read() as connection:
-        return [alarm.alarm_id for alarm in alarms.list_alarms(connection, **wanted)]
+    with store.look() as view:
+        return [alarm.alarm_id for alarm in view.alarms.newest(**wanted)]
 
 
 def held_by(store: Store) -> list[str]:
-    with store.read() as connection:
-        return [alarm.alarm_id for alarm in alarms.holding_releases(connection)]
+    with store.look() as view:
+        return [alarm.alarm_id for alarm in view.alarms.holding_releases()]
 
 
 def close(store: Store, name: str, at: datetime = LATER) -> None:
-    with store.begin() as connection:
-        alarms.close_alarm(connection, name, at)
+    with store.work() as work:
+        work.alarms.close(name, at)
 
 
 def acknowledge(store: Store, name: str, note: str | None = None, at: datetime = LATER) -> StoredAlarm | None:
-    with store.begin() as connection:
-        return alarms.acknowledge(connection, name, "ops", note, at)
+    with store.work() as work:
+        return work.alarms.acknowledge(name, "ops", note, at)
 
 
 def tell(store: Store) -> list[tuple[str, str]]:
-    with store.begin() as connection:
-        waiting = alarms.untold(connection, 100)
-        alarms.mark_told(connection, waiting)
+    with store.work() as work:
+        waiting = work.alarms.untold(100)
+        work.alarms.mark_told(waiting)
     return [(alarm.alarm_id, alarm.event().state) for alarm in waiting]
 
 
@@ -85,18 +84,18 @@ def test_two_stages_that_see_the_same_open_one(store: Store) -> None:
 
 def test_an_alarm_comes_back_whole(store: Store) -> None:
     put(store, opening("a"))
-    with store.read() as connection:
-        (alarm,) = alarms.open_alarms(connection)
-        assert alarms.get_alarm(connection, "a") == alarm
-        assert alarms.get_alarm(connection, "b") is None
+    with store.look() as view:
+        (alarm,) = view.alarms.that_are_open()
+        assert view.alarms.get("a") == alarm
+        assert view.alarms.get("b") is None
     assert (alarm.opening, alarm.state, alarm.sequence) == (opening("a"), "opened", 1)
     acknowledged = acknowledge(store, "a", "looked at it")
     assert acknowledged == msgspec.structs.replace(
         alarm, acknowledged_at=LATER, acknowledged_by="ops", note="looked at it"
     )
     close(store, "a", LAST)
-    with store.read() as connection:
-        closed = alarms.get_alarm(connection, "a")
+    with store.look() as view:
+        closed = view.alarms.get("a")
     assert closed == msgspec.structs.replace(acknowledged, closed_at=LAST)
     assert (closed.state, closed.event().at) == ("closed", LAST)
 
@@ -146,21 +145,21 @@ def test_each_change_is_told_until_it_is_known(store: Store) -> None:
 
 def test_what_changes_while_it_is_told_is_told_again(store: Store) -> None:
     put(store, opening("a"))
-    with store.read() as connection:
-        waiting = alarms.untold(connection, 10)
+    with store.look() as view:
+        waiting = view.alarms.untold(10)
     acknowledge(store, "a")
-    with store.begin() as connection:
-        alarms.mark_told(connection, waiting)
+    with store.work() as work:
+        work.alarms.mark_told(waiting)
     assert tell(store) == [("a", "acknowledged")]
 
 
 def test_references_replace_what_was_there(store: Store) -> None:
     ada = Namespace("ada")
-    with store.begin() as connection:
-        alarms.put_references(connection, [(ada, "write", b"1"), (ada, "fix", b"2")])
-        alarms.put_references(connection, [(ada, "fix", b"3")])
-        alarms.put_references(connection, [])
-    with store.read() as connection:
-        assert alarms.get_reference(connection, ada, "write") == b"1"
-        assert alarms.get_reference(connection, ada, "fix") == b"3"
-        assert alarms.get_reference(connection, Namespace("bob"), "fix") is None
+    with store.work() as work:
+        work.references.put([(ada, "write", b"1"), (ada, "fix", b"2")])
+        work.references.put([(ada, "fix", b"3")])
+        work.references.put([])
+    with store.look() as view:
+        assert view.references.get(ada, "write") == b"1"
+        assert view.references.get(ada, "fix") == b"3"
+        assert view.references.get(Namespace("bob"), "fix") is None

@@ -19,7 +19,6 @@ from core.errors import Conflict, Fenced
 from core.events import Completion, Release, Topic
 from core.ids import Namespace, Version
 from core.ports import Store, TopicPartition
-from core.store import leases, offsets, policies, rewards, turns
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 DEFAULT = Namespace("default")
@@ -62,8 +61,8 @@ def test_versions_are_given_once_and_leave_none_out(store: Store) -> None:
     def allocate(_: int) -> list[Version]:
         mine = []
         for attempt in range(10):
-            with suppress(ZeroDivisionError), store.begin() as connection:
-                version = policies.allocate_version(connection, NOW)
+            with suppress(ZeroDivisionError), store.work() as work:
+                version = work.policies.allocate(NOW)
                 if attempt % 3 == 2:
                     raise ZeroDivisionError  # and it is as if it had not been given
                 mine.append(version)
@@ -75,13 +74,13 @@ def test_versions_are_given_once_and_leave_none_out(store: Store) -> None:
 
 def test_there_is_one_first_version(store: Store) -> None:
     def start(_: int) -> Version:
-        with store.begin() as connection:
-            return policies.allocate_anchor(connection, NOW)
+        with store.work() as work:
+            return work.policies.allocate_anchor(NOW)
 
     assert at_once(4, start) == [1] * 4
-    with store.begin() as connection:
-        assert policies.allocate_version(connection, NOW) == 2
-        assert policies.allocate_anchor(connection, NOW) == 1
+    with store.work() as work:
+        assert work.policies.allocate(NOW) == 2
+        assert work.policies.allocate_anchor(NOW) == 1
 
 
 def test_who_pages_by_sequence_misses_no_reward(store: Store) -> None:
@@ -93,8 +92,8 @@ def test_who_pages_by_sequence_misses_no_reward(store: Store) -> None:
         after = 0
         while True:
             last = done.is_set()
-            with store.read() as connection:
-                page = rewards.list_rewards(connection, DEFAULT, after, 1000)
+            with store.look() as view:
+                page = view.rewards.after(DEFAULT, after, 1000)
             seen += [item.inference_id for _, item in page]
             after = page[-1][0] if page else after
             if last and not page:
@@ -102,9 +101,9 @@ def test_who_pages_by_sequence_misses_no_reward(store: Store) -> None:
 
     def emit(number: int) -> None:
         for step in range(30):
-            with store.begin() as connection:
+            with store.work() as work:
                 pair = [(number, made_events.reward(f"{number}-{step}-{part}")) for part in range(2)]
-                rewards.put_rewards(connection, pair)
+                work.rewards.put(pair)
 
     with ThreadPoolExecutor(1) as threads:
         seen = threads.submit(follow)
@@ -114,8 +113,8 @@ def test_who_pages_by_sequence_misses_no_reward(store: Store) -> None:
             done.set()
         found = seen.result(_WAIT_S)
     assert len(found) == len(set(found)) == 4 * 30 * 2
-    with store.read() as connection:
-        sequences = [sequence for sequence, _ in rewards.list_rewards(connection, DEFAULT, 0, 1000)]
+    with store.look() as view:
+        sequences = [sequence for sequence, _ in view.rewards.after(DEFAULT, 0, 1000)]
     assert sequences == list(range(1, 241))
 
 
@@ -125,20 +124,20 @@ def test_releases_are_written_upon_what_was_read(store: Store) -> None:
     def decide(number: int) -> int:
         written = 0
         for _ in range(10):
-            with store.read() as connection:
-                known = policies.last_sequence(connection)
-            with suppress(Conflict), store.begin() as connection:
-                policies.lock_releases(connection)
-                if policies.last_sequence(connection) != known:
+            with store.look() as view:
+                known = view.releases.last_sequence()
+            with suppress(Conflict), store.work() as work:
+                work.releases.lock()
+                if work.releases.last_sequence() != known:
                     raise Conflict("it has grown")
                 step = Release(version=Version(1), cluster="local", state="live", why=str(known), by="gate", at=NOW)
-                policies.put_release(connection, step)
+                work.releases.put(step)
                 written += 1
         return written
 
     written = sum(at_once(4, decide))  # type: ignore[arg-type]
-    with store.read() as connection:
-        chain = policies.list_releases(connection, 0, 1000)
+    with store.look() as view:
+        chain = view.releases.after(0, 1000)
     assert len(chain) == written >= 10
     upon = [int(step.why) for _, step in chain]
     assert upon == [0, *(sequence for sequence, _ in chain[:-1])], "each upon the one before"
@@ -149,8 +148,8 @@ def test_a_free_lease_goes_to_one(store: Store) -> None:
         now = NOW + timedelta(hours=epoch)
 
         def acquire(number: int, now: datetime = now) -> int | None:
-            with store.begin() as connection:
-                return leases.acquire(connection, "l", f"host {number} at {now}", now, 60)
+            with store.work() as work:
+                return work.leases.acquire("l", f"host {number} at {now}", now, 60)
 
         assert sorted(filter(None, at_once(4, acquire))) == [epoch]  # type: ignore[type-var]
 
@@ -162,55 +161,55 @@ def test_the_owner_that_came_last_is_the_owner(store: Store) -> None:
     epochs = at_once(4, lambda _: take_over(store))
     assert sorted(epochs) == [1, 2, 3, 4]  # type: ignore[type-var]
     for epoch in (1, 2, 3):
-        with pytest.raises(Fenced), store.begin() as connection:
-            offsets.set_offsets(connection, "g", {FIRST: 1}, {FIRST: epoch})
-    with store.begin() as connection:
-        offsets.set_offsets(connection, "g", {FIRST: 1}, {FIRST: 4})
+        with pytest.raises(Fenced), store.work() as work:
+            work.offsets.advance("g", {FIRST: 1}, {FIRST: epoch})
+    with store.work() as work:
+        work.offsets.advance("g", {FIRST: 1}, {FIRST: 4})
 
 
 def take_over(store: Store) -> int:
-    with store.begin() as connection:
-        return offsets.take_over(connection, "g", [FIRST, SECOND])[FIRST][0]
+    with store.work() as work:
+        return work.offsets.take_over("g", [FIRST, SECOND])[FIRST][0]
 
 
 def test_an_owner_that_pauses_in_its_transaction_is_waited_for(store: Store) -> None:
     """It was still the owner when it began, so what it writes counts, and the next one sees it."""
-    with store.begin() as connection:
-        offsets.take_over(connection, "g", [FIRST])
+    with store.work() as work:
+        work.offsets.take_over("g", [FIRST])
     with ThreadPoolExecutor(1) as threads:
-        with store.begin() as connection:
-            offsets.fence(connection, "g", {FIRST: 1})
+        with store.work() as work:
+            work.offsets.fence("g", {FIRST: 1})
             following = threads.submit(first_offset, store)
             assert_waits(following)
-            offsets.set_offsets(connection, "g", {FIRST: 7}, {FIRST: 1})
+            work.offsets.advance("g", {FIRST: 7}, {FIRST: 1})
         assert following.result(_WAIT_S) == (2, 7)
-    with pytest.raises(Fenced), store.begin() as connection:
-        offsets.set_offsets(connection, "g", {FIRST: 8}, {FIRST: 1})
+    with pytest.raises(Fenced), store.work() as work:
+        work.offsets.advance("g", {FIRST: 8}, {FIRST: 1})
 
 
 def test_a_zombie_that_pauses_while_it_takes_over_does_not_pass_the_rightful_owner(store: Store) -> None:
     """It was the rightful one when it asked the log, and then slept: whoever comes later has the later epoch."""
     with ThreadPoolExecutor(1) as threads:
-        with store.begin() as connection:
-            assert offsets.take_over(connection, "g", [FIRST])[FIRST] == (1, None)
+        with store.work() as work:
+            assert work.offsets.take_over("g", [FIRST])[FIRST] == (1, None)
             following = threads.submit(first_offset, store)
             assert_waits(following)
         assert following.result(_WAIT_S) == (2, None)
 
 
 def test_a_zombie_that_the_log_refuses_leaves_no_trace(store: Store) -> None:
-    with store.begin() as connection:
-        offsets.take_over(connection, "g", [FIRST])
-    with suppress(Fenced), store.begin() as connection:
-        offsets.take_over(connection, "g", [FIRST])
+    with store.work() as work:
+        work.offsets.take_over("g", [FIRST])
+    with suppress(Fenced), store.work() as work:
+        work.offsets.take_over("g", [FIRST])
         raise Fenced("so says the log")
-    with store.begin() as connection:
-        offsets.set_offsets(connection, "g", {FIRST: 1}, {FIRST: 1})
+    with store.work() as work:
+        work.offsets.advance("g", {FIRST: 1}, {FIRST: 1})
 
 
 def first_offset(store: Store) -> tuple[int, int | None]:
-    with store.begin() as connection:
-        return offsets.take_over(connection, "g", [FIRST])[FIRST]
+    with store.work() as work:
+        return work.offsets.take_over("g", [FIRST])[FIRST]
 
 
 def assert_waits(following: "Future[tuple[int, int | None]]") -> None:
@@ -225,24 +224,24 @@ def assert_waits(following: "Future[tuple[int, int | None]]") -> None:
 def test_on_a_server_owners_of_different_partitions_do_not_wait_for_each_other(
     on_server: Store, completion: Callable[..., Completion]
 ) -> None:
-    with on_server.begin() as connection:
-        offsets.take_over(connection, "g", [FIRST, SECOND])
-        policies.allocate_version(connection, NOW)
+    with on_server.work() as work:
+        work.offsets.take_over("g", [FIRST, SECOND])
+        work.policies.allocate(NOW)
 
     def work_on_the_second() -> bool:
-        with on_server.begin() as connection:
-            offsets.set_offsets(connection, "g", {SECOND: 1}, {SECOND: 1})
-            turns.put_turns(connection, [completion()])
-            rewards.put_rewards(connection, [(1, made_events.reward("a"))])
-            policies.allocate_version(connection, NOW)
+        with on_server.work() as work:
+            work.offsets.advance("g", {SECOND: 1}, {SECOND: 1})
+            work.turns.put([completion()])
+            work.rewards.put([(1, made_events.reward("a"))])
+            work.policies.allocate(NOW)
             release = Release(version=Version(1), cluster="local", state="live", why="", by="gate", at=NOW)
-            policies.put_release(connection, release)
-            leases.acquire(connection, "l", "host", NOW, 1.0)
+            work.releases.put(release)
+            work.leases.acquire("l", "host", NOW, 1.0)
         return True
 
-    with ThreadPoolExecutor(1) as threads, on_server.begin() as connection:
-        offsets.set_offsets(connection, "g", {FIRST: 1}, {FIRST: 1})
-        turns.put_turns(connection, [completion()])
+    with ThreadPoolExecutor(1) as threads, on_server.work() as work:
+        work.offsets.advance("g", {FIRST: 1}, {FIRST: 1})
+        work.turns.put([completion()])
         assert threads.submit(work_on_the_second).result(_WAIT_S)
 
 
@@ -252,9 +251,9 @@ def test_rows_in_common_in_another_order_are_no_deadlock(store: Store, completio
 
     def write(number: int) -> int:
         order = slice(None, None, 1 if number % 2 else -1)
-        with store.begin() as connection:
-            new = turns.put_turns(connection, turn[order])
-            offsets.take_over(connection, "g", [TopicPartition(Topic.TURNS, part) for part in range(20)][order])
+        with store.work() as work:
+            new = work.turns.put(turn[order])
+            work.offsets.take_over("g", [TopicPartition(Topic.TURNS, part) for part in range(20)][order])
         return new
 
     assert sum(at_once(4, write)) == 1000  # type: ignore[arg-type]

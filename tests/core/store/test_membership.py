@@ -12,9 +12,8 @@ from core.errors import Fenced, LogError, StoreUnavailable, Unavailable
 from core.events import SessionEnded, Topic
 from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
+from core.records.membership import Membership
 from core.store import SqlStore, open_sqlite
-from core.store.membership import Membership
-from core.store.offsets import get_offsets, take_over
 from ingest.sqlite.log import SqliteEventLog
 
 GROUP = "group"
@@ -67,8 +66,8 @@ def test_what_is_written_is_not_read_again_and_what_is_not_is(member: Membership
     member.recover(StoreUnavailable("away"))
     assert read(member) == [2, 3]
     assert (dict(member.offsets), member.behind()) == ({ONLY: 2}, {ONLY: 4})
-    with store.read() as connection:
-        assert get_offsets(connection, GROUP) == {ONLY: 2}
+    with store.look() as view:
+        assert view.offsets.of_group(GROUP) == {ONLY: 2}
 
 
 def test_what_fails_moves_nothing(member: Membership) -> None:
@@ -151,5 +150,5 @@ def test_a_zombie_is_refused_by_the_log_and_changes_nothing(
     with heir.writing({ONLY: 2}):
         pass
     heir.close()
-    with store.begin() as connection:
-        assert take_over(connection, GROUP, [ONLY]) == {ONLY: (3, 2)}, "the two of them, and this one"
+    with store.work() as work:
+        assert work.offsets.take_over(GROUP, [ONLY]) == {ONLY: (3, 2)}, "the two of them, and this one"

@@ -21,10 +21,11 @@ from core.events import Topic
 from core.ids import Namespace, SessionId, Version
 from core.ports import TopicPartition
 from core.settings import PostgresSettings
-from core.store import SqlStore, archived, leases, offsets, open_postgres, open_sqlite, policies, rewards, turns
+from core.store import SqlStore, open_postgres, open_sqlite
 from core.store.database import schema, tables
 from core.store.database.migrate import migrate_postgres
 from core.store.database.postgres import DRIVER
+from core.store.work import Work
 
 LEFT_BY_REVISION_1 = Path(__file__).parents[1] / "store_1.sql"
 EARLIER = ("1", "2", "3", "4", "5")
@@ -85,25 +86,25 @@ def copy(source: Connection, target: Connection) -> None:
 
 
 def check_all_is_there(store: SqlStore) -> None:
-    with store.begin() as connection:
-        (first,) = turns.get_session_turns(connection, NAMESPACE, SessionId("s"))
-        (second,) = turns.get_session_turns(connection, NAMESPACE, SessionId("t"))
-        assert turns.find_transcript(connection, NAMESPACE, ["d0"]) == second
-        assert turns.find_transcript(connection, NAMESPACE, ["d0"], SessionId("s")) == first
-        assert [said.name for said in turns.get_turn_outcomes(connection, [first.inference_id])] == ["rejected"] * 2
-        emitted = [reward for _, reward in rewards.list_rewards(connection, NAMESPACE, 0, 10)]
+    with store.work() as work:
+        (first,) = work.turns.of_session(NAMESPACE, SessionId("s"))
+        (second,) = work.turns.of_session(NAMESPACE, SessionId("t"))
+        assert work.turns.find_transcript(NAMESPACE, ["d0"]) == second
+        assert work.turns.find_transcript(NAMESPACE, ["d0"], SessionId("s")) == first
+        assert [said.name for said in work.outcomes.of_turns([first.inference_id])] == ["rejected"] * 2
+        emitted = [reward for _, reward in work.rewards.after(NAMESPACE, 0, 10)]
         assert [(reward.session_id, reward.revision) for reward in emitted] == [("s", 0), ("t", 0), ("u", 0), ("s", 1)]
-        waiting = {n: [reward for _, reward in rewards.unpublished(connection, [n], 10)] for n in range(4)}
+        waiting = {n: [reward for _, reward in work.rewards.unpublished([n], 10)] for n in range(4)}
         assert waiting == {0: [emitted[1]], 1: [emitted[2], emitted[3]], 2: [], 3: []}
-        owned = offsets.take_over(connection, "scorer", [TopicPartition(Topic.TURNS, n) for n in range(5)])
+        owned = work.offsets.take_over("scorer", [TopicPartition(Topic.TURNS, n) for n in range(5)])
         assert [owned[source] for source in sorted(owned)] == [(2, 2), (2, 6), (2, 0), (2, 0), (1, None)]
-        assert policies.live_version(connection, "local") == 1
-        assert [policy.version for policy in policies.list_candidates(connection)] == [2]
-        assert policies.allocate_version(connection, first.received_at) == Version(4)
+        assert work.releases.live("local") == 1
+        assert [policy.version for policy in work.policies.candidates()] == [2]
+        assert work.policies.allocate(first.received_at) == Version(4)
         with pytest.raises(Fenced, match="epoch 7 is over"):
-            leases.fence(connection, "release:local", 7, first.received_at, 1.0)
-        assert rewards.get_rewards(connection, [first.inference_id]) == [emitted[0], emitted[3]]
-        assert archived.get_archived(connection) == {}
+            work.leases.fence("release:local", 7, first.received_at, 1.0)
+        assert work.rewards.of_turns([first.inference_id]) == [emitted[0], emitted[3]]
+        assert work.archived.reached() == {}
 
 
 # ------------------------------------------------------------------------------------------ upgrading
@@ -240,7 +241,7 @@ def test_a_database_goes_back_step_by_step_and_forth_again(server: PostgresSetti
     with connected(server) as connection:
         config = schema.alembic_config(connection)
         with connection.begin():
-            offsets.take_over(connection, "scorer", [TopicPartition(Topic.TURNS, 7)])  # null to an earlier build
+            Work(connection).offsets.take_over("scorer", [TopicPartition(Topic.TURNS, 7)])  # null to an earlier build
         for revision in reversed(EARLIER):
             command.downgrade(config, revision)
         assert shape(connection) == shape_of_revision_1()

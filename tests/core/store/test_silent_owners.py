@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection
 from stores import database
 
 from core.errors import StoreUnavailable
@@ -17,12 +16,11 @@ from core.events import Topic
 from core.ports import TopicPartition
 from core.settings import PostgresSettings
 from core.store import SqlStore, open_postgres
-from core.store.leases import acquire
-from core.store.offsets import take_over
+from core.store.work import Work
 
 _STATEMENT_S = 0.3
 _SOURCE = TopicPartition(Topic.TURNS, 0)
-Take = Callable[[Connection], object]
+Take = Callable[[Work], object]
 
 
 @pytest.fixture
@@ -58,8 +56,8 @@ def until_taken(store: SqlStore, take: Take) -> int:
     deadline_s, tries = time.monotonic() + 60, 0
     while time.monotonic() < deadline_s:
         try:
-            with store.begin() as connection:
-                assert take(connection)
+            with store.work() as work:
+                assert take(work)
                 return tries
         except StoreUnavailable:
             tries += 1
@@ -71,12 +69,12 @@ def until_taken(store: SqlStore, take: Take) -> int:
     [
         pytest.param(
             b"INSERT INTO offsets VALUES ('g', 'onward.turns', 0, 7, 1)",
-            lambda connection: take_over(connection, "g", [_SOURCE]),
+            lambda work: work.offsets.take_over("g", [_SOURCE]),
             id="partition",
         ),
         pytest.param(
             b"INSERT INTO leases VALUES ('l', 'silent', 1, 0)",
-            lambda connection: acquire(connection, "l", "heir", datetime.now(UTC), 10),
+            lambda work: work.leases.acquire("l", "heir", datetime.now(UTC), 10),
             id="lease",
         ),
     ],
@@ -109,8 +107,8 @@ def test_one_who_reads_is_left_alone(settings: PostgresSettings) -> None:
         with psycopg.connect(settings.url) as reader:
             reader.execute("SELECT * FROM offsets")
             until_older(settings, reader, 2 * _STATEMENT_S)
-            with store.begin() as connection:
-                take_over(connection, "g", [_SOURCE])
+            with store.work() as work:
+                work.offsets.take_over("g", [_SOURCE])
             assert reader.execute("SELECT 1").fetchone() == (1,)
     finally:
         store.close()

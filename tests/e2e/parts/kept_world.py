@@ -10,11 +10,10 @@ from pathlib import Path
 from logged_world import START, make_turn
 from safetensors.torch import load_file, save_file
 
+from core.clock import to_micros
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import OutcomeId
 from core.ports import TopicPartition
-from core.store.database.connections import to_micros
-from core.store.offsets import put_offset
 from onward.directory.layout import SHIPPED_MODEL
 from onward.replays.history import keep_once
 from onward.wiring import open_foundation
@@ -69,10 +68,10 @@ def append(directory: Path, events: Sequence[Event]) -> None:
             ],
         )
         connection.commit()
-    with foundation.store.begin() as connection:
+    with foundation.store.work() as work:
         for source in (TopicPartition(Topic.TURNS, 0), TopicPartition(Topic.TURNS, 1)):
             for group in ("writer", "scorer"):
-                put_offset(connection, group, source, foundation.log.end(source))
+                work.offsets.put(group, source, foundation.log.end(source))
     foundation.close()
 
 

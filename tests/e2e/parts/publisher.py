@@ -11,7 +11,6 @@ from core.events import PolicyVersion, Topic
 from core.ids import ANCHOR, Version
 from core.model.probes import get_probe, put_probe
 from core.operations.fleet import CLUSTER
-from core.store import policies
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
 from onward.wiring import open_foundation
@@ -45,9 +44,9 @@ class Publisher:
         """The last version's weights with noise on a share of them; `spoil`: the same with all of them drowned in it.
         Its parent is what is live."""
         foundation = self._foundation
-        with foundation.store.begin() as connection:
-            version = policies.allocate_version(connection, foundation.clock.now())
-            parent = policies.live_version(connection, CLUSTER)
+        with foundation.store.work() as work:
+            version = work.policies.allocate(foundation.clock.now())
+            parent = work.releases.live(CLUSTER)
         generator = torch.Generator().manual_seed(version)
         changed = {}
         for name, value in self._tensors.items():
@@ -72,8 +71,8 @@ class Publisher:
             weights=ref.path,
             created_at=foundation.clock.now(),
         )
-        with foundation.store.begin() as connection:
-            policies.put_policy(connection, policy)
+        with foundation.store.work() as work:
+            work.policies.put(policy)
         foundation.log.append_blocking(Topic.POLICIES, [policy])
         return version
 

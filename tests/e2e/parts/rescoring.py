@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from core.events import Completion
 from core.ports import WeightsRef
-from core.store import policies, turns
 from core.store.database import tables
+from core.store.work import View
 from onward.wiring import Foundation
 
 
@@ -18,13 +18,13 @@ def all_turns(foundation: Foundation) -> list[Completion]:
         return [
             turn
             for start in range(0, len(ids), 500)
-            for turn in turns.get_turns(connection, ids[start : start + 500]).values()
+            for turn in View(connection).turns.get_many(ids[start : start + 500]).values()
         ]
 
 
 def published_model(foundation: Foundation, version: int) -> torch.nn.Module:
-    with foundation.store.read() as connection:
-        policy = policies.get_policy(connection, version)  # type: ignore[arg-type]
+    with foundation.store.look() as view:
+        policy = view.policies.get(version)  # type: ignore[arg-type]
     assert policy is not None
     shards = foundation.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
     model = AutoModelForCausalLM.from_pretrained(foundation.model, dtype=torch.float32)

@@ -17,8 +17,6 @@ from stores import database
 from core.events import Completion, Event, Reward, SessionEnded, Topic
 from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
-from core.store.archived import get_archived
-from core.store.offsets import put_offset
 from onward.directory.addresses import free_port
 from onward.replays.history import await_log, open_history
 from onward.wiring import Foundation, open_foundation
@@ -71,15 +69,15 @@ def say(foundation: Foundation, first: int, count: int) -> None:
         for number in range(first, first + count)
     ]
     foundation.log.append_blocking(Topic.TURNS, said)
-    with foundation.store.begin() as connection:
+    with foundation.store.work() as work:
         for source in sources(foundation):
             for group in ("writer", "scorer"):
-                put_offset(connection, group, source, foundation.log.end(source))
+                work.offsets.put(group, source, foundation.log.end(source))
 
 
 def archived(foundation: Foundation, topic: Topic = Topic.TURNS) -> int:
-    with foundation.store.read() as connection:
-        return sum(each.next_offset for source, each in get_archived(connection).items() if source.topic == topic)
+    with foundation.store.look() as view:
+        return sum(each.next_offset for source, each in view.archived.reached().items() if source.topic == topic)
 
 
 def all_is_archived(foundation: Foundation, topic: Topic = Topic.TURNS) -> bool:

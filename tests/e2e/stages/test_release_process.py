@@ -15,7 +15,6 @@ from service_tree import Service, wait_for
 
 from core.events import PolicyVersion, Topic
 from core.ids import Version
-from core.store import policies
 from onward.wiring import open_foundation
 
 MakeService = Callable[..., Service]
@@ -40,8 +39,8 @@ def publish(directory: Path) -> Version:
     """A version that differs a little from the anchor, as a learner publishes it."""
     foundation = open_foundation(directory)
     try:
-        with foundation.store.begin() as connection:
-            version = policies.allocate_version(connection, foundation.clock.now())
+        with foundation.store.work() as work:
+            version = work.policies.allocate(foundation.clock.now())
         tensors = load_file(foundation.model / "model.safetensors")
         changed = {name: value.float() + 1e-4 * version for name, value in tensors.items()}
         shard = directory / "made" / "model.safetensors"
@@ -57,8 +56,8 @@ def publish(directory: Path) -> Version:
             weights=ref.path,
             created_at=foundation.clock.now(),
         )
-        with foundation.store.begin() as connection:
-            policies.put_policy(connection, policy)
+        with foundation.store.work() as work:
+            work.policies.put(policy)
         foundation.log.append_blocking(Topic.POLICIES, [policy])
     finally:
         foundation.close()

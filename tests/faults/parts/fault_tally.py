@@ -13,9 +13,6 @@ from service_tree import wait_for
 from core.errors import Unavailable
 from core.events import Completion, Outcome, Reward
 from core.ids import InferenceId, Version
-from core.store import policies
-from core.store.rewards import get_rewards
-from core.store.turns import get_turn_outcomes, get_turns
 from learner.versions.manifest import Manifest, decode, prove_exactly_once
 
 SETTLED_TIMEOUT_S = 300
@@ -98,12 +95,12 @@ def _lost_from_store(fate: _Fate, users: Users) -> bool:
 
 def _fate(world: World, ids: Sequence[InferenceId]) -> _Fate:
     found = _Fate({}, {}, [])
-    with world.foundation.store.read() as connection:
+    with world.foundation.store.look() as view:
         for start in range(0, len(ids), _PART):
             part = ids[start : start + _PART]
-            found.turns.update(get_turns(connection, part))
-            found.outcomes.update({each.outcome_id: each for each in get_turn_outcomes(connection, part)})
-            found.rewards.extend(get_rewards(connection, part))
+            found.turns.update(view.turns.get_many(part))
+            found.outcomes.update({each.outcome_id: each for each in view.outcomes.of_turns(part)})
+            found.rewards.extend(view.rewards.of_turns(part))
     return found
 
 
@@ -127,11 +124,11 @@ class Lineage:
     def manifests(self) -> list[Manifest]:
         """Raises StoreUnavailable."""
         lineage: list[Manifest] = []
-        with self._world.foundation.store.read() as connection:
-            version: Version | None = policies.list_policies(connection, 1)[0][0].version
+        with self._world.foundation.store.look() as view:
+            version: Version | None = view.policies.newest(1)[0][0].version
             while version is not None:
                 if version not in self._read:
-                    policy = policies.get_policy(connection, version)
+                    policy = view.policies.get(version)
                     if policy is None or policy.manifest is None or policy.parent is None:
                         break  # the anchor
                     self._read[version] = decode(self._world.foundation.blobs.get(policy.manifest)), policy.parent
@@ -183,15 +180,15 @@ def _where(world: World, ids: set[InferenceId]) -> dict[str, object]:
     """Versions of branches that were left which trained some of them, each with what became of it; and the rewards of
     the others."""
     found: dict[str, object] = {}
-    with world.foundation.store.read() as connection:
-        for policy, state in policies.list_policies(connection, 10_000):
+    with world.foundation.store.look() as view:
+        for policy, state in view.policies.newest(10_000):
             if policy.manifest is None:
                 continue
             made = decode(world.foundation.blobs.get(policy.manifest))
             if here := ids & {record.inference_id for record in made.turns}:
                 found[f"version {policy.version} of {policy.parent}"] = (len(here), state)
                 ids = ids - here
-        found["nowhere"] = [(reward.inference_id, reward.decided_at) for reward in get_rewards(connection, ids)]
+        found["nowhere"] = [(reward.inference_id, reward.decided_at) for reward in view.rewards.of_turns(ids)]
     return found
 
 

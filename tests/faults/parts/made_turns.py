@@ -9,15 +9,14 @@ from fault_world import World
 
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import InferenceId, SessionId, new_inference_id, new_session_id
-from core.store.turns import get_turns
 
 _AT_ONCE = 2000
 
 
 def real_turn(world: World, inference_id: InferenceId) -> Completion:
     """One that was really sampled."""
-    with world.foundation.store.read() as connection:
-        return get_turns(connection, [inference_id])[inference_id]
+    with world.foundation.store.look() as view:
+        return view.turns.get_many([inference_id])[inference_id]
 
 
 def another(turn: Completion, *, learns: bool, session_id: SessionId | None = None) -> Completion:

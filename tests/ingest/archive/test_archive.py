@@ -17,20 +17,17 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection
 
 from core import telemetry
 from core.blobs import FsspecBlobs
-from core.clock import ManualClock
+from core.clock import ManualClock, to_micros
 from core.errors import Fenced, LogError, NewerSchema
 from core.events import Event, GateVerdict, PolicyVersion, Reward, SessionEnded, Topic
 from core.ids import Namespace, SessionId, Version
 from core.ports import Record, TopicPartition
 from core.store import SqlStore, open_sqlite
-from core.store.archived import Archived, get_archived
-from core.store.database.connections import to_micros
-from core.store.offsets import put_offset
-from core.store.policies import allocate_version, put_policy
+from core.store.archived import Archived
+from core.store.work import Work
 from ingest.archive.archive import TOPICS, Archiver
 from ingest.archive.files import SCHEMA, ArchivedRange, ArchiveFile, parse, read_records
 from ingest.archive.history import History
@@ -79,14 +76,14 @@ class MortalStore:
         self._store, self._fate = store, fate
 
     @contextmanager
-    def begin(self) -> Iterator[Connection]:
-        with self._store.begin() as connection:
-            yield connection
+    def work(self) -> Iterator[Work]:
+        with self._store.work() as work:
+            yield work
             self._fate.step()
         self._fate.step()
 
-    def read(self) -> Any:
-        return self._store.read()
+    def look(self) -> Any:
+        return self._store.look()
 
     def close(self) -> None:
         self._store.close()
@@ -168,8 +165,8 @@ class World:
         return {path: self.blobs.get(path) for path in self.blobs.list("archive/")}
 
     def known(self) -> dict[TopicPartition, Archived]:
-        with self.store.read() as connection:
-            return get_archived(connection)
+        with self.store.look() as view:
+            return view.archived.reached()
 
     def check(self) -> None:
         for topic in TOPICS:
@@ -397,29 +394,29 @@ def test_without_an_archive_age_and_readers_decide(world: World) -> None:
 
 def test_floors_are_where_groups_and_the_learner_stand(world: World) -> None:
     turns, rewards = TopicPartition(Topic.TURNS, 0), TopicPartition(Topic.REWARDS, 1)
-    with world.store.begin() as connection:
-        assert read_by("writer")(connection, turns) == 0
-        put_offset(connection, "writer", turns, 12)
-        assert read_by("writer")(connection, turns) == 12
-        assert read_by("scorer")(connection, turns) == 0
-        assert learned(2)(connection, rewards) == 0
+    with world.store.work() as work:
+        assert read_by("writer")(work, turns) == 0
+        work.offsets.put("writer", turns, 12)
+        assert read_by("writer")(work, turns) == 12
+        assert read_by("scorer")(work, turns) == 0
+        assert learned(2)(work, rewards) == 0
         for offset in (3, 8, 9):
-            version = allocate_version(connection, START)
-            put_policy(connection, published(version, {str(rewards): offset}))
-        assert learned(2)(connection, rewards) == 8, "it may go on from the one before"
-        assert learned(9)(connection, rewards) == 3
+            version = work.policies.allocate(START)
+            work.policies.put(published(version, {str(rewards): offset}))
+        assert learned(2)(work, rewards) == 8, "it may go on from the one before"
+        assert learned(9)(work, rewards) == 3
         proposed = msgspec.structs.replace(
-            published(allocate_version(connection, START), {}), verdict=GateVerdict(action="pass", why="better")
+            published(work.policies.allocate(START), {}), verdict=GateVerdict(action="pass", why="better")
         )
-        put_policy(connection, proposed)
-        assert learned(3)(connection, rewards) == 8, "what was made elsewhere has read nothing here"
-        assert learned(9)(connection, TopicPartition(Topic.REWARDS, 0)) == 0
-        assert committed_by(world.log, "releases")(connection, turns) is None
+        work.policies.put(proposed)
+        assert learned(3)(work, rewards) == 8, "what was made elsewhere has read nothing here"
+        assert learned(9)(work, TopicPartition(Topic.REWARDS, 0)) == 0
+        assert committed_by(world.log, "releases")(work, turns) is None
     member = world.log.consumer("releases", [Topic.TURNS])
     member.commit({turns: 5})
     member.close()
-    with world.store.read() as connection:
-        assert committed_by(world.log, "releases")(connection, turns) == 5
+    with world.store.look() as view:
+        assert committed_by(world.log, "releases")(view, turns) == 5
 
 
 def published(version: Version, log_offsets: dict[str, int]) -> PolicyVersion:

@@ -21,7 +21,7 @@ from core.model.probes import get_probe
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from core.settings import LearnerSettings
-from core.store import policies, turns
+from core.store.policies import Policies
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
 from learner.versions.checkpoint import FORMAT, Checkpoints, Meta, contents, restore
@@ -200,9 +200,9 @@ def test_the_manifests_alone_make_the_same_weights(make_world: MakeWorld) -> Non
     settings = LearnerSettings.model_validate_json(lineage[0].settings)
     state = make_state(MODEL, settings)
     for made in lineage:
-        with world.store.read() as connection:
-            found = turns.get_turns(connection, [reward.inference_id for reward in made.rewards])
-            policy = policies.get_policy(connection, made.version)
+        with world.store.look() as view:
+            found = view.turns.get_many([reward.inference_id for reward in made.rewards])
+            policy = view.policies.get(made.version)
         result = update(state, batch_of(made, found), settings)
         assert result.records == made.turns
         assert policy is not None
@@ -227,7 +227,7 @@ def arm(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
 
     match step:
         case "allocate":
-            monkeypatch.setattr(policies, "allocate_version", die)
+            monkeypatch.setattr(Policies, "allocate", die)
         case "save weights":
             monkeypatch.setattr(learner.versions.checkpoint, "save_file", die)
         case "save state":
@@ -243,7 +243,7 @@ def arm(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
         case "put probe":
             monkeypatch.setattr(learner.versions.publish, "put_probe", die)
         case "put policy":
-            monkeypatch.setattr(policies, "put_policy", die)
+            monkeypatch.setattr(Policies, "put", die)
         case "tell":
             monkeypatch.setattr(world.log, "append_blocking", die)
         case "commit":
@@ -275,8 +275,8 @@ def test_a_crash_before_any_step_is_made_good(
     said = publications(world)
     assert {one.version for one in lineage} <= set(said)
     for made in lineage:
-        with world.store.read() as connection:
-            policy = policies.get_policy(connection, made.version)
+        with world.store.look() as view:
+            policy = view.policies.get(made.version)
         assert policy is not None
         world.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
         get_probe(world.blobs, policy.version, policy.digest)
@@ -297,7 +297,7 @@ def test_a_crash_changes_no_bit(make_world: MakeWorld, monkeypatch: pytest.Monke
                 one = world.learner()
             settle(one)
         one.close()
-        with world.store.read() as connection:
-            known = [policy for policy, _ in policies.list_policies(connection, 10)]
+        with world.store.look() as view:
+            known = [policy for policy, _ in view.policies.newest(10)]
         digests.append([(policy.digest, get_probe(world.blobs, policy.version)) for policy in known])
     assert digests[0] == digests[1]

@@ -13,7 +13,6 @@ import torch
 from logged_world import World, logged_past, make_reward, make_turn
 from safetensors.torch import load_file
 
-from core.store import alarms
 from learner.model.ranks import ALONE
 from learner.timing import is_of_machine
 from learner.versions.checkpoint import Checkpoints
@@ -96,8 +95,8 @@ def test_a_loss_that_is_no_number_is_skipped_by_all_processes(make_world: MakeWo
     (figures,) = train(world, 3, 1)
     assert math.isfinite(figures["loss"])
     assert len(list((world.directory / "learner" / "skipped").iterdir())) == 1
-    with world.store.read() as connection:
-        (alarm,) = alarms.open_alarms(connection)
+    with world.store.look() as view:
+        (alarm,) = view.alarms.that_are_open()
     assert alarm.opening.monitor == "non_finite_loss"
 
 

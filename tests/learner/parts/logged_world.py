@@ -16,7 +16,7 @@ from core.events import Completion, LogprobSpace, PolicyVersion, Release, Reward
 from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version, new_inference_id
 from core.model.probes import ProbeRecord
 from core.settings import LearnerSettings
-from core.store import SqlStore, open_sqlite, policies, turns
+from core.store import SqlStore, open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from learner.model.ranks import ALONE, Ranks
 from learner.stage import Learner
@@ -129,8 +129,8 @@ class World:
     clock: ManualClock
 
     def tell(self, *pairs: tuple[Completion, Reward]) -> None:
-        with self.store.begin() as connection:
-            turns.put_turns(connection, [turn for turn, _ in pairs])
+        with self.store.work() as work:
+            work.turns.put([turn for turn, _ in pairs])
         self.log.append_blocking(Topic.REWARDS, [reward for _, reward in pairs])
         self.clock.advance_to(max(reward.decided_at for _, reward in pairs))
 
@@ -143,8 +143,8 @@ class World:
             by="gate",
             at=self.clock.now(),  # type: ignore[arg-type]
         )
-        with self.store.begin() as connection:
-            policies.put_release(connection, release)
+        with self.store.work() as work:
+            work.releases.put(release)
         self.log.append_blocking(Topic.RELEASES, [release])
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from logged_world import open_world
 
-from core.store import policies
 from learner.model.ranks import Ranks, joined_ranks
 from learner.rank_group import dismiss, follow
 
@@ -22,9 +21,9 @@ def lead(directory: Path, updates: int, settings: dict[str, object], ranks: Rank
     before = learner.newest or 1
     while (learner.newest or 1) < before + updates:
         assert learner.step(0.0), "nothing is left to learn from"
-    with world.store.read() as connection:
+    with world.store.look() as view:
         for version in range(before + 1, before + updates + 1):
-            made = policies.get_policy(connection, version)  # type: ignore[arg-type]
+            made = view.policies.get(version)  # type: ignore[arg-type]
             assert made is not None
             sys.stdout.write(json.dumps(made.metrics) + "\n")
     learner.close()

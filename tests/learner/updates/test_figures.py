@@ -12,7 +12,6 @@ from past_batches import DEFAULT, some_batch
 
 from core.events import VersionSpan
 from core.ids import Version
-from core.store import policies
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
@@ -103,8 +102,8 @@ def test_no_time_is_less_than_nothing(make_world: Callable[[str], World]) -> Non
     for seed in range(4):
         world.tell(*logged_past(8, seed))
         settle(learner)
-    with world.store.read() as connection:
-        versions = [policy for policy, _ in policies.list_policies(connection, 4)]
+    with world.store.look() as view:
+        versions = [policy for policy, _ in view.policies.newest(4)]
     learner.close()
     spent_s = [value for each in versions for name, value in each.metrics.items() if name.startswith("seconds_")]
     assert len(spent_s) == 16

@@ -10,7 +10,6 @@ from logged_world import World, logged_past, make_reward, make_turn, settle
 
 from core import telemetry
 from core.events import PolicyVersion
-from core.store import policies
 from onward.wiring.observer import observe
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
@@ -42,8 +41,8 @@ def versions(make_world: MakeWorld) -> list[PolicyVersion]:
         world.tell(*batch)
         settle(learner)
     learner.close()
-    with world.store.read() as connection:
-        return [policy for policy, _ in policies.list_policies(connection, 10) if policy.updates][::-1]
+    with world.store.look() as view:
+        return [policy for policy, _ in view.policies.newest(10) if policy.updates][::-1]
 
 
 def sample(name: str, **labels: str) -> float | None:

@@ -12,7 +12,6 @@ from random import Random
 import pytest
 from logged_world import World, lineage_of_newest, logged_past, manifests, publications, settle
 
-from core.store import policies
 from learner.versions.manifest import Manifest, prove_exactly_once
 
 MakeWorld = Callable[[str], World]
@@ -88,8 +87,8 @@ def settled(world: World) -> list[Manifest]:
 
 
 def digests(world: World, lineage: list[Manifest]) -> list[str]:
-    with world.store.read() as connection:
-        made = [policies.get_policy(connection, manifest.version) for manifest in lineage]
+    with world.store.look() as view:
+        made = [view.policies.get(manifest.version) for manifest in lineage]
     return [policy.digest for policy in made if policy is not None]
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from logged_world import MODEL, World, anchor_probe, logged_past, settle
 from safetensors.torch import load_file, save_file
-from sqlalchemy import Connection
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -25,7 +24,8 @@ from core.model.probe_prompts import probe_prompts
 from core.model.probes import ProbeRecord, agrees, figures, get_probe, mismatch, nearer, path_of
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
-from core.store import open_sqlite, policies
+from core.store import open_sqlite
+from core.store.policies import Policies
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import draw_probe_set, probe_of_model, record
 from serving.releases import CLUSTER, ensure_anchor
@@ -59,8 +59,8 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def policy_of(world: World, version: int) -> PolicyVersion:
-    with world.store.read() as connection:
-        policy = policies.get_policy(connection, Version(version))
+    with world.store.look() as view:
+        policy = view.policies.get(Version(version))
     assert policy is not None
     return policy
 
@@ -220,15 +220,15 @@ def test_a_learner_publishes_what_its_weights_say(make_world: MakeWorld) -> None
 
 
 def test_who_reads_of_a_version_finds_its_probe(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, put_policy = make_world("a"), policies.put_policy
+    world, put_policy = make_world("a"), Policies.put
     seen: list[Version] = []
 
-    def put(connection: Connection, policy: PolicyVersion) -> None:
+    def put(policies: Policies, policy: PolicyVersion) -> None:
         assert get_probe(world.blobs, policy.version, policy.digest).finite
         seen.append(policy.version)
-        put_policy(connection, policy)
+        put_policy(policies, policy)
 
-    monkeypatch.setattr(policies, "put_policy", put)
+    monkeypatch.setattr(Policies, "put", put)
     trained(world, 1)
     assert seen == [2]
 
@@ -277,8 +277,8 @@ def test_the_anchor_is_not_released_without_its_probe(make_world: MakeWorld, tmp
         raise WeightsError(f"{model}: no memory is left")
 
     def live() -> Version | None:
-        with world.store.read() as connection:
-            return policies.live_version(connection, CLUSTER)
+        with world.store.look() as view:
+            return view.releases.live(CLUSTER)
 
     try:
         with pytest.raises(WeightsError, match="no memory"):

@@ -9,7 +9,6 @@ from core.codec import encode
 from core.errors import ConfigError, OnwardError
 from core.events import DeadLetter, Event, PolicyVersion, Reward, SessionEnded, Topic
 from core.ids import InferenceId, Namespace, SessionId, Version
-from core.store.dead_letters import put_dead_letters
 from onward.commands import dead_letters
 from onward.wiring import open_foundation
 
@@ -46,8 +45,8 @@ def directory(tmp_path: Path) -> Path:
         DeadLetter(topic=Topic.TURNS, partition=1, offset=offset, reason=f"reason {offset}", raw=raw, at=NOW)
         for offset, raw in enumerate(raws)
     ]
-    with foundation.store.begin() as connection:
-        put_dead_letters(connection, letters)
+    with foundation.store.work() as work:
+        work.dead_letters.put(letters)
     foundation.close()
     return tmp_path / "service"
 
@@ -99,8 +98,8 @@ def test_a_reward_goes_back_to_the_rewards(directory: Path) -> None:
     foundation = open_foundation(directory)
     letter = DeadLetter(topic=Topic.REWARDS, partition=0, offset=7, reason="r", raw=encode(REWARD), at=NOW)
     stray = DeadLetter(topic=Topic.REWARDS, partition=0, offset=8, reason="r", raw=encode(ENDED), at=NOW)
-    with foundation.store.begin() as connection:
-        put_dead_letters(connection, [letter, stray])
+    with foundation.store.work() as work:
+        work.dead_letters.put([letter, stray])
     foundation.close()
     dead_letters.redrive(directory, {}, "onward.rewards:0:7")
     assert turns(directory, Topic.REWARDS) == [REWARD]

@@ -13,8 +13,6 @@ from made_events import opening, reward
 
 from core.errors import OnwardError
 from core.events import PolicyVersion
-from core.store import alarms as stored
-from core.store import policies, rewards
 from onward.commands import alarms, client
 from onward.commands import rewards as told
 from onward.directory.addresses import write_address
@@ -42,8 +40,8 @@ def seen(capsys: pytest.CaptureFixture[str]) -> Seen:
 
 
 def put_alarm(service: Service, name: str, **fields: Any) -> None:
-    with service.store.begin() as connection:
-        stored.open_alarm(connection, opening(name, **{"opened_at": NOW} | fields))
+    with service.store.work() as work:
+        work.alarms.open(opening(name, **{"opened_at": NOW} | fields))
 
 
 def put_reward(service: Service, inference_id: str, revision: int = 0, **fields: Any) -> None:
@@ -55,8 +53,8 @@ def put_reward(service: Service, inference_id: str, revision: int = 0, **fields:
         "final": True,
         "decided_at": NOW + timedelta(days=3650),
     }
-    with service.store.begin() as connection:
-        rewards.put_rewards(connection, [(0, reward(inference_id, **usual | fields))])
+    with service.store.work() as work:
+        work.rewards.put([(0, reward(inference_id, **usual | fields))])
 
 
 # ---------------------------------------------------------------------------------------------- alarms
@@ -65,8 +63,8 @@ def put_reward(service: Service, inference_id: str, revision: int = 0, **fields:
 def test_alarms_are_listed_with_what_they_mean(service: Service, directory: Path, seen: Seen) -> None:
     for number in range(3):
         put_alarm(service, f"a{number}")
-    with service.store.begin() as connection:
-        stored.close_alarm(connection, "a0", NOW)
+    with service.store.work() as work:
+        work.alarms.close("a0", NOW)
     alarms.show_alarms(directory, None, everything=False)
     shown = seen()
     assert "a0" not in shown
@@ -93,12 +91,12 @@ def test_an_acknowledgement_and_its_note(service: Service, directory: Path, seen
 
 
 def test_policies_say_what_they_wait_for(service: Service, directory: Path, seen: Seen) -> None:
-    with service.store.begin() as connection:
-        version = policies.allocate_version(connection, NOW)
+    with service.store.work() as work:
+        version = work.policies.allocate(NOW)
         policy = PolicyVersion(
             version=version, policy="base", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
         )
-        policies.put_policy(connection, policy)
+        work.policies.put(policy)
     client.show_policies(directory, None)
     assert "wait" not in seen()
     put_alarm(service, "a")

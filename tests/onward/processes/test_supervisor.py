@@ -13,7 +13,7 @@ from core.clock import SystemClock
 from core.errors import LogError
 from core.operations.alarms import StoredAlarm
 from core.settings import StageSettings
-from core.store import SqlStore, alarms, open_sqlite
+from core.store import SqlStore, open_sqlite
 from onward.processes.condition import Condition
 from onward.processes.restarts import Restarts
 from onward.processes.stage_alarms import StageAlarms
@@ -59,8 +59,8 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def all_alarms(store: SqlStore) -> list[StoredAlarm]:
-    with store.read() as connection:
-        return alarms.list_alarms(connection, None, None, 100, only_open=False)
+    with store.look() as view:
+        return view.alarms.newest(None, None, 100, only_open=False)
 
 
 def gauge(name: str, part: str) -> float | None:
@@ -161,8 +161,8 @@ def test_an_alarm_that_another_process_left_open_is_closed(store: SqlStore) -> N
     after.state, after.fault = "down", "was ended by SIGSEGV"
     second.look()
     assert [alarm.state for alarm in all_alarms(store)] == ["opened", "closed"]
-    with store.begin() as connection:  # as the stage's own process does once it is well
-        alarms.close_alarm(connection, all_alarms(store)[0].alarm_id, SystemClock().now())
+    with store.work() as work:  # as the stage's own process does once it is well
+        work.alarms.close(all_alarms(store)[0].alarm_id, SystemClock().now())
     after.state, after.fault = "starting", None  # type: ignore[assignment]
     second.look()
     after.state, after.fault = "down", "was ended by SIGKILL"

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from core.events import Completion, PolicyVersion, Reward
 from core.ids import UserHash
 from core.settings import LearnerSettings
-from core.store import policies, turns
 from learner.model.policy_model import PolicyModel
 from learner.off_policy.log_ratios import logged_turns
 from learner.sequences.scored import ScoredTurn
@@ -33,13 +32,13 @@ def target(tmp_path: Path) -> Iterator[Foundation]:
         weights = tmp_path / "model.safetensors"
         tensors = load_file(MODEL / "model.safetensors")
         save_file(tensors | {"model.norm.weight": tensors["model.norm.weight"] * SHARPER}, weights)
-        with target.store.begin() as connection:
-            version = policies.allocate_version(connection, START)
+        with target.store.work() as work:
+            version = work.policies.allocate(START)
         ref = target.weights.publish(version, [weights], None)
         fields: dict[str, Any] = {"policy": "tiny", "parent": None, "manifest": None, "created_at": START}
         policy = PolicyVersion(version=version, digest=ref.digest, weights=ref.path, **fields)
-        with target.store.begin() as connection:
-            policies.put_policy(connection, policy)
+        with target.store.work() as work:
+            work.policies.put(policy)
         yield target
 
 
@@ -47,8 +46,8 @@ def target(tmp_path: Path) -> Iterator[Foundation]:
 def held(target: Foundation) -> list[Completion]:
     """Each of a user of its own."""
     logged = [make_turn(n, user_id=UserHash(f"user {n}"), workload=("write", "ask")[n % 2]) for n in range(USERS)]
-    with target.store.begin() as connection:
-        turns.put_turns(connection, logged)
+    with target.store.work() as work:
+        work.turns.put(logged)
     return logged
 
 

@@ -12,7 +12,6 @@ from core.errors import ConfigError
 from core.events import Release
 from core.ids import Version
 from core.operations.fleet import CLUSTER, ReplicaStatus
-from core.store import fleet, policies
 from onward.wiring import Foundation, build_releases, open_foundation
 from onward.wiring.engines import ask_fleet
 from serving.evals.cases import Case
@@ -27,13 +26,13 @@ CASE = Case.model_validate({"name": "case", "prompt": "?", "checker": {"kind": "
 def say(foundation: Foundation, url: str) -> None:
     """A host says that its engine serves the first version, which is live."""
     now = foundation.clock.now()
-    with foundation.store.begin() as connection:
-        policies.allocate_anchor(connection, now)
-        policies.put_release(connection, Release(version=ONE, cluster=CLUSTER, state="live", why="", by="gate", at=now))
+    with foundation.store.work() as work:
+        work.policies.allocate_anchor(now)
+        work.releases.put(Release(version=ONE, cluster=CLUSTER, state="live", why="", by="gate", at=now))
         status = ReplicaStatus(
             name="a", cluster=CLUSTER, url=url, state="ready", serving=ONE, pinnable=(ONE,), heartbeat_at=now
         )
-        fleet.put_status(connection, status)
+        work.fleet.put_status(status)
 
 
 def test_engines_are_found_in_the_store_while_they_come(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from core.events import Completion, Outcome, ToolCall
 from core.reward_spec import DerivedSpec, RewardSpec
 from core.store import open_sqlite
-from core.store.turns import get_turn_outcomes
 from core.unstored import without_words
 from scoring.derived.survival import share_left
 from scoring.ledger.transaction import LedgerTransaction
@@ -99,10 +98,10 @@ def test_what_was_concluded_stands_beside_what_was_said(lab: ModuleType, chat: C
     chat.ask("write a function that sums xs", 0)
     chat.ask("wrong.", 10)
     store, book = open_sqlite(Path(":memory:")), LedgerTransaction(SPEC)
-    with store.begin() as connection:
-        book.take(connection, lab.records_of(chat.turns))
-    with store.read() as connection:
-        (outcome,) = get_turn_outcomes(connection, [chat.turns[0].inference_id])
+    with store.work() as work:
+        book.take(work, lab.records_of(chat.turns))
+    with store.look() as view:
+        (outcome,) = view.outcomes.of_turns([chat.turns[0].inference_id])
     store.close()
     assert (outcome.name, outcome.value, outcome.source) == ("follow_up", True, "derived")
     assert outcome.outcome_id in book.rewards[0].outcome_ids

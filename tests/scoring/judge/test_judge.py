@@ -27,7 +27,6 @@ from core.events import Completion, Event, ToolCall, Topic
 from core.ports import Position
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import IngestSettings, load_settings
-from core.store.judgements import judged_turns
 from ingest.writer import Writer
 from onward.directory.layout import SHIPPED_REWARDS
 from scoring.judge import endpoint as asking
@@ -336,8 +335,8 @@ def test_a_judge_that_was_killed_counts_once(
     while writer.step(0):
         pass
     writer.close()
-    with world.store.read() as connection:
-        stored = [outcome for outcomes in judged_turns(connection, "judgement") for outcome in outcomes]
+    with world.store.look() as view:
+        stored = [outcome for outcomes in view.outcomes.of_judged_turns("judgement") for outcome in outcomes]
     assert [outcome.value for outcome in stored] == [0.25] * 3
     world.clock.advance_to(lab.at(60))
     lab.drain(world.scorer(SPEC))

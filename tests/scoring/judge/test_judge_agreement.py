@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from core.events import Completion, Event, Outcome
 from core.ids import OutcomeId
 from core.settings import IngestSettings
-from core.store.judgements import judged_turns
 from ingest.writer import Writer
 from onward.commands.judge import show_agreement
 from scoring.judge.agreement import (
@@ -215,8 +214,8 @@ def test_the_command_tells_it_by_version(world: Any, events: Any) -> None:
         assert each["figures"]["kappa"] == pytest.approx(1 / 3)
         assert each["figures"]["brier"] == pytest.approx(2 / 3 * 0.0625 + 1 / 3 * 0.5625)
         assert each["figures"]["brier_of_base_rate"] == pytest.approx(0.25)
-    with world.store.read() as connection:
-        found: list[Agreement] = agreements(judged_turns(connection, "judgement"), "judgement")
+    with world.store.look() as view:
+        found: list[Agreement] = agreements(view.outcomes.of_judged_turns("judgement"), "judgement")
     assert len(found) == len(told["agreements"]) == 6
 
 

@@ -20,7 +20,6 @@ from core.clock import ManualClock
 from core.events import Outcome, Topic
 from core.ports import EventLog, TopicPartition
 from core.settings import Settings
-from core.store.offsets import get_offsets, put_offset
 from onward.directory.layout import SHIPPED_REWARDS, Layout
 from onward.processes.tree import _children
 from onward.wiring import build_keeper, open_foundation
@@ -107,8 +106,8 @@ def test_retention_waits_for_it_where_it_is_enabled(tmp_path: Path, events: Any)
         (source,) = {source for source in sources_of(foundation.log) if foundation.log.end(source)}
         keeper = build_keeper(foundation)
         for group, left in (("writer", 0), ("scorer", 0), ("judge", 4)):
-            with foundation.store.begin() as connection:
-                put_offset(connection, group, source, 4)
+            with foundation.store.work() as work:
+                work.offsets.put(group, source, 4)
             assert keeper._retention is not None
             assert keeper._retention.delete(source) == left
     finally:
@@ -142,8 +141,8 @@ def test_on_kafka_and_postgres_a_restart_judges_what_is_left(tmp_path: Path, eve
             said = [record.event for record in read(reader, 40, 50)]
             reader.close()
             assert len({each.outcome_id for each in said if isinstance(each, Outcome)}) == 20
-            with store.read() as connection:
-                noted = get_offsets(connection, "judge")
+            with store.look() as view:
+                noted = view.offsets.of_group("judge")
             assert noted == {source: log.end(source) for source in sources_of(log)}
         finally:
             endpoint.ended.set()

@@ -16,13 +16,12 @@ from core.events import Reward, Topic
 from core.ids import Namespace
 from core.ports import TopicPartition
 from core.settings import ScoringSettings
-from core.store import membership
-from core.store.offsets import get_offsets, put_offset, take_over
+from core.store.ledger import Ledger, LedgerReader
+from core.store.offsets import Offsets
+from core.store.rewards import Rewards, RewardsReader
 from ingest.sqlite.log import SqliteEventLog
 from ingest.sqlite.schema import connect
 from scoring import stage
-from scoring.ledger import rows as ledger
-from scoring.ledger import transaction
 
 
 def key(reward: Reward) -> tuple[str, int]:
@@ -211,14 +210,14 @@ def test_a_newer_schema_stops_the_scorer_before_it(lab: ModuleType, world: Any, 
     scorer = world.scorer(lab.SPEC)
     with pytest.raises(NewerSchema):
         lab.drain(scorer)
-    with world.store.read() as connection:
-        assert not any(get_offsets(connection, "scorer").values())
+    with world.store.look() as view:
+        assert not any(view.offsets.of_group("scorer").values())
 
 
 def take_all(world: Any) -> None:
     """Another scorer becomes the owner of everything."""
-    with world.store.begin() as connection:
-        take_over(connection, "scorer", [TopicPartition(Topic.TURNS, number) for number in range(4)])
+    with world.store.work() as work:
+        work.offsets.take_over("scorer", [TopicPartition(Topic.TURNS, number) for number in range(4)])
 
 
 def test_a_later_owner_fences(lab: ModuleType, world: Any, events: Any) -> None:
@@ -249,8 +248,8 @@ def test_the_wall_clock_is_fenced_too(lab: ModuleType, world: Any, events: Any) 
 
 
 def test_a_store_ahead_of_the_log_is_refused(lab: ModuleType, world: Any) -> None:
-    with world.store.begin() as connection:
-        put_offset(connection, "scorer", TopicPartition(Topic.TURNS, 0), 7)
+    with world.store.work() as work:
+        work.offsets.put("scorer", TopicPartition(Topic.TURNS, 0), 7)
     with pytest.raises(LogError, match=r"onward.turns:0 up to offset 7, but the log ends at 0"):
         world.scorer(lab.SPEC).step(0)
 
@@ -263,14 +262,14 @@ class Fuse:
     """Ends a scorer right before or after its n-th use of what the store or the log does for it."""
 
     USES = (
-        (ledger, "due_turns"),
-        (ledger, "save_turns"),
-        (ledger, "save_outcomes"),
-        (transaction, "put_rewards"),
-        (membership, "take_over"),
-        (membership, "set_offsets"),
-        (stage, "unpublished"),
-        (stage, "mark_published"),
+        (LedgerReader, "due_turns"),
+        (Ledger, "put_turns"),
+        (Ledger, "put_outcomes"),
+        (Rewards, "put"),
+        (Offsets, "take_over"),
+        (Offsets, "advance"),
+        (RewardsReader, "unpublished"),
+        (Rewards, "mark_published"),
         (SqliteEventLog, "append_blocking"),
     )
 

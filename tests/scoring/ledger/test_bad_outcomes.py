@@ -10,7 +10,6 @@ from core.codec import decode
 from core.events import DeadLetter, Topic
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
-from core.store.dead_letters import list_dead_letters
 from scoring.stage import Scorer
 
 SPEC = RewardSpec.model_validate(
@@ -28,8 +27,8 @@ SPEC = RewardSpec.model_validate(
 
 
 def letters(world: Any) -> list[DeadLetter]:
-    with world.store.read() as connection:
-        kept = list_dead_letters(connection, 100)
+    with world.store.look() as view:
+        kept = view.dead_letters.newest(100)
     reader = world.log.reader([Topic.DEAD_LETTERS])
     announced = [record.event for record in reader.poll(100, 0)]
     reader.close()

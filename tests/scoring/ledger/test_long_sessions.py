@@ -11,9 +11,9 @@ from sqlalchemy import event
 
 from core.events import Completion, Event, Outcome
 from core.reward_spec import RewardSpec, load_reward_spec
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore, ledger, open_sqlite
+from core.store.work import Work as UnitOfWork
 from core.text.patterns import Pattern
-from scoring.ledger import rows as ledger
 from scoring.ledger import transaction as books
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.transaction import LedgerTransaction
@@ -87,7 +87,7 @@ class Work:
             book = LedgerTransaction(self._spec, self._shelf)
             with self._store.begin() as connection:
                 event.listen(connection, "before_cursor_execute", self._statement)
-                book.take(connection, records[start : start + 2])
+                book.take(UnitOfWork(connection), records[start : start + 2])
             self._shelf.put(book.sessions)
             self.counts["rewards"] += len(book.rewards)
         return Counter(self.counts)
@@ -159,8 +159,8 @@ def test_a_turn_is_judged_by_what_it_adds_and_not_by_all_that_was_said(
         for record in lab.records_of([first, turn]):
             seen.clear()
             book = LedgerTransaction(spec, shelf)
-            with store.begin() as connection:
-                book.take(connection, [record])
+            with store.work() as work:
+                book.take(work, [record])
             shelf.put(book.sessions)
         store.close()
         return Counter(seen)
@@ -185,8 +185,8 @@ def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int, de
                 with pytest.raises(ZeroDivisionError):
                     _fail(store, LedgerTransaction(spec, shelf), records[start : start + 5])
             book = LedgerTransaction(spec, shelf)
-            with store.begin() as connection:
-                book.take(connection, records[start : start + 5])
+            with store.work() as work:
+                book.take(work, records[start : start + 5])
             rewards += book.rewards
             if shelf is not None:
                 shelf.put(book.sessions)
@@ -197,8 +197,8 @@ def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int, de
 
 
 def _fail(store: SqlStore, book: LedgerTransaction, records: Sequence[Any]) -> None:
-    with store.begin() as connection:
-        book.take(connection, records)
+    with store.work() as work:
+        book.take(work, records)
         raise ZeroDivisionError
 
 
@@ -206,8 +206,8 @@ def test_the_shelf_keeps_so_many_turns_and_what_was_used_last(lab: ModuleType, e
     shelf, store = SessionCache(4), open_sqlite(Path(":memory:"))
     for name in ("a", "b", "c"):
         book = LedgerTransaction(lab.SPEC, shelf)
-        with store.begin() as connection:
-            book.take(connection, lab.records_of([events.turn(name, at) for at in range(6 if name == "c" else 2)]))
+        with store.work() as work:
+            book.take(work, lab.records_of([events.turn(name, at) for at in range(6 if name == "c" else 2)]))
         shelf.put(book.sessions)
         kept = {session_id for _, session_id in (session.key for session in shelf)}
         assert kept == ({"c"} if name == "c" else {"a", "b"} if name == "b" else {"a"})

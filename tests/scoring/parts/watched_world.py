@@ -10,7 +10,6 @@ from core.events import Alarm, Completion, Event, OutcomeSource, Reward, ToolCal
 from core.ids import OutcomeId, UserHash
 from core.operations.alarms import StoredAlarm
 from core.settings import MonitorSettings
-from core.store import alarms
 from scoring.watching import Watcher
 
 TOOL = {"type": "function", "function": {"name": "edit_file", "parameters": {"required": ["path"]}}}
@@ -136,8 +135,8 @@ class Watching:
         return any(reader.position(source) < self.world.log.end(source) for source in reader.assignment())
 
     def stored(self) -> list[StoredAlarm]:
-        with self.world.store.read() as connection:
-            return alarms.list_alarms(connection, None, None, 100, only_open=False)[::-1]
+        with self.world.store.look() as view:
+            return view.alarms.newest(None, None, 100, only_open=False)[::-1]
 
     def told(self, least: int = 0) -> list[tuple[str, str]]:
         """(monitor, state), as the log has them: in order for each monitor. Waits for `least` of them."""
@@ -153,6 +152,6 @@ class Watching:
         return [(event.monitor, event.state) for event in found if isinstance(event, Alarm)]
 
     def acknowledge(self) -> None:
-        with self.world.store.begin() as connection:
-            for alarm in alarms.open_alarms(connection):
-                alarms.acknowledge(connection, alarm.alarm_id, "ops", None, self.world.clock.now())
+        with self.world.store.work() as work:
+            for alarm in work.alarms.that_are_open():
+                work.alarms.acknowledge(alarm.alarm_id, "ops", None, self.world.clock.now())

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.events import Completion, Reward, Segment, ToolCall
+from core.operations.ledger import Effort
 from core.reward_spec import EffortSpec, RewardSpec
-from scoring.rewards.facts import Effort, has_malformed_call
+from scoring.rewards.facts import has_malformed_call
 
 ACCEPTED = {"type": "boolean", "weight": 1.0, "decides": True, "wait_s": 10}
 TOOL = {

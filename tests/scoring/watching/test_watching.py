@@ -21,7 +21,6 @@ from core.clock import ManualClock
 from core.errors import ConfigError, LogUnavailable, StoreUnavailable
 from core.events import Counts, Topic
 from core.ids import Namespace
-from core.store import alarms
 from onward.directory.layout import Layout
 from scoring.watching import Watcher
 
@@ -150,18 +149,18 @@ def test_a_reference_that_is_half_made_is_gone_on_with(users: Users, watching: W
     users.work(40)
     users.wait(20)
     watching.look()
-    with users.world.store.read() as connection:
-        record = alarms.get_reference(connection, Namespace("default"), "write")
+    with users.world.store.look() as view:
+        record = view.references.get(Namespace("default"), "write")
     watching.start()
     users.work(110, asks=0.6)
     assert ("questions", "opened") in watching.look()
-    with users.world.store.read() as connection:
-        assert alarms.get_reference(connection, Namespace("default"), "write") == record, "it is ripe"
+    with users.world.store.look() as view:
+        assert view.references.get(Namespace("default"), "write") == record, "it is ripe"
 
 
 def test_a_reference_of_another_build_is_made_anew(users: Users, watching: Watching) -> None:
-    with users.world.store.begin() as connection:
-        alarms.put_references(connection, [(Namespace("default"), "write", b"of tomorrow")])
+    with users.world.store.work() as work:
+        work.references.put([(Namespace("default"), "write", b"of tomorrow")])
     watching.start()
     users.work(130)
     users.wait(20)
@@ -295,7 +294,7 @@ def test_log_and_store_may_be_away_at_any_time(
     users.work(110, asks=0.6)
     for name in ("end", "offset_at", "append_blocking"):
         monkeypatch.setattr(world.log, name, sometimes(getattr(world.log, name), LogUnavailable("gone")))
-    for name in ("read", "begin"):
+    for name in ("look", "work"):
         monkeypatch.setattr(world.store, name, sometimes(getattr(world.store, name), StoreUnavailable("gone")))
     for _ in range(200):
         watching.watchers[-1].step(0)

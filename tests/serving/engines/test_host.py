@@ -17,7 +17,6 @@ from core.clock import SystemClock
 from core.errors import StoreUnavailable
 from core.ids import Version
 from core.operations.fleet import ReplicaStatus, ReplicaTarget
-from core.store import fleet
 from serving.engines.host import EngineHost
 from serving.releases import CLUSTER
 
@@ -44,8 +43,8 @@ def want(world: ReleaseWorld, serve: int, *hold: int) -> None:
         serve=Version(serve),
         hold=tuple(Version(version) for version in sorted({serve, *hold})),
     )
-    with world.store.begin() as connection:
-        fleet.put_target(connection, CLUSTER, target)
+    with world.store.work() as work:
+        work.fleet.put_target(CLUSTER, target)
 
 
 def status(world: ReleaseWorld) -> ReplicaStatus:

@@ -10,7 +10,7 @@ from core.clock import ManualClock
 from core.events import Release
 from core.ids import Version
 from core.operations.fleet import CLUSTER, Lane, ReplicaState, ReplicaStatus, ReplicaTarget
-from core.store import SqlStore, fleet, open_sqlite, policies
+from core.store import SqlStore, open_sqlite
 from serving.fleet.view import FleetView
 
 LIVE = Version(3)
@@ -36,20 +36,20 @@ class FleetTable:
             pinnable=(LIVE,),
             heartbeat_at=self.clock.now(),
         )
-        with self.store.begin() as connection:
-            fleet.put_status(connection, msgspec.structs.replace(status, **changes))
+        with self.store.work() as work:
+            work.fleet.put_status(msgspec.structs.replace(status, **changes))
 
     def want(self, name: str, lane: Lane, serve: Version, avoid: tuple[Version, ...] = ()) -> None:
         target = ReplicaTarget(name=name, lane=lane, serve=serve, hold=(serve,), avoid=avoid)
-        with self.store.begin() as connection:
-            fleet.put_target(connection, CLUSTER, target)
+        with self.store.work() as work:
+            work.fleet.put_target(CLUSTER, target)
 
     def release(self, version: Version) -> None:
         release = Release(version=version, cluster=CLUSTER, state="live", why="", by="gate", at=self.clock.now())
-        with self.store.begin() as connection:
-            while policies.allocate_version(connection, self.clock.now()) < version:
+        with self.store.work() as work:
+            while work.policies.allocate(self.clock.now()) < version:
                 pass
-            policies.put_release(connection, release)
+            work.releases.put(release)
 
     def seen(self) -> list[str]:
         return [each.name for each in self.view.snapshot.replicas]

@@ -17,7 +17,7 @@ from core.ids import ANCHOR
 from core.operations.fleet import CLUSTER
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
 from core.settings import ServingSettings, SglangSettings
-from core.store import SqlStore, open_sqlite, policies
+from core.store import SqlStore, open_sqlite
 from serving.engines.host import EngineHost
 from serving.engines.model_facts import read_model_facts
 from serving.engines.sglang.engine import SglangEngine
@@ -57,9 +57,9 @@ def publish(store: SqlStore, ref: WeightsRef, state: str) -> None:
         created_at=now,
     )
     release = Release(version=ref.version, cluster=CLUSTER, state=state, why="", by="start", at=now)  # type: ignore[arg-type]
-    with store.begin() as connection:
-        policies.put_policy(connection, policy)
-        policies.put_release(connection, release)
+    with store.work() as work:
+        work.policies.put(policy)
+        work.releases.put(release)
 
 
 class Fleet:
@@ -68,8 +68,8 @@ class Fleet:
     def __init__(self, directory: Path, world: Published, settings: ServingSettings) -> None:
         self.world, self.settings, self.clock = world, settings, SystemClock()
         self.store = open_sqlite(directory / "store.db")
-        with self.store.begin() as connection:
-            while policies.allocate_version(connection, self.clock.now()) < max(world.refs):
+        with self.store.work() as work:
+            while work.policies.allocate(self.clock.now()) < max(world.refs):
                 pass
         publish(self.store, world.refs[ANCHOR], "live")
         self.view = FleetView(self.store, CLUSTER, self.clock, settings.heartbeat_timeout_s, period_s=0.02)

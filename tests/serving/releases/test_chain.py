@@ -10,7 +10,7 @@ from core.clock import ManualClock
 from core.errors import Conflict, Fenced
 from core.events import PolicyVersion, Release, ReleaseState, Topic
 from core.ids import Version
-from core.store import SqlStore, open_sqlite, policies
+from core.store import SqlStore, open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from serving.releases.chain import Chain
 
@@ -26,10 +26,9 @@ class World:
             self.publish()
 
     def publish(self) -> Version:
-        with self.store.begin() as connection:
-            version = policies.allocate_version(connection, self.clock.now())
-            policies.put_policy(
-                connection,
+        with self.store.work() as work:
+            version = work.policies.allocate(self.clock.now())
+            work.policies.put(
                 PolicyVersion(
                     version=version,
                     policy="tiny",
@@ -51,8 +50,8 @@ class World:
         )
 
     def history(self) -> list[tuple[int, str]]:
-        with self.store.read() as connection:
-            return [(release.version, release.state) for _, release in policies.list_releases(connection, 0, 100)]
+        with self.store.look() as view:
+            return [(release.version, release.state) for _, release in view.releases.after(0, 100)]
 
     def told(self) -> list[tuple[int, str]]:
         consumer = self.log.consumer("reader", [Topic.RELEASES])

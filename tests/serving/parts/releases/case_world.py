@@ -14,7 +14,6 @@ from core.ids import Version
 from core.operations.fleet import CLUSTER
 from core.ports import GenerateRequest, OutputDelta, Policy, TokenChunk
 from core.settings import EvalSettings
-from core.store import policies
 from serving.evals.cases import Case, Suite
 from serving.fleet.router import choose
 from serving.fleet.view import FleetView
@@ -123,7 +122,7 @@ def check_users(world: ReleaseWorld) -> None:
 
 def judged(world: ReleaseWorld, version: int) -> tuple[str, str] | None:
     """(action, why) of what is stored on it."""
-    with world.store.read() as connection:
-        policy = policies.get_policy(connection, Version(version))
+    with world.store.look() as view:
+        policy = view.policies.get(Version(version))
     assert policy is not None
     return None if policy.verdict is None else (policy.verdict.action, policy.verdict.why)

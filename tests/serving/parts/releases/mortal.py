@@ -5,13 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from core.blobs import FsspecBlobs
 from core.events import Event, Topic
 from core.ids import Version
 from core.ports import Consumer, EventLog, Position, RebalanceListener, WeightsRef
 from core.store import SqlStore
+from core.store.work import Work
 from serving.weights.published import BlobWeights
 
 
@@ -41,13 +40,13 @@ class MortalStore:
 
     def __init__(self, store: SqlStore, fuse: Fuse) -> None:
         self._store, self._fuse = store, fuse
-        self.read, self.close = store.read, store.close
+        self.look, self.read, self.close = store.look, store.read, store.close
 
     @contextmanager
-    def begin(self) -> Iterator[Connection]:
+    def work(self) -> Iterator[Work]:
         self._fuse()
-        with self._store.begin() as connection:
-            yield connection
+        with self._store.work() as work:
+            yield work
 
 
 class MortalLog:

@@ -21,7 +21,7 @@ from core.model.weights_digest import digest_of_shards
 from core.operations.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget
 from core.ports import Consumer, WeightsRef
 from core.settings import ReleaseSettings, ServingSettings
-from core.store import fleet, open_sqlite, policies
+from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from serving.engines.host import EngineHost
 from serving.releases import CLUSTER, ReleaseController, ensure_anchor
@@ -125,8 +125,8 @@ class ReleaseWorld:
         self, parent: int = 1, arrivals: Sequence[datetime] = (), verdict: GateVerdict | None = None
     ) -> Version:
         """As a learner does, or (with a verdict) `onward propose`: a number, weights, the store, the log."""
-        with self.store.begin() as connection:
-            version = policies.allocate_version(connection, self.clock.now())
+        with self.store.work() as work:
+            version = work.policies.allocate(self.clock.now())
         shards = self.shards_at(self.directory / f"{version}.safetensors", version)
         ref = self.weights.publish(version, shards, Version(parent))
         policy = PolicyVersion(
@@ -140,8 +140,8 @@ class ReleaseWorld:
             created_at=self.clock.now(),
             verdict=verdict,
         )
-        with self.store.begin() as connection:
-            policies.put_policy(connection, policy)
+        with self.store.work() as work:
+            work.policies.put(policy)
         self.log.append_blocking(Topic.POLICIES, [policy])
         return version
 
@@ -258,12 +258,12 @@ class ReleaseWorld:
     # ------------------------------------------------------------------------------------------ orders
 
     def order(self, kind: OrderKind, version: int, why: str = "worse") -> int:
-        with self.store.begin() as connection:
-            return fleet.give_order(connection, CLUSTER, kind, Version(version), why, "ada", self.clock.now())
+        with self.store.work() as work:
+            return work.orders.give(CLUSTER, kind, Version(version), why, "ada", self.clock.now())
 
     def answer(self, order_id: int) -> Order:
-        with self.store.read() as connection:
-            order = fleet.get_order(connection, order_id)
+        with self.store.look() as view:
+            order = view.orders.get(order_id)
         assert order is not None
         return order
 
@@ -280,13 +280,13 @@ class ReleaseWorld:
     # ------------------------------------------------------------------------------------------ what is so
 
     def states(self) -> dict[int, str]:
-        with self.store.read() as connection:
-            return {policy.version: state for policy, state in reversed(policies.list_policies(connection, 1000))}
+        with self.store.look() as view:
+            return {policy.version: state for policy, state in reversed(view.policies.newest(1000))}
 
     def history(self) -> list[Release]:
         """As the store has it."""
-        with self.store.read() as connection:
-            return [release for _, release in policies.list_releases(connection, 0, 1000)]
+        with self.store.look() as view:
+            return [release for _, release in view.releases.after(0, 1000)]
 
     def steps(self, version: int) -> list[ReleaseState]:
         """A version's states in the store, in order."""
@@ -298,21 +298,21 @@ class ReleaseWorld:
 
     @property
     def live(self) -> Version | None:
-        with self.store.read() as connection:
-            return policies.live_version(connection, CLUSTER)
+        with self.store.look() as view:
+            return view.releases.live(CLUSTER)
 
     def statuses(self) -> dict[str, ReplicaStatus]:
-        with self.store.read() as connection:
-            return {status.name: status for status in fleet.list_statuses(connection, CLUSTER)}
+        with self.store.look() as view:
+            return {status.name: status for status in view.fleet.statuses(CLUSTER)}
 
     def targets(self) -> dict[str, ReplicaTarget]:
-        with self.store.read() as connection:
-            return fleet.list_targets(connection, CLUSTER)
+        with self.store.look() as view:
+            return view.fleet.targets(CLUSTER)
 
     def experiments(self) -> list[Experiment]:
         """The newest first."""
-        with self.store.read() as connection:
-            return fleet.list_experiments(connection, CLUSTER, 100)
+        with self.store.look() as view:
+            return view.experiments.newest(CLUSTER, 100)
 
     def said(self) -> list[Release]:
         """As the log has it, in order."""

@@ -9,7 +9,6 @@ from planted import plant_arms
 from release_world import ReleaseWorld
 
 from core.events import Topic
-from core.store import alarms
 
 MakeWorld = Callable[..., ReleaseWorld]
 ON = {"canary": "on", "maturity_s": 10.0, "min_users": 5, "horizon_turns": 200, "horizon_s": 1000.0}
@@ -19,28 +18,28 @@ def raise_alarm(world: ReleaseWorld, name: str = "a", *, told: bool = True, **fi
     """As the stage that watches does: in the store, then in the log."""
     now = world.clock.now()
     usual: dict[str, Any] = {"figures": {"recent": 0.5}, "opened_at": now, "window_start": now, "window_end": now}
-    with world.store.begin() as connection:
-        alarms.open_alarm(connection, opening(name, **usual | fields))
+    with world.store.work() as work:
+        work.alarms.open(opening(name, **usual | fields))
     if told:
         tell(world, name)
 
 
 def tell(world: ReleaseWorld, name: str) -> None:
-    with world.store.read() as connection:
-        alarm = alarms.get_alarm(connection, name)
+    with world.store.look() as view:
+        alarm = view.alarms.get(name)
     assert alarm is not None
     world.log.append_blocking(Topic.ALARMS, [alarm.event()])
 
 
 def acknowledge(world: ReleaseWorld, name: str = "a") -> None:
-    with world.store.begin() as connection:
-        alarms.acknowledge(connection, name, "ops", None, world.clock.now())
+    with world.store.work() as work:
+        work.alarms.acknowledge(name, "ops", None, world.clock.now())
     tell(world, name)
 
 
 def close(world: ReleaseWorld, name: str = "a") -> None:
-    with world.store.begin() as connection:
-        alarms.close_alarm(connection, name, world.clock.now())
+    with world.store.work() as work:
+        work.alarms.close(name, world.clock.now())
     tell(world, name)
 
 

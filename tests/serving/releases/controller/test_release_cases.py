@@ -11,7 +11,6 @@ from core.errors import EngineUnavailable, StoreUnavailable
 from core.events import GateVerdict, PolicyVersion
 from core.ids import Version
 from core.ports import GenerateRequest, TokenChunk
-from core.store import policies
 from serving.releases.cases import CaseGate
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -283,8 +282,8 @@ def test_without_a_suite_nothing_is_asked_and_what_hoped_for_one_waits(world: Re
 
 
 def published(world: ReleaseWorld) -> list[PolicyVersion]:
-    with world.store.read() as connection:
-        return [policy for policy, _ in reversed(policies.list_policies(connection, 100))]
+    with world.store.look() as view:
+        return [policy for policy, _ in reversed(view.policies.newest(100))]
 
 
 def run_until(world: ReleaseWorld, holds: Callable[[], bool]) -> None:

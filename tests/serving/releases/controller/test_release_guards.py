@@ -10,7 +10,6 @@ from release_world import ReleaseWorld
 
 from core import telemetry
 from core.events import Topic
-from core.store import fleet
 from serving.releases import CLUSTER
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -188,9 +187,9 @@ def test_slow_drift_is_seen_against_those_who_stayed_on_the_first_version(start_
 def test_the_guards_order_is_kept_with_the_others(world: ReleaseWorld) -> None:
     world.release()
     served(world, 2, finish_reason="error")
-    with world.store.read() as connection:
-        order = fleet.get_order(connection, 1)
-        assert fleet.open_orders(connection, CLUSTER) == []
+    with world.store.look() as view:
+        order = view.orders.get(1)
+        assert view.orders.unfinished(CLUSTER) == []
     assert order is not None
     assert (order.kind, order.version, order.by, order.error) == ("rollback", 1, "guard", None)
 

@@ -15,7 +15,6 @@ from core import telemetry
 from core.events import PolicyVersion
 from core.ids import Version
 from core.settings import ServingSettings
-from core.store import policies
 from serving.engines.local import LocalEngine
 from serving.releases import LoopTimer, StoreTraffic
 
@@ -68,8 +67,8 @@ def test_a_version_is_released_speaks_and_is_taken_back(world: ReleaseWorld) -> 
     assert speak(world).versions == [2] * 4
     figures = world.statuses()["local"].figures[Version(2)]
     assert 0 < figures["kl_to_live"] < 0.1
-    with world.store.read() as connection:
-        policy = policies.get_policy(connection, Version(2))
+    with world.store.look() as view:
+        policy = view.policies.get(Version(2))
     assert isinstance(policy, PolicyVersion)
     assert engine.loaded()[Version(2)] == policy.digest
     world.carry_out("rollback", 1)
@@ -113,8 +112,8 @@ def test_outcomes_are_timed_to_the_first_token_that_learned_from_them(world: Rel
     timer = LoopTimer()
     world.engines["local"].on_first_token = timer.first_token
     version = world.publish(arrivals=[START, START])
-    with world.store.read() as connection:
-        policy = policies.get_policy(connection, version)
+    with world.store.look() as view:
+        policy = view.policies.get(version)
     assert policy is not None
     timer.published(policy)
     world.run()

@@ -10,7 +10,6 @@ from release_world import ReleaseWorld
 from core import telemetry
 from core.ids import Version
 from core.operations.fleet import OrderKind
-from core.store import fleet, policies
 from serving.releases import CLUSTER
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -247,8 +246,8 @@ def test_a_restart_knows_of_pins_and_holds(start_world: MakeWorld) -> None:
 
 
 def test_a_version_that_is_none_is_unknown(world: ReleaseWorld) -> None:
-    with world.store.begin() as connection:
-        allocated = policies.allocate_version(connection, world.clock.now())
+    with world.store.work() as work:
+        allocated = work.policies.allocate(world.clock.now())
     for kind in get_args(OrderKind):
         for version in (99, allocated):
             assert refused(world, kind, version) == ("unknown_version", f"no version {version}")
@@ -322,13 +321,13 @@ def test_orders_are_carried_out_one_after_another(world: ReleaseWorld) -> None:
         (3, "rolled_back"),
         (1, "live"),
     ]
-    with world.store.read() as connection:
-        assert fleet.open_orders(connection, CLUSTER) == []
+    with world.store.look() as view:
+        assert view.orders.unfinished(CLUSTER) == []
 
 
 def _switches(world: ReleaseWorld) -> tuple[Version | None, tuple[Version, ...]]:
-    with world.store.read() as connection:
-        found = fleet.get_switches(connection, CLUSTER)
+    with world.store.look() as view:
+        found = view.fleet.switches(CLUSTER)
     return found.pinned, found.held
 
 

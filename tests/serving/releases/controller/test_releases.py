@@ -10,7 +10,6 @@ from release_world import VOCABULARY, ReleaseWorld
 from core import telemetry
 from core.events import PolicyVersion, Topic
 from core.ids import Version
-from core.store import policies
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -113,11 +112,11 @@ def test_a_policy_seen_again_changes_nothing(start_world: MakeWorld, waiting: bo
         version = world.publish(version)
         world.run()
     before, said = world.states(), world.said()
-    with world.store.read() as connection:
-        policy = policies.get_policy(connection, version)
+    with world.store.look() as view:
+        policy = view.policies.get(version)
     assert policy is not None
-    with world.store.begin() as connection:
-        policies.put_policy(connection, policy)
+    with world.store.work() as work:
+        work.policies.put(policy)
     world.log.append_blocking(Topic.POLICIES, [policy, policy])
     world.run()
     assert (world.states(), world.said()) == (before, said)
@@ -237,8 +236,8 @@ def test_what_the_engine_read_otherwise_is_rejected(world: ReleaseWorld) -> None
 
 def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
     """Who publishes may lie about what lies in the blobs."""
-    with world.store.begin() as connection:
-        version = policies.allocate_version(connection, world.clock.now())
+    with world.store.work() as work:
+        version = work.policies.allocate(world.clock.now())
     ref = world.weights.publish(version, world.shards_at(world.directory / "2.safetensors", 2), Version(1))
     record = PolicyVersion(
         version=version,
@@ -249,8 +248,8 @@ def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
         weights=ref.path,
         created_at=world.clock.now(),
     )
-    with world.store.begin() as connection:
-        policies.put_policy(connection, record)
+    with world.store.work() as work:
+        work.policies.put(record)
     world.run()
     assert world.states() == {1: "live", version: "rejected"}
     assert world.engine.switches == []

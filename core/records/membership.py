@@ -4,12 +4,10 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import Connection
-
 from core.errors import Fenced, LogError, Unavailable
 from core.events import Topic
 from core.ports import EventLog, Record, Store, TopicPartition
-from core.store.offsets import set_offsets, take_over
+from core.store.work import Work
 
 _JOIN_S = 1.0  # while others come or go: only who polls for long enough, and often, joins again
 logger = logging.getLogger(__name__)
@@ -56,12 +54,12 @@ class Membership:
         return [record for record in records if record.source in self._offsets]
 
     @contextmanager
-    def writing(self, offsets: Mapping[TopicPartition, int]) -> Iterator[Connection]:
+    def writing(self, offsets: Mapping[TopicPartition, int]) -> Iterator[Work]:
         """A transaction that does all that comes before `offsets`. Nobody else owns, or becomes the owner of, these
         partitions meanwhile."""
-        with self._store.begin() as connection:
-            set_offsets(connection, self._group, offsets, self._epochs)
-            yield connection
+        with self._store.work() as work:
+            work.offsets.advance(self._group, offsets, self._epochs)
+            yield work
         self._offsets |= offsets
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -102,8 +100,8 @@ class Membership:
 
     def _take_over(self, partitions: frozenset[TopicPartition]) -> None:
         bounds = {source: (self._log.earliest(source), self._log.end(source)) for source in partitions}
-        with self._store.begin() as connection:
-            taken = take_over(connection, self._group, partitions)
+        with self._store.work() as work:
+            taken = work.offsets.take_over(self._group, partitions)
             starts = {source: _start(source, offset, *bounds[source]) for source, (_, offset) in taken.items()}
             self._consumer.commit(starts)  # while the rows are locked: Fenced for a zombie, and all is as it was
         for source, offset in starts.items():

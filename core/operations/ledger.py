@@ -1,0 +1,104 @@
+"""What the ledger keeps: of a turn, of what was said of it, and of its session."""
+
+from datetime import datetime
+from typing import NewType
+
+import msgspec
+
+from core.events import Outcome, Purpose
+from core.ids import GroupId, InferenceId, Namespace, SessionId
+from core.reward_spec import EffortSpec
+
+SessionKey = NewType("SessionKey", tuple[Namespace, SessionId])
+
+
+class Effort(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens by kind, calls, and turns. `tool_output` is the share of the prompt's new tokens that tools' answers have
+    by their length in characters."""
+
+    thinking: int = 0
+    tool_call: int = 0
+    tool_output: int = 0
+    answer: int = 0
+    calls: int = 0  # the first of a turn
+    parallel_calls: int = 0  # each further one
+    turns: int = 0
+
+    def __add__(self, other: "Effort") -> "Effort":
+        return Effort(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
+
+    def weighed(self, spec: EffortSpec) -> float:
+        return (
+            spec.thinking * self.thinking
+            + spec.tool_call * self.tool_call
+            + spec.tool_output * self.tool_output
+            + spec.answer * self.answer
+            + spec.call * self.calls
+            + spec.parallel_call * self.parallel_calls
+            + spec.turn * self.turns
+        )
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest
+    of what the turn adds to its conversation. `whole`: neither broken off nor failed."""
+
+    parent_id: InferenceId | None = None
+    group_id: GroupId | None = None
+    asked: str = ""
+    whole: bool = True
+    effort: Effort = Effort()
+    before: Effort = Effort()
+    context_tokens: int = 0
+    malformed_call: bool = False
+    cut_off: bool = False
+    empty_answer: bool = False
+    repeated_answer: bool = False
+    unbacked_claim: bool = False
+
+
+class Turn(msgspec.Struct, kw_only=True):
+    """One row of `ledger_turns`. `due_at` is None when no wait runs; `closed` says that the waits ran out for good;
+    `revision` is -1, `value` and `decided_at` None before the first reward; outcomes whose offset in the log is at
+    least `seen_offset` are news to the last reward."""
+
+    inference_id: InferenceId
+    session_id: SessionId
+    namespace: Namespace
+    workload: str
+    purpose: Purpose
+    turn_index: int
+    empty: bool
+    partition: int
+    facts: Facts
+    opened_at: datetime
+    due_at: datetime | None = None
+    closed: bool = False
+    revision: int = -1
+    value: float | None = None
+    decided_at: datetime | None = None
+    seen_offset: int = 0
+
+    @property
+    def silent(self) -> bool:
+        """A suggestion that suggests nothing: nobody saw it."""
+        return self.purpose == "suggestion" and self.empty
+
+    @property
+    def order(self) -> tuple[datetime, int, str]:
+        return self.opened_at, self.turn_index, self.inference_id
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """An outcome and its offset in the log."""
+
+    outcome: Outcome
+    offset: int
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`last_at` is the arrival of its latest turn; `ended_at` is None while it goes on."""
+
+    key: SessionKey
+    last_at: datetime
+    ended_at: datetime | None

@@ -1,0 +1,78 @@
+"""What the store gives: a look at it, and a unit of work.
+
+Each subject has a repository. Through a `View` they read; through `Work` their owners write as well, and what they
+write is there together or not at all. Who writes which table stands in docs/architecture.md.
+"""
+
+from sqlalchemy import Connection
+
+from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
+from core.store.archived import Archive, ArchiveReader
+from core.store.curves import Curves
+from core.store.dead_letters import DeadLetters, DeadLettersReader
+from core.store.fleet import Experiments, ExperimentsReader, Fleet, FleetReader, Orders, OrdersReader
+from core.store.leases import Leases
+from core.store.ledger import Ledger, LedgerReader
+from core.store.offsets import Offsets, OffsetsReader
+from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
+from core.store.rewards import Rewards, RewardsReader
+from core.store.turns import Outcomes, OutcomesReader, Turns, TurnsReader
+
+
+class View:
+    """The store as it is: all that is read sees the same moment."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.alarms = AlarmsReader(connection)
+        self.archived = ArchiveReader(connection)
+        self.curves = Curves(connection)
+        self.dead_letters = DeadLettersReader(connection)
+        self.experiments = ExperimentsReader(connection)
+        self.fleet = FleetReader(connection)
+        self.ledger = LedgerReader(connection)
+        self.offsets = OffsetsReader(connection)
+        self.orders = OrdersReader(connection)
+        self.outcomes = OutcomesReader(connection)
+        self.policies = PoliciesReader(connection)
+        self.references = ReferencesReader(connection)
+        self.releases = ReleasesReader(connection)
+        self.rewards = RewardsReader(connection)
+        self.turns = TurnsReader(connection)
+
+
+class Work(View):
+    """A unit of work: all that is written commits together, when the unit is left, or nothing of it does."""
+
+    alarms: Alarms
+    archived: Archive
+    dead_letters: DeadLetters
+    experiments: Experiments
+    fleet: Fleet
+    leases: Leases
+    ledger: Ledger
+    offsets: Offsets
+    orders: Orders
+    outcomes: Outcomes
+    policies: Policies
+    references: References
+    releases: Releases
+    rewards: Rewards
+    turns: Turns
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.alarms = Alarms(connection)
+        self.archived = Archive(connection)
+        self.dead_letters = DeadLetters(connection)
+        self.experiments = Experiments(connection)
+        self.fleet = Fleet(connection)
+        self.leases = Leases(connection)
+        self.ledger = Ledger(connection)
+        self.offsets = Offsets(connection)
+        self.orders = Orders(connection)
+        self.outcomes = Outcomes(connection)
+        self.policies = Policies(connection)
+        self.references = References(connection)
+        self.releases = Releases(connection)
+        self.rewards = Rewards(connection)
+        self.turns = Turns(connection)

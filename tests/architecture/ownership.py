@@ -1,0 +1,267 @@
+"""Who writes and who reads each table and each topic, as the code has it."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = {
+    "api/": "api",
+    "ingest/archive/": "archive",
+    "ingest/": "writer",
+    "scoring/judge/": "judge",
+    "scoring/watching/": "monitors",
+    "scoring/": "scorer",
+    "learner/": "learner",
+    "serving/engines/": "hosts",
+    "serving/fleet/": "routers",
+    "serving/": "releases",
+    "onward/processes/": "service",
+    "onward/wiring/": "service",
+    "onward/replays/": "replays",
+    "onward/commands/": "commands",
+}
+"""Whose code it is, by the longest path that fits."""
+SHARED = "core/records/"
+"""What readers of the log share: those that import what writes are its writers."""
+_WRITING = {"insert": 0, "update": 0, "delete": 0, "insert_new": 1, "upsert": 1}
+_READING_OF_TOPICS = {"reader", "consumer", "Membership", "open_history"}
+Uses = dict[str, set[str]]
+
+
+@cache
+def sources() -> list[tuple[str, ast.Module]]:
+    folders = ("api", "core/records", "ingest", "learner", "onward", "scoring", "serving")
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
+
+
+def stage_of(path: str) -> str:
+    return STAGES[max((prefix for prefix in STAGES if path.startswith(prefix)), key=len)]
+
+
+# ------------------------------------------------------------------------------------------ what the store's methods do
+
+
+class StoreModule:
+    """A module of `core/store`: which tables each method of its repositories writes, and which it reads."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._names = dict(bound for node in tree.body for bound in _bound_by(node))
+        self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+    def methods(self, kind: str) -> dict[str, ast.FunctionDef]:
+        node = self.classes[kind]
+        inherited = [
+            self.methods(base.id) for base in node.bases if isinstance(base, ast.Name) and base.id in self.classes
+        ]
+        own = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+        return {name: each for found in (*inherited, own) for name, each in found.items()}
+
+    def tables(self, kind: str, method: str) -> tuple[set[str], set[str]]:
+        """(written, read)"""
+        written: set[str] = set()
+        named: set[str] = set()
+        for node in self._reached(kind, method):
+            local = dict(bound for part in ast.walk(node) for bound in _bound_by(part))
+            named |= self._named(node, local)
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in _WRITING:
+                    target = call.args[_WRITING[call.func.id]]
+                    written |= self._named(target, local)
+        return written, named
+
+    def _reached(self, kind: str, method: str) -> list[ast.AST]:
+        """The method, and all that it uses of its module."""
+        found: dict[int, ast.AST] = {}
+        ahead: list[ast.AST] = [self.methods(kind)[method]]
+        while ahead:
+            node = ahead.pop()
+            if id(node) in found:
+                continue
+            found[id(node)] = node
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name) and part.id in self._names and part.id not in self.classes:
+                    ahead.append(self._names[part.id])
+                if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
+                    ahead += [each for name, each in self.methods(kind).items() if name == part.attr]
+        return list(found.values())
+
+    def _named(self, node: ast.AST, local: dict[str, ast.AST]) -> set[str]:
+        """The tables that it names, itself or by a name that was given to them."""
+        found = set()
+        for part in ast.walk(node):
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "tables":
+                found |= {part.attr} if part.attr.islower() else {_TABLE_OF[part.attr]}
+            elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+                source = local.get(part.id, self._names.get(part.id))
+                if isinstance(source, ast.expr):
+                    found |= self._named(source, {})
+        return found
+
+
+_TABLE_OF = {"WAITS": "rewards", "IS_OPEN": "alarms", "UNTOLD": "alarms"}
+"""Conditions that `tables` has ready, and whose they are."""
+
+
+def _bound_by(node: ast.AST) -> list[tuple[str, ast.AST]]:
+    """Names, each with what it stands for."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [(node.name, node)]
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        pairs = [(node.target, node.value)]
+    elif isinstance(node, ast.Assign):
+        pairs = [(target, node.value) for target in node.targets]
+    else:
+        return []
+    return [bound for target, value in pairs for bound in _pairs(target, value)]
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.AST]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return [pair for each in zip(target.elts, value.elts, strict=True) for pair in _pairs(*each)]
+    return [(part.id, value) for part in ast.walk(target) if isinstance(part, ast.Name)]
+
+
+def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
+    """By repository and method: the tables that it writes, and those that it reads."""
+    modules = [StoreModule(ast.parse(path.read_text())) for path in sorted((ROOT / "core/store").glob("*.py"))]
+    home = {name: module for module in modules for name in module.classes}
+    assigned = re.findall(r"self\.(\w+) = (\w+)\(connection\)", (ROOT / "core/store/work.py").read_text())
+    return {
+        (repository, method): home[kind].tables(kind, method)
+        for repository, kind in assigned
+        for method in home[kind].methods(kind)
+        if not method.startswith("_")
+    }
+
+
+# ------------------------------------------------------------------------------------------ what the stages do
+
+
+def uses_of_tables() -> tuple[Uses, Uses]:
+    """By table: the stages that write it, and those that read it."""
+    known = repositories()
+    written, read = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for path, tree in sources():
+        for repository in repositories_at(tree):
+            method = parents_of(tree).get(repository)
+            assert isinstance(method, ast.Attribute), f"{path}:{repository.lineno}: what becomes of it is not seen here"
+            writes, names = known[repository.attr, method.attr]
+            stages = _stages_at(path, tree, repository)
+            for table in writes:
+                written[table] |= stages
+            for table in names - writes:
+                read[table] |= stages
+    return dict(written), dict(read)
+
+
+def repositories_at(tree: ast.Module) -> list[ast.Attribute]:
+    """Each `work.repository` and `view.repository` of a module."""
+    parents = parents_of(tree)
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and _is_of_the_store(node.value.id, node, parents)
+    ]
+
+
+def _is_of_the_store(name: str, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Whether the innermost function that gives `name` a meaning makes it a View or Work."""
+    while node in parents:
+        node = parents[node]
+        if isinstance(node, ast.With):
+            for item in node.items:
+                if isinstance(item.optional_vars, ast.Name) and item.optional_vars.id == name:
+                    call = item.context_expr
+                    return isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("work", "look", "writing")
+        elif isinstance(node, ast.Lambda) and name in [each.arg for each in node.args.args]:
+            return name in ("work", "view")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for each in node.args.args:
+                if each.arg == name:
+                    return each.annotation is not None and ast.unparse(each.annotation) in ("View", "Work")
+    return False
+
+
+@cache
+def parents_of(tree: ast.Module) -> dict[ast.AST, ast.AST]:
+    return {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+
+
+def uses_of_topics() -> tuple[Uses, Uses]:
+    """By topic: the stages that append to it, and those that read it."""
+    written, read = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for path, tree in sources():
+        constants = dict(bound for node in ast.walk(tree) for bound in _bound_by(node))
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name in ("append", "append_blocking") and call.args:
+                for topic in _topics_in([call.args[0]]):
+                    written[topic] |= _stages_at(path, tree, call)
+            elif name in _READING_OF_TOPICS:
+                given = [
+                    constants.get(part.id, part)
+                    for arg in call.args
+                    for part in ast.walk(arg)
+                    if isinstance(part, ast.Name)
+                ]
+                for topic in _topics_in(call.args) or _topics_in(given) or _topics_in([tree]):
+                    read[topic] |= _stages_at(path, tree, call)
+    return dict(written), dict(read)
+
+
+def appended_untold() -> set[str]:
+    """Modules that append to the log what does not say here which topic it is for; the log itself is not among them."""
+    return {
+        path
+        for path, tree in sources()
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("append", "append_blocking")
+        and re.search(r"\blog$", ast.unparse(call.func.value).replace("_log", "log"))
+        and not _topics_in(call.args[:1])
+        and not path.startswith("ingest/")
+    }
+
+
+def _topics_in(nodes: Iterable[ast.AST]) -> set[str]:
+    return {
+        part.attr.lower()
+        for node in nodes
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "Topic"
+    }
+
+
+def _stages_at(path: str, tree: ast.Module, node: ast.AST) -> set[str]:
+    if not path.startswith(SHARED):
+        return {stage_of(path)}
+    module = path.removesuffix(".py").replace("/", ".")
+    sought = _names_that_reach(tree, node)
+    return {
+        stage_of(other)
+        for other, source in sources()
+        if not other.startswith(SHARED)
+        for part in ast.walk(source)
+        if isinstance(part, ast.ImportFrom) and part.module == module and sought & {each.name for each in part.names}
+    }
+
+
+def _names_that_reach(tree: ast.Module, node: ast.AST) -> set[str]:
+    """Functions and classes of a module that have the node in them, or use one that has."""
+    parts = {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef | ast.ClassDef)}
+    found = {name for name, part in parts.items() if any(each is node for each in ast.walk(part))}
+    while more := {
+        name
+        for name, part in parts.items()
+        if name not in found and found & {each.id for each in ast.walk(part) if isinstance(each, ast.Name)}
+    }:
+        found |= more
+    return found
