@@ -6,7 +6,7 @@ In one process: the shipped model answers `write` tasks, 32 to an update, everyb
 learner's own update follows. Liars agree with each other: they take what is bad and turn down what is good. `quiet`
 ones speak as much as others; `loud` ones ten times as much, so that most of what is said are lies; `repeating` ones say
 ten times in an update the same of the same answer. `bounded` is `learner.max_user_share`, `defended` that and
-`learner.distrust`, `shared` is `learner.share_repeats`. Cost is the final true quality of the honest crowd without a
+`learner.distrust`, `shared` is `learner.share_repeats`, `usual` what a learner does without a setting. Cost is the final true quality of the honest crowd without a
 defence above theirs, paired by seed. Runs are kept one by one, so that the table can be made in pieces.
 """
 
@@ -61,19 +61,22 @@ class Crowd:
         return bool(self.loudness) and user < LIARS
 
 
-OPEN = {"share_repeats": False}
+OPEN = {"share_repeats": False, "max_user_share": 1.0}
 BOUNDED = OPEN | {"max_user_share": SHARE}
 DEFENDED = BOUNDED | {"distrust": True}
-SHARED = {"share_repeats": True}
+SHARED = OPEN | {"share_repeats": True}
+USUAL: dict[str, Any] = {}
 CROWDS = {
     HONEST: Crowd(0.0, OPEN),
     "honest, shared": Crowd(0.0, SHARED, goal=HARMLESS),
     "honest, bounded": Crowd(0.0, BOUNDED),
     "honest, defended": Crowd(0.0, DEFENDED),
+    "honest, usual": Crowd(0.0, USUAL, goal=HARMLESS),
     "quiet, open": Crowd(1.0, OPEN),
     "quiet, defended": Crowd(1.0, DEFENDED, goal=GOAL),
     "loud, open": Crowd(LOUD, OPEN),
     "loud, bounded": Crowd(LOUD, BOUNDED),
+    "loud, usual": Crowd(LOUD, USUAL),
     "loud, defended": Crowd(LOUD, DEFENDED, goal=GOAL),
     "repeating, open": Crowd(1.0, OPEN, times=TIMES),
     "repeating, shared": Crowd(1.0, SHARED, times=TIMES),

@@ -135,9 +135,10 @@ class LearnerSettings(Section):
     late_max_age_s: float = Field(default=14 * 86400.0, gt=0)
     """Age past which an outcome teaches the baselines alone, also where `late` is `kto`. So long the learner remembers
     what it has learned from a turn."""
-    max_user_share: float | None = Field(default=None, gt=0, le=1)
-    """Most of the last ten or so updates that one user's turns may be, as a share; beyond it they count less each, and
-    those of others up to twice as much. A turn that names no user counts by its session. None: no bound."""
+    max_user_share: float = Field(default=0.05, gt=0, le=1)
+    """Most of the last ten or so updates that one user's turns may be, as a share, or twice an even share where too few
+    users were heard for that to be less; beyond it they count less each, and those of others up to twice as much. A turn
+    that names no user counts by its session. 1: no bound."""
     distrust: bool = False
     """Whether a user counts less whose words keep going against what the value head expects of such answers: liars, but
     also who has a taste that nobody shares. Needs `advantage` value, `discount` 1 and `gae_lambda` 1."""

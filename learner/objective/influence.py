@@ -3,6 +3,9 @@ saying the opposite of all others is soon none.
 
 A turn's influence divides its recorded scale, so that a correction, which is divided by the same, takes back what was
 applied. What one user loses the others gain, up to a bound, so that an update is as large as without.
+
+A share of all is the bound of a crowd: among few users everybody is more than that. So the bound is never less than
+twice an even share, whoever was heard lately sharing, and a crowd that speaks alike meets it at no size.
 """
 
 import math
@@ -17,6 +20,7 @@ from learner.sequences.scored import ScoredTurn
 _KEPT = 0.9  # of what is remembered, from one update to the next: shares are of the last ten or so
 _FORGOTTEN = 0.01  # turns
 _MOST = 2.0  # influence of a turn: what others lose goes to few turns at most so far
+_EVEN_SHARES = 2.0  # that one user may always be
 
 
 class Influence:
@@ -31,7 +35,7 @@ class Influence:
 
     @property
     def weighs_users(self) -> bool:
-        return self._settings.max_user_share is not None or self._settings.distrust
+        return self._settings.max_user_share < 1 or self._settings.distrust
 
     def weigh(self, batch: Sequence[ScoredTurn]) -> list[float]:
         """Of each turn: 1 for a turn like any other, above 0."""
@@ -39,8 +43,9 @@ class Influence:
         if not self.weighs_users:
             return weights
         masses, turns = self._remembered(batch, weights)
-        share = self._settings.max_user_share
-        most = math.inf if share is None else share * turns
+        most = self._bound(len(masses)) * turns
+        if not self._settings.distrust and all(mass <= most for mass in masses.values()):
+            return weights
         raised = _raised(list(masses.values()), most, turns)
         return [
             weight * min(raised, most / masses[user_of(scored)]) for scored, weight in zip(batch, weights, strict=True)
@@ -71,6 +76,13 @@ class Influence:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._masses, self._turns = dict(state["masses"]), state["turns"]
         self._trust.load_state_dict(state["trust"])
+
+    def _bound(self, users: int) -> float:
+        """The share that one of so many users may be; infinite where one may be all."""
+        if not users:
+            return math.inf
+        share = max(self._settings.max_user_share, _EVEN_SHARES / users)
+        return share if share < 1 else math.inf
 
     def _plain(self, batch: Sequence[ScoredTurn]) -> list[float]:
         """Without a bound to a user's share."""

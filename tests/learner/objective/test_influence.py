@@ -37,7 +37,12 @@ def mass_of(batch: list[ScoredTurn], found: list[float]) -> dict[str, float]:
     return mass
 
 
-USERS = st.lists(st.none() | st.integers(0, 4), min_size=2, max_size=24)
+def bound_of(mass: dict[str, float], share: float) -> float:
+    """The share that one user may be: twice an even one where too few were heard."""
+    return max(share, 2 / len(mass))
+
+
+USERS = st.lists(st.none() | st.integers(0, 50), min_size=2, max_size=60)
 
 
 @given(users=USERS, share=st.floats(0.05, 1), repeats=st.booleans())
@@ -46,7 +51,7 @@ def test_no_user_has_more_than_its_share(users: list[int | None], share: float, 
     found = influences(batch, max_user_share=share, share_repeats=repeats)
     assert all(0 < influence <= 2 for influence in found)
     mass = mass_of(batch, found)
-    assert all(part <= share * len(batch) + 1e-9 for part in mass.values())
+    assert all(part <= bound_of(mass, share) * len(batch) + 1e-9 for part in mass.values())
     assert sum(mass.values()) <= len(batch) + 1e-9
 
 
@@ -57,12 +62,45 @@ def test_what_one_loses_the_others_gain(users: list[int | None], share: float) -
     found = influences(batch, max_user_share=share)
     if sum(found) < len(batch) - 1e-6:
         spoken, mass = mass_of(batch, [1.0] * len(batch)), mass_of(batch, found)
-        assert all(mass[u] == pytest.approx(min(2 * spoken[u], share * len(batch))) for u in mass)
+        assert all(mass[u] == pytest.approx(min(2 * spoken[u], bound_of(mass, share) * len(batch))) for u in mass)
 
 
 @given(users=USERS)
 def test_without_a_bound_all_count_in_full(users: list[int | None]) -> None:
-    assert influences(batch_of(users)) == [1.0] * len(users)
+    assert influences(batch_of(users), max_user_share=1) == [1.0] * len(users)
+
+
+def test_of_few_users_each_may_be_twice_an_even_share() -> None:
+    """As it is without a setting: a twentieth would take half from each of ten who speak alike."""
+    alike, alone = [*range(10)] * 2, [0] * 8
+    uneven = [0, 0, 0, 0, *range(1, 9), *range(2, 10)]  # one says a fifth
+    one_of_two = [0] * 19 + [1]
+    for users in (alike, alone, uneven, one_of_two):
+        assert influences(batch_of(users)) == [1.0] * len(users)
+    loud = batch_of([0] * 11 + [*range(1, 10)])  # and one more than half, of ten
+    mass = mass_of(loud, influences(loud))
+    assert mass[user_of(loud[0])] == pytest.approx(20 / 5)
+    assert mass[user_of(loud[-1])] == pytest.approx(16 / 9)
+
+
+def test_of_forty_users_a_loud_one_is_a_twentieth() -> None:
+    """As it is without a setting."""
+    assert influences(batch_of([*range(40)])) == [1.0] * 40
+    loud = batch_of([0] * 40 + [*range(1, 41)])
+    mass = mass_of(loud, influences(loud))
+    assert mass[user_of(loud[0])] == pytest.approx(80 / 20)
+    assert mass[user_of(loud[-1])] == pytest.approx(76 / 40)
+
+
+def test_who_was_heard_lately_is_of_the_crowd() -> None:
+    """One who fills an update alone is held to the share of them all, until they are forgotten."""
+    influence = Influence(LearnerSettings(share_repeats=False))
+    crowd, loud = batch_of([*range(40)]), batch_of([99] * 40)
+    influence.end(crowd, [0.0] * 40)
+    assert influence.weigh(loud)[0] == pytest.approx(76 / 20 / 40)
+    for _ in range(60):
+        influence.end(loud, [0.0] * 40)
+    assert influence.weigh(loud) == [1.0] * 40
 
 
 def test_the_same_answer_again_counts_once() -> None:
@@ -74,12 +112,10 @@ def test_the_same_answer_again_counts_once() -> None:
 
 def test_a_share_is_one_of_the_last_updates_too() -> None:
     """Who fills one small update after many of others is no more than they were."""
-    influence = Influence(LearnerSettings(max_user_share=0.25))
-    others, loud = batch_of([0, 1, 2, 3, 4, 0, 1, 2]), batch_of([9, 9])
-    alone = influence.weigh(loud)
+    influence = Influence(LearnerSettings(max_user_share=0.25, share_repeats=False))
+    others, loud = batch_of([*range(8)]), batch_of([9, 9])
     for _ in range(10):
         influence.end(others, [0.0] * 8)
-    assert alone == [0.25, 0.25]
     assert influence.weigh(loud) == [1.0, 1.0]
     for _ in range(20):
         influence.end(loud, [0.0] * 2)
@@ -148,10 +184,10 @@ def test_a_correction_takes_back_what_was_applied(make_world: MakeWorld) -> None
     world = make_world("a")
     learner = world.learner(max_user_share=0.25)
     past = logged_past(8)
-    loud = {turn.inference_id for turn, _ in past[:6]}
+    loud = {turn.inference_id for turn, _ in past[:4]}
     past = [
-        (msgspec.structs.replace(turn, user_id=UserHash("loud") if turn.inference_id in loud else None), reward)
-        for turn, reward in past
+        (msgspec.structs.replace(turn, user_id=UserHash("loud" if turn.inference_id in loud else f"u{n}")), reward)
+        for n, (turn, reward) in enumerate(past)
     ]
     world.tell(*past)
     settle(learner)
@@ -161,7 +197,7 @@ def test_a_correction_takes_back_what_was_applied(make_world: MakeWorld) -> None
     quiet = next(record.scale for record in first.turns if record.inference_id not in loud)
     before = {record.inference_id: record for record in first.turns}
     for record in first.turns:
-        assert record.scale == pytest.approx(quiet * (6 if record.inference_id in loud else 1))  # 1/3 and 2
+        assert record.scale == pytest.approx(quiet * (1.5 if record.inference_id in loud else 1))  # 0.8, 1.2
     for record in second.turns:
         original = before[record.inference_id]
         assert record.scale == original.scale
@@ -169,5 +205,5 @@ def test_a_correction_takes_back_what_was_applied(make_world: MakeWorld) -> None
             (record.reward - original.baseline) / original.scale, abs=1e-5
         )
     metrics = learner._checkpoints.of(first.version).meta.policy.metrics
-    assert metrics["limited_turns"] == 6
+    assert metrics["limited_turns"] == 4
     learner.close()
