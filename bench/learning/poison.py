@@ -6,8 +6,9 @@ In one process: the shipped model answers `write` tasks, 32 to an update, everyb
 learner's own update follows. Liars agree with each other: they take what is bad and turn down what is good. `quiet`
 ones speak as much as others; `loud` ones ten times as much, so that most of what is said are lies; `repeating` ones say
 ten times in an update the same of the same answer. `bounded` is `learner.max_user_share`, `defended` that and
-`learner.distrust`, `shared` is `learner.share_repeats`, `usual` what a learner does without a setting. Cost is the final true quality of the honest crowd without a
-defence above theirs, paired by seed. Runs are kept one by one, so that the table can be made in pieces.
+`learner.distrust`, `shared` is `learner.share_repeats`, `usual` what a learner does without a setting. Cost is the
+final true quality of the honest crowd without a defence above theirs, paired by seed. Runs are kept one by one, so that
+the table can be made in pieces.
 """
 
 import argparse

@@ -137,8 +137,8 @@ class LearnerSettings(Section):
     what it has learned from a turn."""
     max_user_share: float = Field(default=0.05, gt=0, le=1)
     """Most of the last ten or so updates that one user's turns may be, as a share, or twice an even share where too few
-    users were heard for that to be less; beyond it they count less each, and those of others up to twice as much. A turn
-    that names no user counts by its session. 1: no bound."""
+    users were heard for that to be less; beyond it they count less each, and those of others up to twice as much. A
+    turn that names no user counts by its session. 1: no bound."""
     distrust: bool = False
     """Whether a user counts less whose words keep going against what the value head expects of such answers: liars, but
     also who has a taste that nobody shares. Needs `advantage` value, `discount` 1 and `gae_lambda` 1."""

@@ -25,6 +25,7 @@ from learner.midtraining.checkpoint import CHECKPOINT, Run, restore, save
 from learner.midtraining.corpus_reader import CorpusReader, Long
 from learner.midtraining.losses import LossesBySource
 from learner.midtraining.mixture import Mixture
+from learner.sequences.packable import require_rows
 from learner.sequences.packing import PackedRows
 
 REPORT = "report.json"
@@ -84,6 +85,7 @@ def midtrain(
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     model, tokenizer = _load(init, options.row_tokens)
+    require_rows(model)
     corpora = [corpus, *also]
     reader = CorpusReader(corpora, tokenizer, options.row_tokens, options.long)
     replayed = None

@@ -1,4 +1,4 @@
-"""Whether a model keeps apart what stands side by side in one row (`learner.packed`).
+"""Whether a model keeps apart what stands side by side in one row (`learner.packed`, midtraining).
 
 Told by trying: a sequence has to come out behind another one as it does alone. Models whose layers carry a state along
 the row (Mamba, Qwen3-Next), or that count distances in the row instead of positions (ALiBi: Bloom), mix them silently.
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ConfigError
+from learner.sequences.packing import Example, to_tensors
 
 _TRIED = 12  # tokens of each of the two
 _AGREEMENT = 1e-4
@@ -27,15 +28,46 @@ def require_packable(model: Any) -> None:
     except (TypeError, ValueError):  # it takes no positions: nothing tells it where a sequence begins
         packed_TD = None
     alone_TD = _hidden(model, ids_T[_TRIED:])
-    if packed_TD is not None:
-        difference = float((packed_TD[_TRIED:] - alone_TD).abs().max())
-        if difference <= _AGREEMENT * float(alone_TD.abs().max()):
-            return
+    if packed_TD is not None and _agree(packed_TD[_TRIED:], alone_TD):
+        return
     raise ConfigError(f"learner.packed: {type(model).__name__} cannot: {_why(config)}. Leave it false")
 
 
-def _hidden(model: Any, ids_T: Tensor, **positions: Tensor) -> Tensor:
-    return model.base_model(input_ids=ids_T[None], use_cache=False, **positions).last_hidden_state[0].float()  # type: ignore[no-any-return]
+@torch.no_grad()
+def require_rows(model: Any) -> None:
+    """The same where a mask says what sees what (`learner.sequences.packing`). Raises ConfigError."""
+    was_training = model.training
+    model.eval()
+    config = model.config.get_text_config()
+    first, second = (
+        Example([n % config.vocab_size for n in range(start, start + _TRIED)], [1.0] * _TRIED) for start in (0, _TRIED)
+    )
+    try:
+        packed_TD, alone_TD = (_masked(model, examples) for examples in ([first, second], [second]))
+        is_apart = _agree(packed_TD[_TRIED:], alone_TD)
+    except (TypeError, ValueError, RuntimeError):  # it takes no mask of pairs, or no positions
+        is_apart = False
+    model.train(was_training)
+    if not is_apart:
+        why = _why(config)
+        raise ConfigError(
+            f"{type(model).__name__} cannot be midtrained: documents stand side by side in rows, and {why}"
+        )
+
+
+def _masked(model: Any, examples: list[Example]) -> Tensor:
+    rows = to_tensors([examples], _TRIED * len(examples), 0)
+    ids_T = rows.ids_RT[0].to(model.device)
+    where = {"position_ids": rows.positions_RT, "attention_mask": rows.mask_R1TT}
+    return _hidden(model, ids_T, **{name: tensor.to(model.device) for name, tensor in where.items()})
+
+
+def _agree(packed_TD: Tensor, alone_TD: Tensor) -> bool:
+    return float((packed_TD - alone_TD).abs().max()) <= _AGREEMENT * float(alone_TD.abs().max())
+
+
+def _hidden(model: Any, ids_T: Tensor, **where: Tensor) -> Tensor:
+    return model.base_model(input_ids=ids_T[None], use_cache=False, **where).last_hidden_state[0].float()  # type: ignore[no-any-return]
 
 
 def _why(config: Any) -> str:

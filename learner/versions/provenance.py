@@ -1,5 +1,7 @@
 """What a lineage was trained on, read from its manifests: for a learner that has the weights and not the checkpoint."""
 
+from datetime import timedelta
+
 from core.ids import InferenceId, Version
 from core.ports import Blobs, Store
 from learner.sequences.scored import Applied
@@ -27,16 +29,15 @@ def applied_on(lineage: list[Version], blobs: Blobs) -> dict[InferenceId, Applie
         if not blobs.exists(path):
             continue
         made = manifest.decode(blobs.get(path))
-        rewards = {reward.inference_id: reward for reward in made.rewards}
-        for record in made.turns:
+        for record, reward, age_s in zip(made.turns, made.rewards, made.ages_s, strict=True):
             if record.dropped is None:
                 applied[record.inference_id] = Applied(
                     revision=record.revision,
                     reward=record.reward,
                     follow=record.follow,
-                    credits=rewards[record.inference_id].credits,
+                    credits=reward.credits,
                     scale=record.scale,
                     version=version,
-                    received_at=rewards[record.inference_id].decided_at,
+                    received_at=(reward.last_outcome_at or reward.decided_at) - timedelta(seconds=age_s),
                 )
     return applied

@@ -1,6 +1,7 @@
 """The digest is of the tensors, however they lie in files, and broken files are named."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +93,14 @@ def test_a_tensor_in_two_shards_and_a_missing_shard_are_named(whole: Path, tmp_p
         digest_of_shards([whole, tmp_path / "again.safetensors"])
     with pytest.raises(WeightsError, match=r"nothing\.safetensors: cannot be read"):
         digest_of_shards([tmp_path / "nothing.safetensors"])
+
+
+def test_a_shard_that_vanishes_after_its_header_was_read_is_named(whole: Path) -> None:
+    """As it does where another process lets the version go."""
+
+    def vanishing() -> Iterator[Path]:
+        yield whole
+        whole.unlink()  # what asks for the next shard has read the header of this one
+
+    with pytest.raises(WeightsError, match=r"model\.safetensors.*No such file"):
+        digest_of_shards(vanishing())

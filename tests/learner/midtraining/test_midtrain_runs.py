@@ -1,13 +1,14 @@
 """A midtraining run as a whole: repeatable over epochs and interruptions, and its result a stock model."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from logged_world import MODEL
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, MambaConfig
 
 from core.errors import CheckpointError, ConfigError
 from core.model.weights_digest import digest_of_shards
@@ -116,6 +117,16 @@ def test_an_example_that_no_row_holds_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_a_model_is_named(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no config\.json"):
         midtrain(corpus, tmp_path / "out", tmp_path, OPTIONS)
+
+
+def test_a_model_that_mixes_the_documents_of_a_row_is_named(corpus: Path, tmp_path: Path) -> None:
+    init = tmp_path / "init"
+    MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=4, vocab_size=4096).save_pretrained(init)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODEL / name, init)
+    with pytest.raises(ConfigError, match=r"MambaForCausalLM cannot be midtrained: .*carry a state"):
+        midtrain(corpus, tmp_path / "out", init, OPTIONS)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_rate_warms_up_stays_and_falls() -> None:

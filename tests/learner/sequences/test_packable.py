@@ -22,7 +22,7 @@ from transformers import (
 from core.errors import ConfigError
 from core.settings import LearnerSettings
 from learner.model.policy_model import PolicyModel
-from learner.sequences.packable import require_packable
+from learner.sequences.packable import require_packable, require_rows
 from learner.updates.state import make_state
 
 SMALL: dict[str, Any] = {
@@ -76,13 +76,26 @@ def made(config: PreTrainedConfig) -> Any:
 
 @pytest.mark.parametrize("config", APART, ids=lambda config: config.model_type)
 def test_attention_keeps_sequences_of_a_row_apart(config: PreTrainedConfig) -> None:
-    require_packable(made(config))
+    model = made(config)
+    require_packable(model)
+    require_rows(model)
 
 
 @pytest.mark.parametrize(("config", "why"), LEAKS, ids=lambda value: getattr(value, "model_type", None))
 def test_what_leaks_is_refused_by_its_reason(config: PreTrainedConfig, why: str) -> None:
     with pytest.raises(ConfigError, match=f"learner.packed: .*{why}"):
         require_packable(made(config))
+    with pytest.raises(ConfigError, match=f"cannot be midtrained: .*{why}"):
+        require_rows(made(config))
+
+
+def test_dropout_is_no_leak() -> None:
+    """It is off while it is tried, and nothing that follows of a seed is another then."""
+    model = made(GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **SPECIAL)).train()
+    state = torch.get_rng_state()
+    require_rows(model)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_learner_that_packs_asks_it(tmp_path: Path) -> None:
