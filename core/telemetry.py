@@ -40,7 +40,9 @@ BROKEN_CONNECTIONS = _counter(
     "why",
 )
 BODY_BYTES = _gauge("large_body_bytes", "Bytes of large request bodies that are being read")
-REFUSED_BODIES = _counter("refused_bodies", "Request bodies refused unread: over the size, or busy with others", "why")
+REFUSED_BODIES = _counter(
+    "refused_bodies", "Request bodies refused unread or amid them: over the size, or busy with others", "why"
+)
 LIVE_STATE_FALLBACKS = _counter(
     "live_state_fallbacks", "Operations of the live state that Redis had no part in, and why", "operation", "reason"
 )

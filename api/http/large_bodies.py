@@ -19,34 +19,33 @@ class Body:
     between what lives longer, it would not.
     """
 
-    __slots__ = ("_bodies", "_held", "_size", "_space", "raw")
+    __slots__ = ("_bodies", "_held", "_space", "raw")
 
     def __init__(self, bodies: "Bodies") -> None:
         self.raw: Raw = b""
         self._bodies = bodies
-        self._held = self._size = 0
+        self._held = 0
         self._space: mmap.mmap | None = None
 
     @property
     def is_held(self) -> bool:
         """Whether its bytes count."""
-        return self._held > 0
+        return self._space is not None
 
-    def hold(self, size: int) -> None:
-        """Raises Overloaded."""
-        self._bodies.take(size)
-        self._held = size
-        self._space = mmap.mmap(-1, size)
+    def hold(self, most: int) -> None:
+        """It is a large one, of so many bytes at most. They are memory once they have arrived."""
+        self._space = mmap.mmap(-1, most)
 
     def add(self, part: bytes) -> None:
-        """Of a large one."""
+        """Of a large one. Raises Overloaded."""
         assert self._space is not None
-        self._size += self._space.write(part)
+        self._bodies.take(len(part))
+        self._held += self._space.write(part)
 
     def close(self) -> None:
         """It is whole."""
         assert self._space is not None
-        self.raw = memoryview(self._space)[: self._size]
+        self.raw = memoryview(self._space)[: self._held]
 
     def release(self) -> None:
         raw, space = self.raw, self._space
@@ -80,8 +79,8 @@ class Bodies:
             undo.callback(body.release)
             declared = self._declared(headers)
             if declared is not None and declared > self._large:
-                body.hold(declared)
-            await self._read(receive, body)
+                self._require_room(declared)
+            await self._read(receive, body, self._limit if declared is None else declared)
             undo.pop_all()
         return body
 
@@ -93,20 +92,17 @@ class Bodies:
             raise self._too_large()
         return int(text)
 
-    async def _read(self, receive: Receive, body: Body) -> None:
-        message = await receive()
-        small: bytes = message.get("body", b"")
-        size = len(small)
-        if body.is_held:
-            body.add(small)
-        while message.get("more_body", False):
+    async def _read(self, receive: Receive, body: Body, most: int) -> None:
+        small, size, more = b"", 0, True
+        while more:
             message = await receive()
             part: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
             size += len(part)
             if size > self._limit:
                 raise self._too_large()
-            if not body.is_held and size > self._large:  # its length was not said: all that it may be
-                body.hold(self._limit)
+            if size > self._large and not body.is_held:
+                body.hold(most)
                 body.add(small)
             if body.is_held:
                 body.add(part)
@@ -114,8 +110,6 @@ class Bodies:
                 small += part
         if message["type"] == "http.disconnect":
             raise ClientGone
-        if size > self._limit:
-            raise self._too_large()
         if body.is_held:
             body.close()
         else:
@@ -126,11 +120,16 @@ class Bodies:
         return TooLarge(f"the body is larger than {self._limit} bytes", code="body_too_large")
 
     def take(self, size: int) -> None:
+        """So many more have arrived. Raises Overloaded."""
+        self._require_room(size)
+        self.held += size
+        BODY_BYTES.set(self.held)
+
+    def _require_room(self, size: int) -> None:
+        """Who only says that it will send so much holds none of it."""
         if self.held + size > self._in_flight:
             REFUSED_BODIES.labels("busy").inc()
             raise Overloaded("too many large bodies are being read; try again in a moment")
-        self.held += size
-        BODY_BYTES.set(self.held)
 
     def give(self, size: int) -> None:
         self.held -= size

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -194,13 +194,42 @@ def test_beyond_the_bound_on_bytes_they_are_refused(service: Service) -> None:
     assert send(service, path, body).status_code == status
 
 
-def test_a_client_that_goes_amid_its_body_holds_nothing(service: Service) -> None:
+def begin(service: Service, body: bytes) -> socket.socket:
+    """A client that says that it will send 4 MiB, and has sent this so far."""
     host, _, port = service.url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port))) as client:
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        client.sendall(f"{head}content-length: {4 * MIB}\r\n\r\n{{".encode())
-        wait_for(lambda: BODY_BYTES._value.get() == 4 * MIB, "its claim")
+    client = socket.create_connection((host, int(port)))
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    client.sendall(f"{head}content-length: {4 * MIB}\r\n\r\n".encode() + body)
+    return client
+
+
+def test_a_client_that_goes_amid_its_body_holds_nothing(service: Service) -> None:
+    with begin(service, b"[" * MIB):
+        wait_for(lambda: BODY_BYTES._value.get() == MIB, "what has arrived")
     wait_for(lambda: BODY_BYTES._value.get() == 0, "its release")
+
+
+def test_who_says_much_and_sends_nothing_holds_nothing(service: Service) -> None:
+    """Sixteen times what there is room for has been said, and half of it was sent: who sends the rest is answered."""
+    path, body, status = HOSTILE["more tools than any"]
+    with ExitStack() as ending:
+        for _ in range(31):
+            ending.enter_context(begin(service, b"{"))
+        ending.enter_context(begin(service, b"[" * (4 * MIB - 1)))
+        wait_for(lambda: BODY_BYTES._value.get() == 4 * MIB - 1, "what has arrived")
+        assert send(service, path, body).status_code == status
+    wait_for(lambda: BODY_BYTES._value.get() == 0, "the release of all")
+
+
+def test_who_sends_more_than_there_is_room_for_is_refused_amid_it(service: Service) -> None:
+    """There was room when it began."""
+    with begin(service, b"[") as first, begin(service, b"[") as second, begin(service, b"[") as last:
+        for client, size in ((first, 4 * MIB - 2), (second, 3 * MIB), (last, MIB - 2)):
+            client.sendall(b"[" * size)
+        wait_for(lambda: BODY_BYTES._value.get() == 8 * MIB - 1, "what has arrived")
+        last.sendall(b"[[")
+        assert last.recv(16).startswith(b"HTTP/1.1 503")
+    wait_for(lambda: BODY_BYTES._value.get() == 0, "the release of all")
 
 
 def test_a_reader_that_ends_is_started_again(service: Service) -> None:
