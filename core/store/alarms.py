@@ -85,6 +85,12 @@ class Alarms(AlarmsReader):
         """Of one that is closed: nothing happens."""
         self._change(alarm_id, closed_at=to_micros(now))
 
+    def prolong(self, alarm: StoredAlarm, now: datetime) -> None:
+        """What it was opened for was there until now: its window ends later, and the log need not be told."""
+        longer = msgspec.structs.replace(alarm.opening, window_end=now)
+        of_alarm = _table.c.alarm_id == alarm.alarm_id
+        self._connection.execute(update(_table).where(of_alarm).values(record=_encode(longer)))
+
     def acknowledge(self, alarm_id: str, by: str, note: str | None, now: datetime) -> StoredAlarm | None:
         """The alarm as it then is; None: there is no such alarm. The first word stands: of one that was acknowledged or
         is closed nothing changes."""

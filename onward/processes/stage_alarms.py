@@ -1,4 +1,8 @@
-"""Alarms of stages that are down: opened for each, closed once it has been well for a while. And their metric."""
+"""Alarms of stages that are down: opened for each, closed once it has been well for a while. And their metric.
+
+A stage may be taken away while its alarm is open: by whoever removes its container, or wants fewer of them. So who
+keeps a stage says again, in the alarm, that it does; where nobody has said so for a while, any process closes it.
+"""
 
 import logging
 import secrets
@@ -6,16 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from core import telemetry
 from core.ids import Namespace
-from core.operations.alarms import STAGE_DOWN, Opening
+from core.operations.alarms import STAGE_DOWN, Opening, StoredAlarm
 from core.ports import Clock, Store
 from core.records.handling import failure_of
 from onward.processes.supervisor import OK
 
 _LOOK_S = 0.25
+_KEPT_AGAIN = timedelta(minutes=1)
+_GONE = timedelta(minutes=10)
 _NOBODYS = Namespace("")
 logger = logging.getLogger(__name__)
 
@@ -56,6 +63,7 @@ class StageAlarms:
         self._open: dict[str, str] | None = None  # by stage; None: not asked yet
         self._down: set[str] = set()
         self._well_since_s: dict[str, float] = {}
+        self._kept_at = datetime.min.replace(tzinfo=UTC)
 
     def look(self) -> None:
         """Raises StoreUnavailable; the next look does what this one did not."""
@@ -63,6 +71,10 @@ class StageAlarms:
             telemetry.STAGE_UP.labels(part=part.name).set(part.state == OK)
         if self._open is None:
             self._open = self._known()
+        now = self._clock.now()
+        if now - self._kept_at >= _KEPT_AGAIN:
+            self._keep(now)
+            self._kept_at = now
         for part in self._parts:
             fault, name = part.fault, part.name
             if fault is not None:
@@ -77,12 +89,28 @@ class StageAlarms:
 
     def _known(self) -> dict[str, str]:
         names = {part.name for part in self._parts}
+        return {stage: alarm.alarm_id for stage, alarm in self._all().items() if stage in names}
+
+    def _all(self) -> dict[str, StoredAlarm]:
+        """Anybody's that are open, by stage."""
         with self._store.look() as view:
-            return {
-                alarm.opening.workload: alarm.alarm_id
-                for alarm in view.alarms.that_are_open()
-                if alarm.opening.monitor == STAGE_DOWN and alarm.opening.workload in names
-            }
+            found = view.alarms.that_are_open()
+        return {alarm.opening.workload: alarm for alarm in found if alarm.opening.monitor == STAGE_DOWN}
+
+    def _keep(self, now: datetime) -> None:
+        """Says of our stages' alarms that somebody keeps the stage, and closes those of which nobody says so."""
+        known, names = self._all(), {part.name for part in self._parts}
+        kept = [alarm for stage, alarm in known.items() if stage in names]
+        gone = [a for stage, a in known.items() if stage not in names and now - a.opening.window_end >= _GONE]
+        if kept or gone:
+            with self._store.work() as work:
+                for alarm in kept:
+                    work.alarms.prolong(alarm, now)
+                for alarm in gone:
+                    work.alarms.close(alarm.alarm_id, now)
+        for alarm in gone:
+            logger.info("alarm %s is closed: nobody keeps the stage any more", alarm.alarm_id)
+        self._down &= known.keys()  # what others took for gone is opened again
 
     def _raise(self, part: Part, fault: str) -> str:
         now = self._clock.now()

@@ -4,12 +4,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from core import telemetry
-from core.clock import SystemClock
+from core.clock import ManualClock, SystemClock
 from core.errors import LogError
 from core.operations.alarms import StoredAlarm
 from core.settings import StageSettings
@@ -168,6 +169,34 @@ def test_an_alarm_that_another_process_left_open_is_closed(store: SqlStore) -> N
     after.state, after.fault = "down", "was ended by SIGKILL"
     second.look()
     assert [alarm.state for alarm in all_alarms(store)] == ["opened", "closed", "closed"]
+
+
+def test_an_alarm_of_a_stage_that_was_taken_away_is_closed(store: SqlStore) -> None:
+    """By any process, ten minutes after the last that had the stage; and no sooner, however long it is down."""
+
+    class OnePart:
+        state, restarts = "down", 1
+
+        def __init__(self, name: str, fault: str | None) -> None:
+            self.name, self.fault = name, fault
+
+    clock = ManualClock(datetime(2026, 7, 6, tzinfo=UTC))
+    scorer = OnePart("scorer-2", "was ended by SIGKILL")
+    keeper = StageAlarms([scorer], store, clock, 0.0)
+    other = StageAlarms([OnePart("api", None)], store, clock, 0.0)
+    for _ in range(30):
+        keeper.look()
+        other.look()
+        clock.advance(60)
+    assert [alarm.state for alarm in all_alarms(store)] == ["opened"]
+    clock.advance(8 * 60)
+    other.look()
+    assert [alarm.state for alarm in all_alarms(store)] == ["opened"]
+    clock.advance(60)
+    other.look()
+    assert [alarm.state for alarm in all_alarms(store)] == ["closed"]
+    keeper.look()  # it was away, and is still down
+    assert [alarm.state for alarm in all_alarms(store)] == ["opened", "closed"]
 
 
 SLEEPER = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
