@@ -1,5 +1,6 @@
-# The images of docker-compose.yml: `light` for the stages that compute no tensors, `learn` for the learner (and the
-# simulator), `sglang-cpu` for an engine without a GPU. The last two share the layer with torch, by far the largest.
+# The images of docker-compose.yml: `light` for the stages that compute no tensors (with the documentation as a site),
+# `learn` for the learner (and the simulator), `sglang-cpu` for an engine without a GPU. The last two share the layer
+# with torch, by far the largest.
 # No part needs BuildKit.
 FROM python:3.11-slim-bookworm AS base
 ENV PATH=/opt/onward/bin:$PATH PYTHONPATH=/app:/app/kernels PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
@@ -8,11 +9,20 @@ RUN useradd --uid 10001 --create-home onward && mkdir -m 700 /run/secrets && mkd
     && chown onward:onward /run/secrets /data /blobs
 COPY deploy/install-lock /usr/local/bin/
 
-FROM base AS light
+FROM base AS packages
 COPY deploy/light.lock /opt/locks/
 RUN install-lock /opt/locks/light.lock
+
+FROM packages AS site
+COPY deploy/docs.lock /opt/locks/
+RUN install-lock /opt/locks/docs.lock
+COPY . /app
+RUN cd /app && NO_MKDOCS_2_WARNING=1 python -m mkdocs build
+
+FROM packages AS light
 COPY deploy/image /usr/local/bin/
 COPY . /app
+COPY --from=site /app/build/site /app/build/site
 RUN python -m compileall -q /app && mkdir -m 700 /run/secrets/all /run/secrets/api /run/secrets/stages \
     /run/secrets/postgres /run/secrets/simulator && chown -R onward:onward /run/secrets
 WORKDIR /data

@@ -18,7 +18,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run services services-down browser unit test verify verify-parts soak faults hostile check bench bench-check model sglang-cpu lock clean compose-test
+.PHONY: install demo run docs services services-down browser unit test verify verify-parts soak faults hostile check bench bench-check model sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -35,6 +35,9 @@ demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) $(if $(MODE),services)
 
 run: install ## the service alone, on DIR, until stopped
 	$(BIN)/onward run $(DIR)
+
+docs: install ## the documentation as a site in build/site, which the service shows at /docs; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 services: ## Kafka, PostgreSQL and Redis in build/services, for tests and a first look; settings in build/services/services.env
 	@$(PYTHON) -m deploy.services up
@@ -99,11 +102,12 @@ $(SGLANG)/.installed: $(wildcard deploy/sglang-cpu/*) $(wildcard deploy/sglang-c
 COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header pyproject.toml
 
 lock: install ## requirements.lock anew from pyproject.toml, and the images' parts of it
-	$(BIN)/$(COMPILE) --extra torch --extra demo --extra dev -o requirements.lock
+	$(BIN)/$(COMPILE) --extra torch --extra demo --extra docs --extra dev -o requirements.lock
 	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate -o deploy/light.lock
+	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra docs -o deploy/docs.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra torch --extra demo -o deploy/torch.lock
-	@sed -i '1i # Of requirements.lock what an image needs; made by `make lock`.' deploy/light.lock deploy/torch.lock
+	@sed -i '1i # Of requirements.lock what an image needs; made by `make lock`.' deploy/light.lock deploy/docs.lock deploy/torch.lock
 	deploy/sglang-cpu/lock.sh $(CURDIR)/$(BIN)/uv
 
 clean: ## what was built; never a service's directory

@@ -15,6 +15,7 @@ from api.access.identity import KeyRing
 from api.access.routes import ACCESS, Gate, check_routes
 from api.access.services import ApiServices
 from api.console import console_router
+from api.documents import documents_router
 from api.feedback.routes import feedback_router
 from api.http.asgi import Receive, Scope, Send
 from api.http.errors import answer_error, install_error_handlers
@@ -104,6 +105,7 @@ def create_app(services: ApiServices) -> FastAPI:
     for make in _ROUTERS:
         app.include_router(make(context))
     app.include_router(console_router())
+    app.include_router(documents_router(services.site))
     _describe_all(app)
     check_routes(app.routes, hot=(CHAT, COMPLETIONS))
     return app

@@ -201,7 +201,7 @@ def test_the_lock_holds_the_versions_that_the_engine_pins() -> None:
     assert "://" not in lock
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["torch"], *extras["demo"], *extras["dev"]]
+    wanted = [*project["dependencies"], *extras["torch"], *extras["demo"], *extras["docs"], *extras["dev"]]
     assert {re.split(r"[\[=<>]", name)[0].lower() for name in wanted} <= {pin.split("==")[0] for pin in pins(lock)}
 
 

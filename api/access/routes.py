@@ -41,6 +41,8 @@ _ORDER = Need("admin", "everybody's")
 ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/"): _OPEN,
     ("GET", "/console/{name}"): _OPEN,
+    ("GET", "/docs"): _OPEN,
+    ("GET", "/docs/{path:path}"): _OPEN,
     ("GET", "/openapi.json"): _OPEN,
     ("GET", "/healthz"): _OPEN,
     ("GET", "/readyz"): _OPEN,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
 from core.reward_spec import RewardSpec
@@ -27,3 +28,5 @@ class ApiServices:
     traffic: Traffic
     reader: Sequence[str] = ()
     """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); none: on a thread."""
+    site: Path | None = None
+    """Where the documentation lies, once it is built."""

@@ -4,15 +4,13 @@ Its charts are drawn by uPlot, whose bundle the package `youplot` ships; the pag
 of uPlot's own release.
 """
 
-import gzip
-import hashlib
 from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import PurePath
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
+from api.http.assets import Asset, make_asset
 from core.errors import NotFound
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -31,27 +29,6 @@ _POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",  # kept, and asked about by its tag
-    "vary": "accept-encoding",
-}
-
-
-class Asset(msgspec.Struct, frozen=True):
-    kind: str
-    content: bytes
-    zipped: bytes
-    tag: str
-
-    def answer(self, request: Request, headers: dict[str, str]) -> Response:
-        headers = {**_HEADERS, **headers, "etag": self.tag}
-        if request.headers.get("if-none-match") == self.tag:
-            return Response(None, 304, headers=headers)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(self.zipped, media_type=self.kind, headers={**headers, "content-encoding": "gzip"})
-        return Response(self.content, media_type=self.kind, headers=headers)
 
 
 def console_router() -> APIRouter:
@@ -78,13 +55,8 @@ def load_assets() -> dict[str, Asset]:
     own = {file.name: file.read_bytes() for file in files("api.console").iterdir() if _kind(file.name)}
     charts = distribution("youplot")
     drawn = {name: charts.locate_file(path).read_bytes() for name, path in _CHARTS.items()}  # type: ignore[attr-defined]
-    return {name: _asset(name, content) for name, content in {**own, **drawn}.items()}
+    return {name: make_asset(_kind(name) or "", content) for name, content in {**own, **drawn}.items()}
 
 
 def _kind(name: str) -> str | None:
     return _KINDS.get(PurePath(name).suffix)
-
-
-def _asset(name: str, content: bytes) -> Asset:
-    tag = hashlib.blake2b(content, digest_size=12).hexdigest()
-    return Asset(_kind(name) or "", content, gzip.compress(content, mtime=0), f'"{tag}"')

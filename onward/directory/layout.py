@@ -6,6 +6,7 @@ from pathlib import Path
 from onward.directory.private import private_folder
 
 SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
+BUILT_SITE = Path(__file__).resolve().parents[2] / "build" / "site"
 SHIPPED_REWARDS = Path(__file__).resolve().parents[1] / "rewards.toml"
 
 

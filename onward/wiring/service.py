@@ -12,6 +12,7 @@ from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState, Renderer
 from core.settings import LearnerSettings
 from ingest.spool.spool import SpoolingLog
+from onward.directory.layout import BUILT_SITE
 from onward.wiring.engines import Child, Serving, ask_fleet, build_serving, publish_anchor
 from onward.wiring.foundation import Foundation, Stage, holder
 
@@ -257,6 +258,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             readiness=readiness,
             traffic=service.traffic,
             reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens)),
+            site=BUILT_SITE,
         )
     )
 

@@ -79,7 +79,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     ]
     keys = [*makers, *(caller.settings() for caller in CALLERS)]
     keys.append({"key": REVIEWER, "namespace": "ours", "scopes": ["feedback", "read"]})
-    with serve(tmp_path_factory.mktemp("access") / "service", keys=keys) as service:
+    directory = tmp_path_factory.mktemp("access")
+    (directory / "index.html").write_text("the documentation")
+    with serve(directory / "service", site=directory, keys=keys) as service:
         yield service
 
 
@@ -167,7 +169,7 @@ def test_a_route_of_which_nobody_says_who_may_use_it_starts_no_service(route: An
 
 
 def path_of(path: str, turn: Made) -> str:
-    ids = {**vars(turn), "version": "7", "name": "main.js", "model:path": MODEL}
+    ids = {**vars(turn), "version": "7", "name": "main.js", "model:path": MODEL, "path:path": ""}
     return re.sub(r"\{([^}]+)\}", lambda found: ids[found[1]], path)
 
 
@@ -211,7 +213,7 @@ def ask(service: Service, method: str, path: str, caller: Caller | None, turn: M
     url, headers = path_of(path, turn), {} if caller is None else bearer(caller.key)
     if path != "/v1/rewards/stream":
         body = body_of(path, turn) if method == "POST" else None
-        answer = service.http.request(method, url, json=body, headers=headers)
+        answer = service.http.request(method, url, json=body, headers=headers, follow_redirects=True)
         return answer.status_code, answer.text
     with service.http.stream(method, f"{url}?after=0", headers=headers) as stream:
         said = next(stream.iter_text())

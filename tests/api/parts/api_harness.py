@@ -275,9 +275,13 @@ def writing(writer: Writer, on: Switch) -> Iterator[None]:
 
 @contextmanager
 def serve(
-    directory: Path, renderer: Renderer | None = None, reader: Sequence[str] = (), **settings: Any
+    directory: Path,
+    renderer: Renderer | None = None,
+    reader: Sequence[str] = (),
+    site: Path | None = None,
+    **settings: Any,
 ) -> Iterator[Service]:
-    with serve_replicas(directory, 1, renderer, reader=reader, **settings) as (service,):
+    with serve_replicas(directory, 1, renderer, reader=reader, site=site, **settings) as (service,):
         yield service
 
 
@@ -288,6 +292,7 @@ def serve_replicas(
     renderer: Renderer | None = None,
     live_states: Sequence[LiveState] | None = None,
     reader: Sequence[str] = (),
+    site: Path | None = None,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Applications that share log, store and (unless each is given one) live state, and nothing else: each has a model
@@ -315,6 +320,7 @@ def serve_replicas(
             readiness=lambda: states,
             traffic=traffic,
             reader=reader,
+            site=site,
         )
         for policy, live_state in zip(policies, states_of, strict=True)
     ]

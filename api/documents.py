@@ -1,0 +1,85 @@
+"""`GET /docs`: the documentation, as `make docs` built it. It holds nothing of anybody's, so it needs no key.
+
+Its scripts are its own files, and those few that stand in each page are named there by their digests: no others run.
+"""
+
+import asyncio
+import base64
+import hashlib
+import mimetypes
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse
+
+from api.http.assets import Asset, make_asset
+from core.errors import NotFound
+
+NOT_BUILT = (
+    "The documentation is not built here: `make docs` in the checkout builds it.\nThe API is at /openapi.json.\n"
+)
+
+
+class Site:
+    """The built pages, read from `directory` once somebody asks for them: their answers, by path below `/docs/`."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._assets: dict[str, Asset] = {}
+
+    @property
+    def assets(self) -> dict[str, Asset]:
+        """Empty until they are built."""
+        if not self._assets and self._directory is not None:
+            self._assets = dict(_read(self._directory))
+        return self._assets
+
+
+def documents_router(directory: Path | None) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+    site = Site(directory)
+
+    @router.get("/docs")
+    async def documents() -> Response:
+        return RedirectResponse("docs/")
+
+    @router.get("/docs/{path:path}")
+    async def document(request: Request, path: str) -> Response:
+        assets = await asyncio.to_thread(lambda: site.assets)
+        if not assets:
+            return PlainTextResponse(NOT_BUILT, 404)
+        if path and path + "/" in assets:
+            return RedirectResponse(path.rpartition("/")[2] + "/")
+        found = assets.get(path)
+        if found is None:
+            raise NotFound(f"the documentation has no page {path}")
+        return found.answer(request, {"content-security-policy": _policy(found)})
+
+    return router
+
+
+def _read(directory: Path) -> Iterator[tuple[str, Asset]]:
+    for path in directory.rglob("*"):
+        if path.is_file() and path.suffix != ".map":
+            kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            yield path.relative_to(directory).as_posix().removesuffix("index.html"), make_asset(kind, path.read_bytes())
+
+
+def _policy(page: Asset) -> str:
+    after = page.content.split(b"<script>")[1:] if page.kind == "text/html" else []
+    scripts = [text.partition(b"</script>")[0] for text in after]
+    digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts]
+    return "; ".join(
+        (
+            "default-src 'none'",
+            " ".join(["script-src 'self'", *(f"'sha256-{digest}'" for digest in digests)]),
+            "style-src 'self' 'unsafe-inline'",  # of tables' cells
+            "connect-src 'self'",
+            "worker-src 'self'",  # it searches
+            "img-src 'self' data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
