@@ -79,7 +79,7 @@ class Application(FastAPI):
 def create_app(services: ApiServices) -> FastAPI:
     """Raises ConfigError for settings that would let strangers in, LookupError for a route of which nobody says who may
     use it."""
-    context = Context(services, KeyRing(services.settings), _reader(services), Bodies(services.settings))
+    context = Context(services, KeyRing(services.settings), _reader(services), Bodies(services.settings.bodies))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient
 
 from core.errors import LogUnavailable
 from core.events import Topic
-from core.settings import KafkaSettings, PostgresSettings
+from core.settings import KafkaSettings, KafkaTopicSettings, PostgresSettings
 from core.store import SqlStore, open_postgres
 from core.store.database.migrate import migrate_postgres
 from deploy.services.stack import Stack
@@ -34,7 +34,7 @@ def running() -> Stack:
 @contextmanager
 def topics(partitions: int, *, flush: bool | None = None) -> Iterator[KafkaSettings]:
     servers, prefix = (running().kafka.address,), f"bench-{uuid.uuid4().hex[:12]}-"
-    settings = KafkaSettings(bootstrap_servers=servers, prefix=prefix, flush=flush)
+    settings = KafkaSettings(bootstrap_servers=servers, prefix=prefix, topics=KafkaTopicSettings(flush=flush))
     migrate(settings, partitions)
     try:
         yield settings

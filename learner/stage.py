@@ -93,7 +93,7 @@ class Learner:
             self._take(record)
         self._follow_releases()
         self._move_anchor()
-        if not self._lineage.may_train(self._settings.max_lead):
+        if not self._lineage.may_train(self._settings.checkpoints.max_lead):
             return len(records)
         batch = self._due_batch()
         if not batch:
@@ -120,8 +120,8 @@ class Learner:
     # ------------------------------------------------------------------------------------------ admission
 
     def _can_train(self) -> bool:
-        ready = self._backlog.is_ready(self._settings, self._clock.now())
-        return ready and not self._lacking and self._lineage.may_train(self._settings.max_lead)
+        ready = self._backlog.is_ready(self._settings.batch, self._clock.now())
+        return ready and not self._lacking and self._lineage.may_train(self._settings.checkpoints.max_lead)
 
     def _take(self, record: Record) -> None:
         self._offsets[record.source] = record.offset + 1
@@ -133,13 +133,13 @@ class Learner:
 
     def _admit(self, reward: Reward) -> None:
         if self._backlog.add(reward):
-            for passed_over, why in self._backlog.trim(self._settings.backlog_turns):
+            for passed_over, why in self._backlog.trim(self._settings.batch.backlog_turns):
                 self._drop(passed_over.inference_id, why)
 
     def _due_batch(self) -> list[ScoredTurn]:
         """[] while none is due, or while the store still lacks the turns."""
-        while self._backlog.is_ready(self._settings, self._clock.now()):
-            chosen = self._backlog.choose(self._settings.batch_turns)
+        while self._backlog.is_ready(self._settings.batch, self._clock.now()):
+            chosen = self._backlog.choose(self._settings.batch.turns)
             found: dict[InferenceId, Completion] = {}
             take_all(chosen, partial(self._find, found), self._set_aside, self._record_attempts)
             if any(reward.inference_id not in self._backlog.pending for reward in chosen):
@@ -244,8 +244,9 @@ class Learner:
                     received_at=scored.turn.received_at,
                 )
         self._backlog.remove([scored.reward for scored in batch])
-        limits = [*self._settings.max_outcome_age_s.values(), self._settings.usual_max_age_s]
-        limits += [self._settings.late_max_age_s] if self._settings.late == "kto" else []
+        admission = self._settings.admission
+        limits = [*admission.max_outcome_age_s.values(), admission.usual_max_age_s]
+        limits += [admission.late_max_age_s] if admission.late == "kto" else []
         newest = max(scored.reward.decided_at for scored in batch)
         self._backlog.forget_before(newest - timedelta(seconds=max(limits)))
 
@@ -267,7 +268,7 @@ class Learner:
         )
 
     def _paced(self, result: UpdateResult) -> dict[str, float]:
-        peak = self._settings.peak_tflops
+        peak = self._settings.compute.peak_tflops
         tokens, positions = result.metrics["tokens"], result.metrics["positions"]
         peak_of_all = peak and peak * self._crew.num_processes
         return self._pace.take(tokens, positions, self._crew.flops_of_a_position, peak_of_all)
@@ -292,7 +293,7 @@ class Learner:
 
     def _tidy(self, policy: PolicyVersion) -> None:
         always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
-        self._checkpoints.prune(self._settings.keep_checkpoints, always)
+        self._checkpoints.prune(self._settings.checkpoints.keep, always)
         logger.info("version %d from %d turns", policy.version, policy.turns)
 
     # ------------------------------------------------------------------------------------------ resuming
@@ -324,7 +325,7 @@ class Learner:
         self._hold_to(checkpoint.meta.anchor)
 
     def _move_anchor(self) -> None:
-        version = self._lineage.due_anchor(self._settings.anchor_versions)
+        version = self._lineage.due_anchor(self._settings.objective.kl.anchor_versions)
         if version is not None:
             self._hold_to(version)
             logger.info("the KL term holds to version %d from now on", version)

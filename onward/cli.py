@@ -307,9 +307,9 @@ def replay(
 ) -> None:
     """Score and train again from a directory's log and archive, from the anchor, into OUT: a candidate, report.json and
     report.png of what was learned; prints the digests. `--learner FILE` tries another learner; `--set
-    learner.advantage=ema`, too, and wins over it. `--as-lived` instead does again, from their manifests, the updates
-    that made what serves, and prints for each version whether its digest is the live one; ends with 1 where one is
-    not."""
+    learner.advantage.baseline=ema`, too, and wins over it. `--as-lived` instead does again, from their manifests, the
+    updates that made what serves, and prints for each version whether its digest is the live one; ends with 1 where one
+    is not."""
     overrides = overrides_of_learner(learner) | overrides_of(set_)
     if as_lived:
         from onward.replays.as_lived import prove

@@ -2,36 +2,67 @@
 
 import inspect
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from pydantic import BaseModel
 
-from core import reward_spec, settings, telemetry
+from core import reward_spec, telemetry
+from core.settings import ApiKey, NamespaceSettings, Settings, WorkloadSettings, load_settings
 from serving.engines.sglang.swap import drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def models(module: object) -> list[type[BaseModel]]:
-    return [
-        model
-        for _, model in inspect.getmembers(module, inspect.isclass)
-        if issubclass(model, BaseModel)
-        and model.__module__.startswith(getattr(module, "__name__", ""))
-        and model.model_fields
-    ]
+def sections(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every section, by its path."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield f"{above}{name}", type(field.default)
+            yield from sections(type(field.default), f"{above}{name}.")
 
 
-def test_every_setting_is_documented() -> None:
+TABLES: dict[str, type[BaseModel]] = {
+    **{f"`[{path}]`": section for path, section in sections(Settings)},
+    "`[[api.keys]]`": ApiKey,
+    "`[api.namespaces.NAME]`": NamespaceSettings,
+    "`[api.workloads.NAME]`": WorkloadSettings,
+    "The whole file": Settings,
+}
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_every_setting_is_documented_in_its_section(heading: str) -> None:
+    """And nothing else is."""
     text = (ROOT / "docs" / "settings.md").read_text()
-    missing = [
-        f"{model.__name__}.{field}"
-        for module in (settings, reward_spec)
-        for model in models(module)
-        for field in model.model_fields
-        if f"`{field}`" not in text
+    section = text.split(f"\n## {heading}\n")[1].split("\n#")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(TABLES[heading].model_fields)
+
+
+def test_every_entry_of_a_reward_spec_is_documented() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text()
+    models = [
+        model
+        for _, model in inspect.getmembers(reward_spec, inspect.isclass)
+        if issubclass(model, BaseModel) and model.__module__.startswith("core.reward_spec")
     ]
-    assert not missing
+    assert not [
+        f"{model.__name__}.{field}" for model in models for field in model.model_fields if f"`{field}`" not in text
+    ]
+
+
+def test_the_settings_that_documents_show_are_settings(tmp_path: Path) -> None:
+    shown = 0
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for number, block in enumerate(re.findall(r"```toml\n(.*?)```", document.read_text(), re.DOTALL)):
+            if tomllib.loads(block).keys() <= Settings.model_fields.keys():
+                file = tmp_path / f"{document.stem}-{number}.toml"
+                file.write_text(block)
+                load_settings(file, {})
+                shown += 1
+    assert shown > 5
 
 
 def test_every_metric_is_documented() -> None:

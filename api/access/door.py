@@ -23,7 +23,7 @@ _POLICY_VIOLATION = 1008  # of RFC 6455
 class Door:
     def __init__(self, settings: ApiSettings) -> None:
         self._is_ours: Callable[[bytes], bool] = lru_cache(maxsize=256)(_host_check(settings))
-        self._origins = frozenset(origin.encode() for origin in settings.allowed_origins)
+        self._origins = frozenset(origin.encode() for origin in settings.web.allowed_origins)
 
     async def admit(self, scope: Scope, receive: Receive, send: Send) -> Send | None:
         """How to answer it; None: it has been answered."""
@@ -54,7 +54,7 @@ class Door:
         host = headers.get(b"host")
         if host is not None and not self._is_ours(host):
             name = host.decode("latin-1")
-            raise Forbidden(f"host: {name!r} is not among api.allowed_hosts", param="host", code="host_not_allowed")
+            raise Forbidden(f"host: {name!r} is not among api.web.allowed_hosts", param="host", code="host_not_allowed")
 
     def _check_origin(self, headers: dict[bytes, bytes], *, changes: bool) -> bytes | None:
         """The other origin whose page asks; None: ours, or no page. Raises Forbidden."""
@@ -72,8 +72,8 @@ class Door:
 
 def _host_check(settings: ApiSettings) -> Callable[[bytes], bool]:
     """Names are looked at where only loopback is listened to, or where some are given; addresses are nobody else's."""
-    names = {"localhost", settings.host, *settings.allowed_hosts}
-    checked = is_loopback(settings.host) or bool(settings.allowed_hosts)
+    names = {"localhost", settings.host, *settings.web.allowed_hosts}
+    checked = is_loopback(settings.host) or bool(settings.web.allowed_hosts)
 
     def is_ours(host: bytes) -> bool:
         name = host.decode("latin-1").lower()
@@ -93,7 +93,7 @@ def _is_address(name: str) -> bool:
 
 def _foreign(whose: str) -> Forbidden:
     return Forbidden(
-        f"origin: a page {whose} may not use this API; api.allowed_origins says who may",
+        f"origin: a page {whose} may not use this API; api.web.allowed_origins says who may",
         param="origin",
         code="origin_not_allowed",
     )

@@ -72,7 +72,7 @@ class KeyRing:
                 raise ConfigError("settings: api.keys: one key stands there twice")
             identities[digest] = self._identity(settings, key, digest)
         self._identities = identities
-        keyless = settings.default_namespace
+        keyless = settings.advanced.default_namespace
         self._keyless = Identity(Namespace(keyless), ALL_SCOPES, _namespace_bucket(settings, keyless))
 
     def _identity(self, settings: ApiSettings, key: ApiKey, digest: bytes) -> Identity:
@@ -139,7 +139,7 @@ def _bucket(name: str, limit: RateLimit) -> tuple[Bucket, ...]:
 
 def _check_namespaces(settings: ApiSettings) -> None:
     """A name that is misspelt would limit nobody."""
-    known = {key.namespace for key in settings.keys} or {settings.default_namespace}
+    known = {key.namespace for key in settings.keys} or {settings.advanced.default_namespace}
     for name in settings.namespaces:
         if name not in known:
             raise ConfigError(f"settings: api.namespaces.{name}: no API key belongs to it")

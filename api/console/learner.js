@@ -30,7 +30,7 @@ const CHARTS = [
   [over("The learner's time", "share of it since the version before", share, [0, 1]), spent],
   [over("Pace", "a second, while it updates: sampled tokens; positions, with prompts", value => value.toFixed(0)),
     { tokens: "tokens_per_s", positions: "positions_per_s" }],
-  [over("MFU", "share of learner.peak_tflops, where that is set", share), { MFU: "mfu" }],
+  [over("MFU", "share of learner.compute.peak_tflops, where that is set", share), { MFU: "mfu" }],
 ];
 
 const AGES = { "1m": "a minute", "1h": "an hour", "1d": "a day", older: "older" };

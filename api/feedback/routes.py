@@ -131,7 +131,7 @@ def _check(context: Context, body: FeedbackBody) -> None:
 async def _admit_user(context: Context, identity: Identity, body: FeedbackBody) -> None:
     """Raises TooManyRequests."""
     services, namespace = context.services, identity.namespace
-    per_minute = services.settings.user_feedback_per_minute
+    per_minute = services.settings.feedback.user_per_minute
     if per_minute is None:
         return
     user: str | None = context.keys.user_of(identity, body.user)
@@ -201,8 +201,9 @@ def _named(body: FeedbackBody) -> tuple[InferenceId | None, SessionId | None]:
 def _observed(at: datetime, now: datetime, context: Context) -> datetime:
     """In UTC. Raises InvalidRequest for what is yet to come, and for what no calendar of ours has."""
     ahead_s = (at - now).total_seconds()
-    if ahead_s > context.services.settings.clock_skew_s:
-        message = f"observed_at: {ahead_s:.0f} s ahead of our clock; at most {context.services.settings.clock_skew_s:g}"
+    most_s = context.services.settings.feedback.clock_skew_s
+    if ahead_s > most_s:
+        message = f"observed_at: {ahead_s:.0f} s ahead of our clock; at most {most_s:g}"
         raise InvalidRequest(message, param="observed_at", code="from_the_future")
     try:
         return at.astimezone(UTC)

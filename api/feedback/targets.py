@@ -13,7 +13,7 @@ Subject = Literal["inference", "session"]
 
 
 async def find_subject(services: ApiServices, outcome: Outcome) -> Subject:
-    """Raises NotFound for what this namespace does not have after `feedback_lookup_s`, StoreUnavailable."""
+    """Raises NotFound for what this namespace does not have after `api.feedback.lookup_s`, StoreUnavailable."""
     if outcome.inference_id is not None:
         if not await _has_inference(services, outcome.namespace, outcome.inference_id):
             raise NotFound(f"no inference {outcome.inference_id}", param="inference_id", code="unknown_inference")

@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from api.http.asgi import ClientGone, Headers, Receive
 from api.http.body_shape import Raw
 from core.errors import Overloaded, TooLarge
-from core.settings import ApiSettings
+from core.settings import BodySettings
 from core.telemetry import BODY_BYTES, REFUSED_BODIES
 
 _MOST_DIGITS = 19  # of a length that anybody has
@@ -63,10 +63,10 @@ class Body:
 class Bodies:
     """Those of one application."""
 
-    def __init__(self, settings: ApiSettings) -> None:
-        self._limit = settings.max_body_bytes
-        self._large = settings.bodies.large_bytes
-        self._in_flight = settings.bodies.in_flight_bytes
+    def __init__(self, settings: BodySettings) -> None:
+        self._limit = settings.max_bytes
+        self._large = settings.large_bytes
+        self._in_flight = settings.in_flight_bytes
         self.held = 0
 
     def is_large(self, size: int) -> bool:

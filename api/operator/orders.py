@@ -17,7 +17,7 @@ async def carry_out(services: ApiServices, kind: OrderKind, version: Version, wh
     """Whether it is done; False when it still waits after `order_wait_s`. Raises what the controller refused it with:
     NotFound, InvalidRequest, Conflict, EngineUnavailable."""
     order_id = await asyncio.to_thread(_give, services, kind, version, why, by)
-    deadline_s = services.clock.monotonic() + services.settings.order_wait_s
+    deadline_s = services.clock.monotonic() + services.settings.advanced.order_wait_s
     while services.clock.monotonic() < deadline_s:
         order = await read(services, lambda view: _get(view, order_id))
         if order.done_at is not None:

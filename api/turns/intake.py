@@ -64,7 +64,7 @@ def take_in(
         workload=_workload(headers, tags) or workload,
         purpose=purpose or _purpose(kind),
         harness_version=_harness(headers),
-        environment=_environment(headers) or services.settings.environment,
+        environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, body.store),
         store=body.store is not False,
         session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),

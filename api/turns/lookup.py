@@ -29,17 +29,17 @@ async def read(services: ApiServices, query: Query[T]) -> T:
 
 
 async def look_up(services: ApiServices, query: Query[T | None]) -> T | None:
-    """The answer; waits for it up to `feedback_lookup_s` while the writer has yet to store what the log had when this
-    was asked. None: the store has all of that, and not this. Raises StoreUnavailable where it still has not, since to
-    say of what was acknowledged a moment ago that it does not exist is an answer that nobody asks for again; and where
-    the log cannot say what it has."""
+    """The answer; waits for it up to `api.feedback.lookup_s` while the writer has yet to store what the log had when
+    this was asked. None: the store has all of that, and not this. Raises StoreUnavailable where it still has not, since
+    to say of what was acknowledged a moment ago that it does not exist is an answer that nobody asks for again; and
+    where the log cannot say what it has."""
     if (found := await read(services, query)) is not None:
         return found
     try:
         ends = await asyncio.to_thread(_ends, services.log)
     except LogUnavailable as error:
         raise StoreUnavailable(f"not found, and what the log has besides cannot be told: {error}") from error
-    deadline_s = services.clock.monotonic() + services.settings.feedback_lookup_s
+    deadline_s = services.clock.monotonic() + services.settings.feedback.lookup_s
     pause_s = _FIRST_PAUSE_S
     while True:
         behind, found = await read(services, lambda view: (_behind(view, ends), query(view)))

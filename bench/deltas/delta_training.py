@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from bench.learning.office import MODEL, Office, worth
-from core.settings import LearnerSettings
+from core.settings import LearnerSettings, OptimizerSettings
 from learner.updates.state import make_state
 from learner.updates.update import update
 
@@ -36,7 +36,7 @@ Steps = Iterator[Weights]  # the untouched weights first, then those after every
 
 
 def tiny_steps(learning_rate: float) -> Steps:
-    settings = LearnerSettings(learning_rate=learning_rate)
+    settings = LearnerSettings(optimizer=OptimizerSettings(learning_rate=learning_rate))
     state = make_state(MODEL, settings)
     office = Office()
     yield state.policy.tensors()
@@ -48,21 +48,21 @@ def tiny_steps(learning_rate: float) -> Steps:
 
 
 def large_steps(learning_rate: float) -> Steps:
-    settings = LearnerSettings(learning_rate=learning_rate)
+    settings = LearnerSettings(optimizer=OptimizerSettings(learning_rate=learning_rate))
     torch.manual_seed(0)
     model: Any = Qwen3ForCausalLM(LARGE)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        weight_decay=settings.weight_decay,
+        betas=(settings.optimizer.beta1, settings.optimizer.beta2),
+        weight_decay=settings.optimizer.weight_decay,
         fused=True,
     )
     yield _untied(model)
     while True:
         ids_BT = torch.randint(LARGE.vocab_size, (SEQUENCES, LENGTH))
         model(input_ids=ids_BT, labels=ids_BT).loss.backward()
-        clip_grad_norm_(model.parameters(), settings.gradient_clip)
+        clip_grad_norm_(model.parameters(), settings.optimizer.gradient_clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         yield _untied(model)

@@ -35,7 +35,7 @@ WAYS = {
     "beta tracker": "beta",
     "batch, centred": "centre",
 }
-"""`learner.advantage` of each, the three of the least regret first."""
+"""`learner.advantage.baseline` of each, the three of the least regret first."""
 Runs = dict[str, list[float]]  # true quality, window by window
 
 
@@ -43,7 +43,7 @@ def quality(way: str, seed: int, seconds: float) -> list[float]:
     """Of a demo's windows. Raises CalledProcessError with its words where it has no report."""
     with tempfile.TemporaryDirectory(prefix="onward-loop-") as folder:
         command = [sys.executable, "-m", "onward", "demo", folder, "--seed", str(seed), "--seconds", str(seconds)]
-        command += ["--set", f"learner.advantage={WAYS[way]}"]
+        command += ["--set", f"learner.advantage.baseline={WAYS[way]}"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         written = Path(folder) / "report.json"
         if not written.exists():

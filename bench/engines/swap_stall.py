@@ -56,16 +56,17 @@ SETTINGS = f"""
 [serving]
 engine = "sglang"
 model_name = "{MODEL}"
+[serving.versions]
 min_swap_interval_s = 0.05
-keep_versions = 100
-cached_versions = 100
+keep = 100
+cached = 100
 [serving.sglang]
 python = "{PYTHON}"
 replicas = 0
 [learner]
 enabled = false
-[release]
-canary = "off"
+[release.canary]
+enabled = "off"
 """
 
 Interval = tuple[float, float]

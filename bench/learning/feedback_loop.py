@@ -4,7 +4,7 @@ import copy
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,12 +18,13 @@ from bench.learning.small_policy import EMPTY, WINDOW, SmallPolicy, small_state
 from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
 from core.ids import GroupId, InferenceId, Namespace, SessionId, Version
 from core.settings import LearnerSettings
+from core.settings.names import nested
 from learner.sequences.scored import ScoredTurn
 from learner.updates.update import NonFiniteLoss, UpdateResult, update
 
 BATCH = 64
 MOST = 2 * BATCH  # turns of an update
-_SHARED = {"batch_turns": BATCH, "micro_batch_tokens": 100_000, "kl_coefficient": 0.02}
+_SHARED = {"batch.turns": BATCH, "compute.micro_batch_tokens": 100_000, "objective.kl.coefficient": 0.02}
 STEP_S = 1.5  # from one version to the next
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 Heard = Callable[[Sequence[ScoredTurn], UpdateResult], None]
@@ -51,8 +52,10 @@ class _Served:
 _Due = tuple[float, ScoredTurn]  # at which step
 
 
-def settings_for(seed: int, learning_rate: float, **changes: object) -> LearnerSettings:
-    return LearnerSettings.model_validate({**_SHARED, "seed": seed, "learning_rate": learning_rate, **changes})
+def settings_for(seed: int, learning_rate: float, changes: Mapping[str, object]) -> LearnerSettings:
+    """`changes` by their paths."""
+    given = {**_SHARED, "seed": seed, "optimizer.learning_rate": learning_rate, **changes}
+    return LearnerSettings.model_validate(nested(given))
 
 
 def learn(

@@ -61,7 +61,7 @@ class Ended:
 def run(job: tuple[str, int]) -> Ended:
     way, seed = job
     stream, late = WAYS[way]
-    settings, mass = settings_for(seed, RATE, advantage="value", late=late), Mass()
+    settings, mass = settings_for(seed, RATE, {"advantage.baseline": "value", "admission.late": late}), Mass()
     first, learned = learn(stream, settings, 1, learns=False), learn(stream, settings, STEPS, heard=mass.hear)
 
     def gained(workloads: range) -> float:

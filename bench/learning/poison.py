@@ -5,8 +5,8 @@
 In one process: the shipped model answers `write` tasks, 32 to an update, everybody judges what they got, and the
 learner's own update follows. Liars agree with each other: they take what is bad and turn down what is good. `quiet`
 ones speak as much as others; `loud` ones ten times as much, so that most of what is said are lies; `repeating` ones say
-ten times in an update the same of the same answer. `bounded` is `learner.max_user_share`, `defended` that and
-`learner.distrust`, `shared` is `learner.share_repeats`, `usual` what a learner does without a setting. Cost is the
+ten times in an update the same of the same answer. Of `learner.users`, `bounded` is `max_share`, `defended` that and
+`distrust`, `shared` is `share_repeats`; `usual` what a learner does without a setting. Cost is the
 final true quality of the honest crowd without a defence above theirs, paired by seed. Runs are kept one by one, so that
 the table can be made in pieces.
 """
@@ -27,6 +27,7 @@ from bench.learning.office import MODEL, Answered, Office, worth
 from bench.table import RESULTS, Row, report
 from core.ids import UserHash
 from core.settings import LearnerSettings
+from core.settings.names import nested
 from learner.sequences.scored import ScoredTurn
 from learner.updates.state import make_state
 from learner.updates.update import update
@@ -62,10 +63,10 @@ class Crowd:
         return bool(self.loudness) and user < LIARS
 
 
-OPEN = {"share_repeats": False, "max_user_share": 1.0}
-BOUNDED = OPEN | {"max_user_share": SHARE}
-DEFENDED = BOUNDED | {"distrust": True}
-SHARED = OPEN | {"share_repeats": True}
+OPEN = {"users.share_repeats": False, "users.max_share": 1.0}
+BOUNDED = OPEN | {"users.max_share": SHARE}
+DEFENDED = BOUNDED | {"users.distrust": True}
+SHARED = OPEN | {"users.share_repeats": True}
 USUAL: dict[str, Any] = {}
 CROWDS = {
     HONEST: Crowd(0.0, OPEN),
@@ -86,7 +87,7 @@ CROWDS = {
 
 def taught(crowd: Crowd, seed: int, updates: int) -> list[float]:
     """The share of answers that were good, update by update."""
-    settings = LearnerSettings(seed=seed, batch_turns=TURNS, **crowd.defence)
+    settings = LearnerSettings.model_validate(nested({"seed": seed, "batch.turns": TURNS, **crowd.defence}))
     state, office, rng = make_state(MODEL, settings), Office(seed), random.Random(seed)
     curve = []
     for _ in range(updates):

@@ -7,20 +7,20 @@ from bench.learning.feedback_world import ACCEPTED, REJECTED, STREAMS
 
 STEPS = 240
 WAYS: dict[str, dict[str, object] | None] = {
-    "value head": {"advantage": "value"},
-    "moving average": {"advantage": "ema"},
-    "beta tracker": {"advantage": "beta", "reward_range": (REJECTED, ACCEPTED)},
-    "batch, whitened": {"advantage": "batch"},
-    "batch, centred": {"advantage": "centre"},
-    "leave one out": {"advantage": "leave_one_out"},
-    "KTO": {"advantage": "value", "kto_outcomes": ("accepted",)},
-    "raw reward": {"advantage": "raw"},
+    "value head": {"advantage.baseline": "value"},
+    "moving average": {"advantage.baseline": "ema"},
+    "beta tracker": {"advantage.baseline": "beta", "advantage.reward_range": (REJECTED, ACCEPTED)},
+    "batch, whitened": {"advantage.baseline": "batch"},
+    "batch, centred": {"advantage.baseline": "centre"},
+    "leave one out": {"advantage.baseline": "leave_one_out"},
+    "KTO": {"advantage.baseline": "value", "admission.kto_outcomes": ("accepted",)},
+    "raw reward": {"advantage.baseline": "raw"},
     "raw reward, PPO, no KL": {
-        "advantage": "raw",
-        "loss": "ppo",
-        "correction": "none",
-        "clip_high": 0.28,
-        "kl_coefficient": 0.0,
+        "advantage.baseline": "raw",
+        "objective.loss": "ppo",
+        "objective.correction.method": "none",
+        "objective.clip_high": 0.28,
+        "objective.kl.coefficient": 0.0,
     },
     "nothing": None,
 }
@@ -41,5 +41,5 @@ class Run:
 def regret(run: Run, steps: int = STEPS) -> list[float]:
     """Of each step, the mean over its turns."""
     way = WAYS[run.way]
-    settings = settings_for(run.seed, run.learning_rate, **(way or {}))
+    settings = settings_for(run.seed, run.learning_rate, way or {})
     return learn(STREAMS[run.stream], settings, steps, learns=way is not None).missed

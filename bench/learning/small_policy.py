@@ -62,6 +62,6 @@ class SmallPolicy:
 
 def small_state(settings: LearnerSettings) -> LearnerState:
     policy = SmallPolicy(settings.seed)
-    optimizer = make_optimizer(policy, settings)  # type: ignore[arg-type]  # has parameters()
-    advantages = make_advantages(settings, HIDDEN)
+    optimizer = make_optimizer(policy, settings.optimizer)  # type: ignore[arg-type]  # has parameters()
+    advantages = make_advantages(settings.advantage, HIDDEN, settings.seed, settings.device)
     return LearnerState(policy, copy.deepcopy(policy), optimizer, advantages)  # type: ignore[arg-type]

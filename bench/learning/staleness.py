@@ -41,7 +41,9 @@ class Run:
 
 def quality(run: Run) -> float:
     stream = STREAMS[STREAM]
-    settings = settings_for(run.seed, run.rate, advantage="value", correction=run.correction)
+    settings = settings_for(
+        run.seed, run.rate, {"advantage.baseline": "value", "objective.correction.method": run.correction}
+    )
     learned = learn(stream, settings, STEPS, run.behind)
     before = learn(stream, settings, 1, learns=False)
     return 1 - still_missed(learned, BATCHES) / still_missed(before, BATCHES)

@@ -181,7 +181,7 @@ def write_rate(log: KafkaEventLog, store: SqlStore) -> float:
 
 def decode_rate(settings: KafkaSettings, partitions: int, count: int) -> float:
     """Of the turns' first `count` records, with nothing but a consumer and the codec, once it has read."""
-    consumer = connected(settings, KafkaConsumer, **options(settings, settings.delivery_timeout_s))
+    consumer = connected(settings, KafkaConsumer, **options(settings, settings.client.delivery_timeout_s))
     sources = [KafkaPartition(topic_name(settings, Topic.TURNS), number) for number in range(partitions)]
     consumer.assign(sources)
     consumer.seek_to_beginning(*sources)

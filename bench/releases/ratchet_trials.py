@@ -19,13 +19,13 @@ from bench.releases import rollback_trials as world
 from bench.releases.rollback_trials import errors
 from bench.table import Row, report
 from core.ids import Version
-from core.settings import ReleaseSettings
+from core.settings import CanarySettings
 from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import LIKENESS
 from serving.releases.canaries.ratchet import Step
 from serving.releases.canaries.verdict import CanaryVerdict, judge
 
-SETTINGS = ReleaseSettings()
+SETTINGS = CanarySettings()
 STEPS = 10
 USERS = 1000
 LOOKS = 40
@@ -74,7 +74,7 @@ def draw(habits: Habits, live: float, canary: float, seed: tuple[int, ...]) -> C
     """An experiment's turns. `live` and `canary`: probabilities to accept."""
     rng = np.random.default_rng(seed)
     users = len(habits.likes)
-    shares = Shares(SETTINGS.canary_share, 0.0, canary_salt=str(seed))
+    shares = Shares(SETTINGS.share, 0.0, canary_salt=str(seed))
     is_canary = np.array([assign(shares, str(user))[0] == "canary" for user in range(users)])
     chance = habits.activity / habits.activity.sum()
     share = float(chance[is_canary].sum())  # the busiest may all be on one side

@@ -18,14 +18,14 @@ from rich.progress import track
 
 from bench.table import Row, report
 from core.ids import InferenceId
-from core.settings import ReleaseSettings
+from core.settings import CanarySettings, HoldbackSettings
 from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import RewardEvidence
 from serving.releases.canaries.guards import tripped
 from serving.releases.canaries.observations import ServedTurn
 from serving.releases.canaries.verdict import judge
 
-SETTINGS = ReleaseSettings()
+SETTINGS, HOLDBACK = CanarySettings(), HoldbackSettings()
 TRIALS = 400
 SOON_TURNS = 500  # canary turns within which a worse version must be gone
 MISSED = 0.05  # share of worse versions that may be there longer, and of better ones that may not be promoted
@@ -75,9 +75,9 @@ class World:
 
 def make_world(case: Case, seed: tuple[int, int]) -> World:
     rng = np.random.default_rng(seed)
-    shares = Shares(SETTINGS.canary_share, SETTINGS.holdback_share, canary_salt=str(seed))
+    shares = Shares(SETTINGS.share, HOLDBACK.share, canary_salt=str(seed))
     arms: list[str] = [assign(shares, str(user))[0] for user in range(case.users)]
-    sessions = int(2 * SETTINGS.horizon_turns / SETTINGS.canary_share / SESSION_TURNS)
+    sessions = int(2 * SETTINGS.horizon_turns / SETTINGS.share / SESSION_TURNS)
     activity = rng.lognormal(0, ACTIVITY_SPREAD, case.users)
     lengths = rng.geometric(1 / SESSION_TURNS, sessions)
     begins_s = rng.exponential(SESSION_TURNS / TURNS_PER_S, sessions).cumsum()

@@ -23,12 +23,14 @@ from bench.table import Row, interleave, report
 from bench.updates.learner_step import AGREEMENT, MODEL, make_batch, timed
 from bench.updates.trl_step import TrlStep
 from core.ids import SessionId
-from core.settings import LearnerSettings
+from core.settings import AdmissionSettings, AdvantageSettings, LearnerSettings
 from learner.sequences.scored import ScoredTurn
 from learner.updates.state import make_state
 from learner.updates.update import update
 
-SETTINGS = LearnerSettings(advantage="raw", max_divergence=1e9, min_ess=0.0)  # rewards are the advantages
+SETTINGS = LearnerSettings(
+    advantage=AdvantageSettings(baseline="raw"), admission=AdmissionSettings(max_divergence=1e9, min_ess=0.0)
+)  # rewards are the advantages
 SIZES = (4, 8, 16, 64)
 ROUNDS = 15
 GOAL = 1.25

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 from bench.table import Row, interleave, report
 from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
 from core.ids import GroupId, Namespace, OutcomeId, SessionId, Version, new_inference_id
-from core.settings import LearnerSettings
+from core.settings import AdmissionSettings, LearnerSettings
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import MicroBatch, micro_batches
@@ -33,7 +33,7 @@ from learner.updates.update import update
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
 START = datetime(2026, 1, 1, tzinfo=UTC)
-SETTINGS = LearnerSettings(max_divergence=1e9, min_ess=0.0)  # both train on every turn
+SETTINGS = LearnerSettings(admission=AdmissionSettings(max_divergence=1e9, min_ess=0.0))  # both train on every turn
 TURNS = 64
 ROUNDS = 31
 GOAL = 1.05
@@ -116,11 +116,12 @@ class RawStep:
         hidden = self.policy.config.hidden_size
         self.value = nn.Sequential(nn.Linear(hidden, 64), nn.GELU(), nn.Linear(64, 1))
         self.value.load_state_dict(value_head)
-        betas = (SETTINGS.beta1, SETTINGS.beta2)
+        betas = (SETTINGS.optimizer.beta1, SETTINGS.optimizer.beta2)
         self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=SETTINGS.learning_rate, betas=betas, weight_decay=0.0, fused=True
+            self.policy.parameters(), lr=SETTINGS.optimizer.learning_rate, betas=betas, weight_decay=0.0, fused=True
         )
-        self.value_optimizer = torch.optim.AdamW(self.value.parameters(), lr=SETTINGS.value_learning_rate, foreach=True)
+        rate = SETTINGS.advantage.value_learning_rate
+        self.value_optimizer = torch.optim.AdamW(self.value.parameters(), lr=rate, foreach=True)
 
     def step(self, parts: Sequence[MicroBatch], rewards_M: Tensor, scale: float) -> tuple[float, float]:
         """(loss per token, norm of the gradient)."""
@@ -130,7 +131,7 @@ class RawStep:
             losses_N, fit = self._losses(part, rewards_M, scale)
             (losses_N.sum() / num_tokens + fit * (len(losses_N) / num_tokens)).backward()
             total += float(losses_N.detach().sum())
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), SETTINGS.gradient_clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), SETTINGS.optimizer.gradient_clip)
         for optimizer in (self.optimizer, self.value_optimizer):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -143,9 +144,9 @@ class RawStep:
         values_N = self.value(hidden_ND.detach())[:, 0]
         rewards_N = rewards_M[part.turns_N]
         advantage_N = (rewards_N - values_N.detach()) / scale
-        ratio_N = (logprobs_N.detach() - part.behaviour_N).exp().clamp(max=SETTINGS.ratio_cap)
+        ratio_N = (logprobs_N.detach() - part.behaviour_N).exp().clamp(max=SETTINGS.objective.correction.ratio_cap)
         gap_N = anchor_N - logprobs_N
-        kl_N = SETTINGS.kl_coefficient * (gap_N.exp() - 1 - gap_N)
+        kl_N = SETTINGS.objective.kl.coefficient * (gap_N.exp() - 1 - gap_N)
         return -ratio_N * advantage_N * logprobs_N + kl_N, nn.functional.mse_loss(values_N, rewards_N)
 
     def _score(self, model: Any, part: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -171,7 +172,7 @@ def main() -> None:
     batch = make_batch(0)
     ours = make_state(MODEL, SETTINGS)
     raw = RawStep(ours.advantages.state_dict()["head"])
-    parts = micro_batches(merge(batch), batch, SETTINGS.micro_batch_tokens, "cpu")
+    parts = micro_batches(merge(batch), batch, SETTINGS.compute.micro_batch_tokens, "cpu")
     rewards = [scored.reward.value for scored in batch]
     rewards_M, scale = torch.tensor(rewards), stdev(rewards)
 

@@ -1,5 +1,5 @@
 """Forward and backward over sequences of many lengths: padded in the order in which they come, padded by length (what
-the learner does), packed into rows without padding (`learner.packed`). Time, places computed, peak memory.
+the learner does), packed into rows without padding (`learner.compute.packed`). Time, places computed, peak memory.
 
     python -m bench packing
 

@@ -36,8 +36,8 @@ class TrlStep:
         self._trainer.current_gradient_accumulation_steps = 1
         self._optimizer = torch.optim.AdamW(
             self.policy.parameters(),
-            lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
+            lr=settings.optimizer.learning_rate,
+            betas=(settings.optimizer.beta1, settings.optimizer.beta2),
             weight_decay=0.0,
             fused=True,
         )
@@ -72,7 +72,7 @@ class TrlStep:
             loss = self._trainer._compute_loss(self.policy, batch | {"ref_per_token_logps": self._anchor(batch)})
             loss.backward()
             total += float(loss.detach())
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self._settings.gradient_clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self._settings.optimizer.gradient_clip)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total, float(norm)
@@ -100,7 +100,7 @@ def _config(directory: str, settings: LearnerSettings) -> GRPOConfig:
         gradient_accumulation_steps=1,
         disable_dropout=True,
         loss_type="cispo",
-        epsilon_high=settings.ratio_cap,
-        beta=settings.kl_coefficient,
+        epsilon_high=settings.objective.correction.ratio_cap,
+        beta=settings.objective.kl.coefficient,
         use_bias_correction_kl=False,
     )

@@ -4,7 +4,7 @@ from typing import Final
 
 from core.errors import ConfigError
 from core.reward_spec import OutcomeSpec, RewardSpec
-from core.settings import LearnerSettings
+from core.settings import AdmissionSettings, LearnerSettings
 
 _ROOM: Final = 1.5
 """Times the age at which an outcome comes at the soonest, or is waited for: users do not look to the second."""
@@ -14,16 +14,17 @@ _SOONEST_S: Final = {"survived_1h": 3600.0, "survived_1d": 86400.0, "survived_1w
 def with_ages(settings: LearnerSettings, spec: RewardSpec) -> LearnerSettings:
     """The settings with an age for every outcome that needs one of its own. Raises ConfigError naming an outcome that
     moves rewards and could never train, as it always comes too late for the ages that the settings give."""
-    ages_s = dict(settings.max_outcome_age_s)
+    admission = settings.admission
+    ages_s = dict(admission.max_outcome_age_s)
     for name, outcome in _moving(spec):
         needed_s = _ROOM * max(_soonest_s(name, outcome), outcome.wait_s)
-        if name not in settings.max_outcome_age_s and settings.default_max_age_s is None:
-            ages_s[name] = max(ages_s.get(name, settings.usual_max_age_s), needed_s)
-    chosen = settings.model_copy(update={"max_outcome_age_s": ages_s})
+        if name not in admission.max_outcome_age_s and admission.default_max_age_s is None:
+            ages_s[name] = max(ages_s.get(name, admission.usual_max_age_s), needed_s)
+    chosen = admission.model_copy(update={"max_outcome_age_s": ages_s})
     if settings.enabled:
         for name, outcome in _moving(spec):
             _require_that_it_trains(name, _soonest_s(name, outcome), chosen)
-    return chosen
+    return settings.model_copy(update={"admission": chosen})
 
 
 def _moving(spec: RewardSpec) -> list[tuple[str, OutcomeSpec]]:
@@ -35,7 +36,7 @@ def _soonest_s(name: str, outcome: OutcomeSpec) -> float:
     return _SOONEST_S.get(name, 0.0) if outcome.after_s is None else outcome.after_s
 
 
-def _require_that_it_trains(name: str, soonest_s: float, settings: LearnerSettings) -> None:
+def _require_that_it_trains(name: str, soonest_s: float, settings: AdmissionSettings) -> None:
     limit_s, by = settings.max_outcome_age_s.get(name, settings.usual_max_age_s), f"max_outcome_age_s.{name}"
     if name not in settings.max_outcome_age_s:
         by = "default_max_age_s"
@@ -43,6 +44,6 @@ def _require_that_it_trains(name: str, soonest_s: float, settings: LearnerSettin
         limit_s, by = max((limit_s, by), (settings.late_max_age_s, "late_max_age_s"))
     if soonest_s >= limit_s:
         raise ConfigError(
-            f"reward spec: outcomes.{name}: it comes {soonest_s:g} s after its turn at the soonest, and learner.{by} "
-            f"is {limit_s:g} s: it could never train. Raise that, or give the outcome no weight"
+            f"reward spec: outcomes.{name}: it comes {soonest_s:g} s after its turn at the soonest, and "
+            f"learner.admission.{by} is {limit_s:g} s: it could never train. Raise that, or give the outcome no weight"
         )

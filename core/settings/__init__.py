@@ -1,4 +1,4 @@
-"""Settings: one frozen model per stage, from `onward.toml` and the environment, read once.
+"""Settings: one frozen model per stage, with sections by subject, from `onward.toml` and the environment, read once.
 
 A value comes from the environment (`ONWARD_API__PORT=9000`), else from the file, else from the default here.
 Unknown keys are refused in both. Every field is documented in docs/settings.md, which a test holds against this file.
@@ -11,33 +11,55 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from core.errors import ConfigError
 from core.section import Section
 from core.settings.archive import ArchiveSettings
 from core.settings.http.api import (
     WORKLOAD_NAME,
+    AdvancedApiSettings,
     ApiKey,
     ApiSettings,
+    FeedbackSettings,
     NamespaceSettings,
     RateLimit,
     Scope,
+    TlsSettings,
+    WebSettings,
     WorkloadSettings,
 )
 from core.settings.http.bodies import BodySettings
 from core.settings.http.connections import ConnectionSettings
 from core.settings.http.metrics import MetricsSettings
 from core.settings.ingest import IngestSettings
-from core.settings.judge import JudgeSettings
+from core.settings.judge import JudgedTurnSettings, JudgeRequestSettings, JudgeSettings
 from core.settings.learner import LearnerSettings
+from core.settings.learner.advantage import AdvantageSettings
+from core.settings.learner.batches import AdmissionSettings, BatchSettings, UserSettings
+from core.settings.learner.objective import CorrectionSettings, KlSettings, ObjectiveSettings
+from core.settings.learner.training import CheckpointSettings, ComputeSettings, LoraSettings, OptimizerSettings
 from core.settings.monitors import MonitorSettings
+from core.settings.names import nested, paths, place, probably_meant, refuse_former
 from core.settings.processes import ProcessSettings
-from core.settings.release import EvalSettings, ReleaseSettings
+from core.settings.release import CanarySettings, EvalSettings, GateSettings, HoldbackSettings, ReleaseSettings
 from core.settings.scoring import ScoringSettings
-from core.settings.services.kafka import KafkaSettings
+from core.settings.services.kafka import (
+    KafkaClientSettings,
+    KafkaSecuritySettings,
+    KafkaSettings,
+    KafkaTopicSettings,
+)
 from core.settings.services.postgres import PostgresSettings
 from core.settings.services.redis import RedisSettings
-from core.settings.serving import ServingSettings, SglangSettings
+from core.settings.serving import (
+    FleetSettings,
+    LocalEngineSettings,
+    ServingSettings,
+    SglangSettings,
+    SglangTimeoutSettings,
+    VersionSettings,
+)
 from core.settings.stages import StageSettings
 
 PREFIX = "ONWARD_"
@@ -45,19 +67,41 @@ NOT_SETTINGS = frozenset({"ONWARD_KEY", "ONWARD_REQUIRE_SERVICES"})  # of the co
 
 __all__ = [
     "WORKLOAD_NAME",
+    "AdmissionSettings",
+    "AdvancedApiSettings",
+    "AdvantageSettings",
     "ApiKey",
     "ApiSettings",
     "ArchiveSettings",
+    "BatchSettings",
     "BodySettings",
+    "CanarySettings",
+    "CheckpointSettings",
+    "ComputeSettings",
     "ConnectionSettings",
+    "CorrectionSettings",
     "EvalSettings",
+    "FeedbackSettings",
+    "FleetSettings",
+    "GateSettings",
+    "HoldbackSettings",
     "IngestSettings",
+    "JudgeRequestSettings",
     "JudgeSettings",
+    "JudgedTurnSettings",
+    "KafkaClientSettings",
+    "KafkaSecuritySettings",
     "KafkaSettings",
+    "KafkaTopicSettings",
+    "KlSettings",
     "LearnerSettings",
+    "LocalEngineSettings",
+    "LoraSettings",
     "MetricsSettings",
     "MonitorSettings",
     "NamespaceSettings",
+    "ObjectiveSettings",
+    "OptimizerSettings",
     "PostgresSettings",
     "ProcessSettings",
     "RateLimit",
@@ -68,7 +112,12 @@ __all__ = [
     "ServingSettings",
     "Settings",
     "SglangSettings",
+    "SglangTimeoutSettings",
     "StageSettings",
+    "TlsSettings",
+    "UserSettings",
+    "VersionSettings",
+    "WebSettings",
     "WorkloadSettings",
     "load_settings",
 ]
@@ -106,38 +155,45 @@ class Settings(Section):
 
 
 def load_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Raises ConfigError naming the key. A `file` of None or one that does not exist counts as empty."""
-    values: dict[str, Any] = {}
-    if file is not None and file.exists():
-        try:
-            values = tomllib.loads(file.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{file}: {error}") from error
-    for name, text in sorted(environment.items()):  # a section's own name before its keys: a clash is seen
-        if name.startswith(PREFIX) and name not in NOT_SETTINGS:
-            _place(values, name.removeprefix(PREFIX).lower().split("__"), _parse(text))
+    """Raises ConfigError naming the key, and what it is called now where it was called so before. A `file` of None or
+    one that does not exist counts as empty."""
+    values = _values_of(file)
+    given = {  # a section's own name before its keys: a clash is seen
+        ".".join(name.removeprefix(PREFIX).lower().split("__")): _parse(text)
+        for name, text in sorted(environment.items())
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS
+    }
+    refuse_former([values, *(nested({path: value}) for path, value in given.items())])
+    for path, value in given.items():
+        place(values, path, value)
     try:
         return _kept_out(Settings.model_validate(values))
     except ValidationError as error:
-        lines = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise ConfigError("settings: " + "; ".join(lines)) from error
+        raise ConfigError("settings: " + "; ".join(map(_said, error.errors()))) from error
+
+
+def _values_of(file: Path | None) -> dict[str, Any]:
+    if file is None or not file.exists():
+        return {}
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def _said(error: ErrorDetails) -> str:
+    path = ".".join(map(str, error["loc"]))
+    meant = probably_meant(path, paths(Settings)) if error["type"] == "extra_forbidden" else None
+    return f"{path}: {error['msg']}" + ("" if meant is None else f" (is {meant} meant?)")
 
 
 def _kept_out(settings: Settings) -> Settings:
     """What versions are asked before users have them is not learned by heart, unless another suite is kept out."""
     suite, learner = settings.release.evals.suite, settings.learner
-    if suite is None or learner.keep_out is not None:
+    if suite is None or learner.admission.keep_out is not None:
         return settings
-    return settings.model_copy(update={"learner": learner.model_copy(update={"keep_out": suite})})
-
-
-def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
-    *parents, leaf = path
-    for key in parents:
-        values = values.setdefault(key, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"settings: {'.'.join(path)}: {key} is no section")
-    values[leaf] = value
+    admission = learner.admission.model_copy(update={"keep_out": suite})
+    return settings.model_copy(update={"learner": learner.model_copy(update={"admission": admission})})
 
 
 def _parse(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Cases, canaries, guards and orders."""
+"""Gate, cases, canaries, guards and orders."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,6 +6,15 @@ from typing import Literal
 from pydantic import Field
 
 from core.section import Section
+
+
+class GateSettings(Section):
+    max_kl: float = Field(default=1.0, gt=0)
+    """Largest mean KL divergence per token to the live version, on the probe set."""
+    min_entropy: float = Field(default=1e-4, ge=0)
+    """Smallest mean entropy per token (nats)."""
+    max_entropy_share: float = Field(default=0.8, gt=0, le=1)
+    """Largest mean entropy as a share of log(vocabulary)."""
 
 
 class EvalSettings(Section):
@@ -21,24 +30,12 @@ class EvalSettings(Section):
     """Whether checkers that are commands run, where the release controller does."""
 
 
-class ReleaseSettings(Section):
-    controller: bool = True
-    """Whether `onward run` decides on releases; False: an `onward release` process does."""
-    lease_s: float = Field(default=5.0, gt=0)
-    """How long a controller that fell silent keeps its right to decide."""
-    order_timeout_s: float = Field(default=60.0, gt=0)
-    """How long an operator's order may wait for an engine."""
-    evals: EvalSettings = EvalSettings()
-    """What a version must show before a canary, or before it serves all."""
-    canary: Literal["auto", "on", "off"] = "auto"
+class CanarySettings(Section):
+    enabled: Literal["auto", "on", "off"] = "auto"
     """Whether a version is tried on a share of users first; auto: with a fleet of several engines. One engine of one
     version cannot; then versions are released directly, under guards."""
-    canary_share: float = Field(default=0.2, gt=0, lt=1)
+    share: float = Field(default=0.2, gt=0, lt=1)
     """Share of users that a canary serves."""
-    holdback_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of users that stay on the first version, against which slow drift is measured."""
-    holdback_salt: str = "holdback"
-    """Which users these are; changing it chooses others."""
     maturity_s: float = Field(default=30.0, ge=0)
     """Age at which a turn's reward counts in the test of a canary, in every arm alike."""
     margin: float = Field(default=0.02, ge=0)
@@ -53,3 +50,27 @@ class ReleaseSettings(Section):
     """The same in time."""
     guard_turns: int = Field(default=2000, ge=20)
     """Most turns of each side that the guards look back on."""
+
+
+class HoldbackSettings(Section):
+    share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of users that stay on the first version, against which slow drift is measured."""
+    salt: str = "holdback"
+    """Which users these are; changing it chooses others."""
+
+
+class ReleaseSettings(Section):
+    controller: bool = True
+    """Whether `onward run` decides on releases; False: an `onward release` process does."""
+    lease_s: float = Field(default=5.0, gt=0)
+    """How long a controller that fell silent keeps its right to decide."""
+    order_timeout_s: float = Field(default=60.0, gt=0)
+    """How long an operator's order may wait for an engine."""
+    gate: GateSettings = GateSettings()
+    """The sanity gate: bounds of a version's probe."""
+    evals: EvalSettings = EvalSettings()
+    """What a version must show before a canary, or before it serves all."""
+    canary: CanarySettings = CanarySettings()
+    """What it must show to some users before it serves all."""
+    holdback: HoldbackSettings = HoldbackSettings()
+    """Users that stay on the first version."""

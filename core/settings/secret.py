@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from core.settings import Settings
 
 NAMES: Final = frozenset(
-    {"api.keys", "api.user_hash_key", "judge.api_key", "kafka.sasl_password", "serving.sglang.admin_key"}
+    {"api.keys", "api.user_hash_key", "judge.api_key", "kafka.security.sasl_password", "serving.sglang.admin_key"}
 )
 """All of what they say is secret."""
 URLS: Final = frozenset({"postgres.url", "redis.url", "blobs", "archive.url", "judge.base_url", "serving.sglang.urls"})

@@ -8,6 +8,32 @@ from pydantic import Field, field_validator
 from core.section import Section
 
 
+class LocalEngineSettings(Section):
+    device: str = "cpu"
+    """Torch device."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What it computes in."""
+    slots: int = Field(default=48, ge=1)
+    """Requests decoded together; each slot keeps its prefix for reuse afterwards."""
+    prefill_tokens: int = Field(default=4096, ge=16)
+    """Most prompt tokens computed between two decode steps."""
+
+
+class SglangTimeoutSettings(Section):
+    admin_s: float = Field(default=30.0, gt=0)
+    """How long a step of a swap may take before the server counts as hung; large weights take longer to load."""
+    start_s: float = Field(default=300.0, gt=0)
+    """How long a server may take to start."""
+    drain_s: float = Field(default=20.0, ge=0)
+    """How long a host that is stopped waits for requests under way."""
+    silence_s: float = Field(default=60.0, gt=0)
+    """How long a request may hear nothing from its server before it counts as lost."""
+    health_every_s: float = Field(default=5.0, gt=0)
+    """How often a server must show that it still generates."""
+    health_s: float = Field(default=10.0, gt=0)
+    """How long it has for that."""
+
+
 class SglangSettings(Section):
     python: Path = Path(".sglang/bin/python")
     """Interpreter of the environment that SGLang is installed in; `make sglang-cpu` makes the one for CPUs."""
@@ -21,6 +47,10 @@ class SglangSettings(Section):
     """What they compute in: what log-probabilities may differ by depends on it."""
     arguments: tuple[str, ...] = ()
     """More arguments for the servers, as SGLang's own command line takes them."""
+    admin_key: str | None = Field(default=None, repr=False)
+    """Their --admin-api-key."""
+    timeouts: SglangTimeoutSettings = SglangTimeoutSettings()
+    """How long they may take over what."""
 
     @field_validator("arguments")
     @classmethod
@@ -29,20 +59,24 @@ class SglangSettings(Section):
             raise ValueError("--trust-remote-code: code that comes with a model is never run")
         return given
 
-    admin_key: str | None = Field(default=None, repr=False)
-    """Their --admin-api-key."""
-    admin_timeout_s: float = Field(default=30.0, gt=0)
-    """How long a step of a swap may take before the server counts as hung; large weights take longer to load."""
-    start_timeout_s: float = Field(default=300.0, gt=0)
-    """How long a server may take to start."""
-    drain_s: float = Field(default=20.0, ge=0)
-    """How long a host that is stopped waits for requests under way."""
-    silence_s: float = Field(default=60.0, gt=0)
-    """How long a request may hear nothing from its server before it counts as lost."""
-    health_every_s: float = Field(default=5.0, gt=0)
-    """How often a server must show that it still generates."""
-    health_timeout_s: float = Field(default=10.0, gt=0)
-    """How long it has for that."""
+
+class VersionSettings(Section):
+    min_swap_interval_s: float = Field(default=0.5, ge=0)
+    """Least time between two swaps."""
+    keep: int = Field(default=8, ge=2)
+    """Published weights kept besides the live ones and their ancestors in memory."""
+    anchor_every: int = Field(default=25, ge=1)
+    """Of so many versions in a row one is published whole, the others as deltas where these are worth it; 1: all are
+    whole."""
+    cached: int = Field(default=4, ge=2)
+    """Versions rebuilt from deltas, or fetched, that a host keeps on its disk: the last used."""
+
+
+class FleetSettings(Section):
+    engine_wait_s: float = Field(default=10.0, ge=0)
+    """How long a request waits for an engine while none serves, or the one that had it is lost before a token."""
+    heartbeat_timeout_s: float = Field(default=5.0, gt=0)
+    """A replica that has said nothing for so long is gone: it gets no requests, and nobody waits for it."""
 
 
 class ServingSettings(Section):
@@ -52,34 +86,13 @@ class ServingSettings(Section):
     """Directory of a Hugging Face causal LM; None: the shipped tiny model."""
     model_name: str = "onward-tiny"
     """The name clients use."""
-    device: str = "cpu"
-    """Torch device of the local engine."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """What the local engine computes in."""
-    slots: int = Field(default=48, ge=1)
-    """Requests decoded together; each slot keeps its prefix for reuse afterwards."""
     context_length: int | None = Field(default=None, ge=16)
     """Most tokens of prompt and answer; None: the model's."""
-    prefill_tokens: int = Field(default=4096, ge=16)
-    """Most prompt tokens computed between two decode steps."""
-    min_swap_interval_s: float = Field(default=0.5, ge=0)
-    """Least time between two swaps."""
-    gate_max_kl: float = Field(default=1.0, gt=0)
-    """Sanity gate: largest mean KL divergence per token to the live version, on the probe set."""
-    gate_min_entropy: float = Field(default=1e-4, ge=0)
-    """Sanity gate: smallest mean entropy per token (nats)."""
-    gate_max_entropy_share: float = Field(default=0.8, gt=0, le=1)
-    """Sanity gate: largest mean entropy as a share of log(vocabulary)."""
-    keep_versions: int = Field(default=8, ge=2)
-    """Published weights kept besides the live ones and their ancestors in memory."""
-    anchor_every: int = Field(default=25, ge=1)
-    """Of so many versions in a row one is published whole, the others as deltas where these are worth it; 1: all are
-    whole."""
-    cached_versions: int = Field(default=4, ge=2)
-    """Versions rebuilt from deltas, or fetched, that a host keeps on its disk: the last used."""
-    engine_wait_s: float = Field(default=10.0, ge=0)
-    """How long a request waits for an engine while none serves, or the one that had it is lost before a token."""
-    heartbeat_timeout_s: float = Field(default=5.0, gt=0)
-    """A replica that has said nothing for so long is gone: it gets no requests, and nobody waits for it."""
+    local: LocalEngineSettings = LocalEngineSettings()
+    """The local engine."""
     sglang: SglangSettings = SglangSettings()
     """The SGLang servers."""
+    versions: VersionSettings = VersionSettings()
+    """Published weights."""
+    fleet: FleetSettings = FleetSettings()
+    """How engines are waited for."""

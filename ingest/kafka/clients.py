@@ -50,14 +50,14 @@ def options(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:
     return {
         "bootstrap_servers": list(settings.bootstrap_servers),
         "client_id": "onward",
-        "security_protocol": settings.security_protocol,
-        "sasl_mechanism": settings.sasl_mechanism,
-        "sasl_plain_username": settings.sasl_username,
-        "sasl_plain_password": settings.sasl_password,
-        "ssl_check_hostname": settings.ssl_check_hostname,
-        "ssl_cafile": None if settings.ssl_cafile is None else str(settings.ssl_cafile),
-        "ssl_certfile": None if settings.ssl_certfile is None else str(settings.ssl_certfile),
-        "ssl_keyfile": None if settings.ssl_keyfile is None else str(settings.ssl_keyfile),
+        "security_protocol": settings.security.protocol,
+        "sasl_mechanism": settings.security.sasl_mechanism,
+        "sasl_plain_username": settings.security.sasl_username,
+        "sasl_plain_password": settings.security.sasl_password,
+        "ssl_check_hostname": settings.security.ssl_check_hostname,
+        "ssl_cafile": None if settings.security.ssl_cafile is None else str(settings.security.ssl_cafile),
+        "ssl_certfile": None if settings.security.ssl_certfile is None else str(settings.security.ssl_certfile),
+        "ssl_keyfile": None if settings.security.ssl_keyfile is None else str(settings.security.ssl_keyfile),
         "request_timeout_ms": int(1000 * timeout_s),
         "bootstrap_timeout_ms": int(1000 * timeout_s),
         "reconnect_backoff_max_ms": 1000,  # a broker that restarts is met soon after
@@ -97,7 +97,7 @@ def _why_not(settings: KafkaSettings, said: Sequence[str]) -> LogError | LogUnav
         return LogError(f"Kafka refuses: {refusals[-1]}")
     servers = ", ".join(settings.bootstrap_servers)
     reason = said[-1] if said else "silence"
-    return LogUnavailable(f"Kafka at {servers} does not answer over {settings.security_protocol}: {reason}")
+    return LogUnavailable(f"Kafka at {servers} does not answer over {settings.security.protocol}: {reason}")
 
 
 @contextmanager

@@ -115,14 +115,14 @@ class KafkaMember(KafkaReader):
     # ------------------------------------------------------------------------------------------ membership
 
     def _options(self) -> dict[str, Any]:
-        session_ms = int(1000 * self._settings.session_timeout_s)
+        session_ms = int(1000 * self._settings.client.session_timeout_s)
         return {
             **super()._options(),
             "group_id": self._settings.prefix + self._group,
             "partition_assignment_strategy": [CooperativeStickyAssignor],
             "session_timeout_ms": session_ms,
             "heartbeat_interval_ms": min(session_ms // 4, _HEARTBEAT_MS),
-            "max_poll_interval_ms": int(1000 * self._settings.max_poll_interval_s),
+            "max_poll_interval_ms": int(1000 * self._settings.client.max_poll_interval_s),
         }
 
     def _begin(self, client: RoundConsumer, counts: Mapping[Topic, int]) -> None:

@@ -24,19 +24,19 @@ class Inquiry:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._timeout_ms = int(1000 * settings.delivery_timeout_s)
+        self._timeout_ms = int(1000 * settings.client.delivery_timeout_s)
         self._consumer = _OneAtATime(
             lambda: connected(
                 settings,
                 KafkaConsumer,
-                **options(settings, settings.delivery_timeout_s),
+                **options(settings, settings.client.delivery_timeout_s),
                 allow_auto_create_topics=False,
                 metrics_enabled=False,
             ),
             lambda client: client.close(autocommit=False, timeout_ms=0),
         )
         self._admin = _OneAtATime(
-            lambda: connected(settings, KafkaAdminClient, **options(settings, settings.delivery_timeout_s)),
+            lambda: connected(settings, KafkaAdminClient, **options(settings, settings.client.delivery_timeout_s)),
             lambda client: client.close(),
         )
 

@@ -43,7 +43,7 @@ class KafkaEventLog:
 
     @property
     def max_record_bytes(self) -> int:
-        return self._settings.max_record_bytes
+        return self._settings.topics.max_record_bytes
 
     # ------------------------------------------------------------------------------------------ appending
 
@@ -51,7 +51,7 @@ class KafkaEventLog:
         waiter: asyncio.Future[list[Position]] = asyncio.get_running_loop().create_future()
         self._appends.submit(topic, [self._outgoing(topic, event)], waiter)
         try:
-            async with asyncio.timeout(self._settings.delivery_timeout_s + _GRACE_S):
+            async with asyncio.timeout(self._settings.client.delivery_timeout_s + _GRACE_S):
                 return (await waiter)[0]
         except TimeoutError as error:
             raise self._overdue() from error
@@ -72,18 +72,19 @@ class KafkaEventLog:
         waiter: Future[list[Position]] = Future()
         self._appends.submit(topic, records, waiter)
         try:
-            return waiter.result(self._settings.delivery_timeout_s + _GRACE_S)
+            return waiter.result(self._settings.client.delivery_timeout_s + _GRACE_S)
         except TimeoutError as error:
             raise self._overdue() from error
 
     def _outgoing(self, topic: Topic, event: Event) -> Outgoing:
         raw = encode(event)
-        if len(raw) > self._settings.max_record_bytes:
-            raise TooLarge(f"a record of {len(raw)} bytes; kafka.max_record_bytes is {self._settings.max_record_bytes}")
+        if len(raw) > self._settings.topics.max_record_bytes:
+            most = self._settings.topics.max_record_bytes
+            raise TooLarge(f"a record of {len(raw)} bytes; kafka.topics.max_record_bytes is {most}")
         return Outgoing(partition_of(event, self.partitions(topic)), key_of(event), raw)
 
     def _overdue(self) -> LogUnavailable:
-        seconds = self._settings.delivery_timeout_s
+        seconds = self._settings.client.delivery_timeout_s
         return LogUnavailable(f"Kafka took more than {seconds:g} s; whether this was appended is unknown")
 
     # ------------------------------------------------------------------------------------------ reading

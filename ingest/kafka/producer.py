@@ -80,14 +80,14 @@ class Appends:
     def submit(self, topic: Topic, records: Sequence[Outgoing], waiter: Waiter[list[Position]]) -> None:
         """Raises LogUnavailable when nothing can be taken: then nothing was appended. What is larger than the whole
         buffer is taken when nothing else waits."""
-        append = _Append(topic, records, waiter, time.monotonic() + self._settings.delivery_timeout_s)
+        append = _Append(topic, records, waiter, time.monotonic() + self._settings.client.delivery_timeout_s)
         with self._lock:
             if self._closed:
                 raise LogUnavailable("the log is closed")
             if self._away is not None:
                 raise LogUnavailable(self._away)
-            if self._bytes and self._bytes + append.size > self._settings.buffer_bytes:
-                raise LogUnavailable(f"{self._bytes} bytes wait for Kafka (kafka.buffer_bytes)")
+            if self._bytes and self._bytes + append.size > self._settings.client.buffer_bytes:
+                raise LogUnavailable(f"{self._bytes} bytes wait for Kafka (kafka.client.buffer_bytes)")
             self._count(append.size)
             self._under_way[append] = None
             self._queue.put(append)
@@ -254,9 +254,9 @@ class Appends:
 
 def producer_options(settings: KafkaSettings) -> dict[str, Any]:
     """Of every producer of ours."""
-    delivery_ms, linger_ms = int(1000 * settings.delivery_timeout_s), int(1000 * settings.linger_s)
+    delivery_ms, linger_ms = int(1000 * settings.client.delivery_timeout_s), int(1000 * settings.client.linger_s)
     return {
-        **options(settings, settings.delivery_timeout_s - settings.linger_s),
+        **options(settings, settings.client.delivery_timeout_s - settings.client.linger_s),
         "acks": "all",
         "enable_idempotence": True,
         "compression_type": "zstd",
@@ -264,7 +264,7 @@ def producer_options(settings: KafkaSettings) -> dict[str, Any]:
         "batch_size": _BATCH_BYTES,
         "delivery_timeout_ms": delivery_ms,
         "max_block_ms": delivery_ms,
-        "max_request_size": settings.max_record_bytes + _HEADROOM_BYTES,
+        "max_request_size": settings.topics.max_record_bytes + _HEADROOM_BYTES,
         "allow_auto_create_topics": False,
         "metrics_enabled": False,
     }

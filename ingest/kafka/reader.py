@@ -48,7 +48,7 @@ class KafkaReader:
         self._settings = settings
         self._topics = {topic_name(settings, topic): topic for topic in topics}
         self._count = count
-        self._timeout_s = settings.delivery_timeout_s
+        self._timeout_s = settings.client.delivery_timeout_s
         self._client: RoundConsumer | None = None
         self._closed = False
         self._positions: dict[TopicPartition, int] = {}  # what is handed out next

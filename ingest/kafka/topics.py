@@ -3,9 +3,9 @@
 Turns and rewards have `ingest.partitions` partitions and are kept until they are deleted by us: brokers would not ask
 who has read them (`ingest.archive.retention`). Of the others each has one partition: there is little of them, and
 what one says follows from what the one before said, so their readers need a single order. Alarms and dead letters are
-kept for `kafka.retention_s`.
-Policies are kept for good. Releases are compacted, by version and cluster: every step for `kafka.retention_s`, then of
-each version the latest, in the order of those steps, for good. The learner, who reads them from the beginning, needs no
+kept for `kafka.topics.retention_s`.
+Policies are kept for good. Releases are compacted, by version and cluster: every step for that long, then of each
+version the latest, in the order of those steps, for good. The learner, who reads them from the beginning, needs no
 more: which version is live, and which were refused.
 """
 
@@ -51,7 +51,9 @@ def _create(admin: Any, topics: Mapping[str, Any], settings: KafkaSettings) -> N
     for made in admin.create_topics(dict(topics), raise_errors=False)["topics"]:
         error = for_code(made["error_code"])
         if error is InvalidReplicationFactorError:
-            raise ConfigError(f"kafka.replication_factor is {settings.replication_factor}: {made['error_message']}")
+            raise ConfigError(
+                f"kafka.topics.replication_factor is {settings.topics.replication_factor}: {made['error_message']}"
+            )
         if error not in (NoError, TopicAlreadyExistsError):  # another may have been quicker
             raise ConfigError(f"topic {made['name']} (kafka.prefix is {settings.prefix!r}): {made['error_message']}")
     admin.wait_for_topics(list(topics))
@@ -76,7 +78,7 @@ def check(settings: KafkaSettings) -> str:
                 *_differences(admin, name, _wanted(settings, topic, partitions)["configs"]),
             ]
         ]
-        if not settings.flushes and settings.min_insync_replicas == 1:
+        if not settings.topics.flushes and settings.topics.min_insync_replicas == 1:
             faults.append(_may_lose(names))
         if faults:
             raise ConfigError("; ".join(faults))
@@ -86,18 +88,19 @@ def check(settings: KafkaSettings) -> str:
 
 def _may_lose(names: Iterable[str]) -> str:
     return (
-        f"topics {', '.join(names)}: one replica acknowledges (kafka.min_insync_replicas), and kafka.flush is false: "
-        "what was acknowledged is lost with its host. Let them flush, or have 3 replicas of which 2 must have a record"
+        f"topics {', '.join(names)}: one replica acknowledges (kafka.topics.min_insync_replicas), and "
+        "kafka.topics.flush is false: what was acknowledged is lost with its host. Let them flush, or have 3 replicas "
+        "of which 2 must have a record"
     )
 
 
 def _wanted(settings: KafkaSettings, topic: Topic, partitions: int) -> dict[str, Any]:
-    kept_ms = str(int(1000 * settings.retention_s))
+    kept_ms = str(int(1000 * settings.topics.retention_s))
     configs = {
-        "max.message.bytes": str(settings.max_record_bytes + _BATCH_OVERHEAD_BYTES),
+        "max.message.bytes": str(settings.topics.max_record_bytes + _BATCH_OVERHEAD_BYTES),
         "message.timestamp.type": "LogAppendTime",
-        "min.insync.replicas": str(settings.min_insync_replicas),
-        "flush.messages": _FLUSHED if settings.flushes else _NOT_FLUSHED,
+        "min.insync.replicas": str(settings.topics.min_insync_replicas),
+        "flush.messages": _FLUSHED if settings.topics.flushes else _NOT_FLUSHED,
         "unclean.leader.election.enable": "false",  # what was acknowledged is more than being there
     }
     if topic is Topic.RELEASES:
@@ -107,7 +110,7 @@ def _wanted(settings: KafkaSettings, topic: Topic, partitions: int) -> dict[str,
         configs |= {"cleanup.policy": "delete", "retention.ms": kept_ms, "retention.bytes": _FOR_EVER}
     return {
         "num_partitions": partitions if topic in SPREAD else 1,
-        "replication_factor": settings.replication_factor,
+        "replication_factor": settings.topics.replication_factor,
         "configs": configs,
     }
 
@@ -126,7 +129,7 @@ def _faults(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> I
         yield f"topic {name} has {count} partitions, {where}: set that, or take another kafka.prefix"
     replicas = min((len(partition["replica_nodes"]) for partition in found["partitions"]), default=0)
     if replicas < wanted["replication_factor"]:
-        yield f"topic {name} has {replicas} replicas, kafka.replication_factor is {wanted['replication_factor']}"
+        yield f"topic {name} has {replicas} replicas, kafka.topics.replication_factor is {wanted['replication_factor']}"
 
 
 def _differences(admin: Any, name: str, wanted: Mapping[str, str]) -> Iterator[str]:
@@ -148,6 +151,6 @@ def _admin(settings: KafkaSettings) -> Iterator[Any]:
         finally:
             admin.close()
     except LogUnavailable as error:
-        raise LogUnavailable(f"kafka.bootstrap_servers, kafka.security_protocol: {error}") from error
+        raise LogUnavailable(f"kafka.bootstrap_servers, kafka.security.protocol: {error}") from error
     except LogError as error:
-        raise ConfigError(f"kafka.security_protocol, kafka.sasl_*, kafka.ssl_*: {error}") from error
+        raise ConfigError(f"kafka.security.protocol, kafka.security.sasl_*, kafka.security.ssl_*: {error}") from error

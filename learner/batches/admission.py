@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from core.ids import Version
-from core.settings import LearnerSettings
+from core.settings import AdmissionSettings, LearnerSettings
 from learner.batches.staleness import Drift, left_out, nowhere, oldest_allowed, together, too_old, within
 from learner.model.ranks import Ranks
 from learner.objective.credit import TokenCredit, applied, fading
@@ -40,15 +40,16 @@ class BatchAdmission:
         self.batch, self.whole = batch, whole
         self.tokens_per_turn, self.released = tokens_per_turn, released
         self.stale_tokens = 0
-        self._oldest = oldest_allowed(released, settings.max_versions_behind)
-        self._bounds = settings.max_divergence, settings.min_ess
+        admission = settings.admission
+        self._oldest = oldest_allowed(released, admission.max_versions_behind)
+        self._bounds = admission.max_divergence, admission.min_ess
         self._drift = nowhere(len(batch))
         self._ratios_M = torch.zeros(len(batch))  # KTO's
         self._out_M = torch.tensor([turn in whole.left_out for turn in range(len(batch))])
-        self._old_M = torch.tensor([_is_too_old(scored, settings) for scored in batch])
-        self._kto_M = torch.tensor([_is_for_kto(scored, settings) for scored in batch]) & ~self._old_M
-        self._late_M = [settings.late == "kto" and not _is_beyond(scored, settings) for scored in batch]
-        self.has_kto = settings.late == "kto" or bool(self._kto_M.any())
+        self._old_M = torch.tensor([_is_too_old(scored, admission) for scored in batch])
+        self._kto_M = torch.tensor([_is_for_kto(scored, admission) for scored in batch]) & ~self._old_M
+        self._late_M = [admission.late == "kto" and not _is_beyond(scored, admission) for scored in batch]
+        self.has_kto = admission.late == "kto" or bool(self._kto_M.any())
         shares = influence or [1.0] * len(batch)
         self.limited = sum(share < 1 for share in shares)
         self.expected_M = torch.zeros(len(batch))  # the reward that the whole answer let expect
@@ -59,7 +60,7 @@ class BatchAdmission:
         self._correction_M = torch.tensor([s.is_correction for s in batch])
         self._rewards_M = torch.tensor([s.worth for s in batch])
         self._alike_M = ~self._correction_M & self._all_alike()
-        self._fading = settings.discount * settings.gae_lambda
+        self._fading = settings.advantage.discount * settings.advantage.gae_lambda
         self._records: dict[int, TurnRecord] = {}
 
     def _all_alike(self) -> bool:
@@ -174,15 +175,15 @@ class BatchAdmission:
         return tuple(self._records[turn] for turn in range(len(self.batch)))
 
 
-def _is_too_old(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+def _is_too_old(scored: ScoredTurn, settings: AdmissionSettings) -> bool:
     return too_old(scored.turn, scored.reward, settings.max_outcome_age_s, settings.usual_max_age_s)
 
 
-def _is_beyond(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+def _is_beyond(scored: ScoredTurn, settings: AdmissionSettings) -> bool:
     return too_old(scored.turn, scored.reward, {}, settings.late_max_age_s)
 
 
-def _is_for_kto(scored: ScoredTurn, settings: LearnerSettings) -> bool:
+def _is_for_kto(scored: ScoredTurn, settings: AdmissionSettings) -> bool:
     """Whether all that the reward is made of is for KTO by config."""
     made_of = scored.reward.components.keys()
     return bool(made_of) and made_of <= set(settings.kto_outcomes)

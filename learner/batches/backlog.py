@@ -6,7 +6,7 @@ from datetime import datetime
 
 from core.events import Completion, Reward
 from core.ids import InferenceId
-from core.settings import LearnerSettings
+from core.settings import BatchSettings
 from core.unstored import NOT_STORED
 from learner.objective.advantages.base import MIN_SCALE
 from learner.objective.credit import are_sound
@@ -61,9 +61,9 @@ class Backlog:
             dull |= {reward.inference_id for reward in rewards if abs(reward.value - mean) < MIN_SCALE}
         return dull - self.applied.keys()
 
-    def is_ready(self, settings: LearnerSettings, now: datetime) -> bool:
+    def is_ready(self, settings: BatchSettings, now: datetime) -> bool:
         """Enough of them, or fewer that have waited long enough."""
-        if len(self.pending) >= settings.batch_turns:
+        if len(self.pending) >= settings.turns:
             return True
         if len(self.pending) < settings.min_turns:
             return False

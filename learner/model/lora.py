@@ -8,22 +8,22 @@ from typing import Any
 from torch import Tensor, nn
 
 from core.errors import ConfigError
-from core.settings import LearnerSettings
+from core.settings import LoraSettings
 
 _ADAPTER, _BASE, _MARK = "default", ".base_layer", ".lora_"
 
 
-def adapt(model: nn.Module, settings: LearnerSettings) -> None:
+def adapt(model: nn.Module, settings: LoraSettings) -> None:
     """Raises ConfigError where nothing in the model has such a name."""
     from peft import LoraConfig, inject_adapter_in_model
     from peft.utils.error import NoMatchingPeftModuleError
 
-    targets: Any = list(settings.lora_targets) or "all-linear"
-    config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
+    targets: Any = list(settings.targets) or "all-linear"
+    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets)
     try:
         inject_adapter_in_model(config, model)
     except NoMatchingPeftModuleError as error:
-        raise ConfigError(f"learner.lora_targets: {error}") from error
+        raise ConfigError(f"learner.lora.targets: {error}") from error
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_MARK in name)
 

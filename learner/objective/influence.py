@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from core.settings import LearnerSettings
+from core.settings import UserSettings
 from learner.objective.trust import Trust
 from learner.sequences.scored import ScoredTurn
 
@@ -27,7 +27,7 @@ class Influence:
     """`weigh` a batch, then `end` it, where it was learned from. State is part of the checkpoint, and the same on all
     processes."""
 
-    def __init__(self, settings: LearnerSettings) -> None:
+    def __init__(self, settings: UserSettings) -> None:
         self._settings = settings
         self._masses: dict[str, float] = {}  # of the last updates' turns, by user, before any bound
         self._turns = 0.0  # of the last updates
@@ -35,7 +35,7 @@ class Influence:
 
     @property
     def weighs_users(self) -> bool:
-        return self._settings.max_user_share < 1 or self._settings.distrust
+        return self._settings.max_share < 1 or self._settings.distrust
 
     def weigh(self, batch: Sequence[ScoredTurn]) -> list[float]:
         """Of each turn: 1 for a turn like any other, above 0."""
@@ -81,7 +81,7 @@ class Influence:
         """The share that one of so many users may be; infinite where one may be all."""
         if not users:
             return math.inf
-        share = max(self._settings.max_user_share, _EVEN_SHARES / users)
+        share = max(self._settings.max_share, _EVEN_SHARES / users)
         return share if share < 1 else math.inf
 
     def _plain(self, batch: Sequence[ScoredTurn]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Whether a model keeps apart what stands side by side in one row (`learner.packed`, midtraining).
+"""Whether a model keeps apart what stands side by side in one row (`learner.compute.packed`, midtraining).
 
 Told by trying: a sequence has to come out behind another one as it does alone. Models whose layers carry a state along
 the row (Mamba, Qwen3-Next), or that count distances in the row instead of positions (ALiBi: Bloom), mix them silently.
@@ -30,7 +30,7 @@ def require_packable(model: Any) -> None:
     alone_TD = _hidden(model, ids_T[_TRIED:])
     if packed_TD is not None and _agree(packed_TD[_TRIED:], alone_TD):
         return
-    raise ConfigError(f"learner.packed: {type(model).__name__} cannot: {_why(config)}. Leave it false")
+    raise ConfigError(f"learner.compute.packed: {type(model).__name__} cannot: {_why(config)}. Leave it false")
 
 
 @torch.no_grad()

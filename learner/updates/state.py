@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ConfigError
-from core.settings import LearnerSettings
+from core.settings import LearnerSettings, OptimizerSettings, UserSettings
 from learner.model import lora
 from learner.model.policy_model import PolicyModel
 from learner.model.ranks import ALONE, Ranks, like, whole
@@ -29,7 +29,7 @@ class LearnerState:
     advantages: Advantages
     ranks: Ranks = field(default=ALONE)
     lora_rank: int = 0
-    influence: Influence = field(default_factory=lambda: Influence(LearnerSettings()))
+    influence: Influence = field(default_factory=lambda: Influence(UserSettings()))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the policy's weights, in full, however many processes share it."""
@@ -52,7 +52,7 @@ class LearnerState:
         kept = state.get("lora", {"rank": 0})
         if kept["rank"] != self.lora_rank:
             raise ConfigError(
-                f"learner.lora_rank is {self.lora_rank}, and was {kept['rank']} when its checkpoint was written; "
+                f"learner.lora.rank is {self.lora_rank}, and was {kept['rank']} when its checkpoint was written; "
                 "without the learner's directory it begins anew from the live version"
             )
         if self.lora_rank:
@@ -69,9 +69,9 @@ class LearnerState:
     def forget(self, settings: LearnerSettings) -> None:
         """A fresh optimizer, and nothing learned beside the weights."""
         torch.manual_seed(settings.seed)
-        self.optimizer = make_optimizer(self.policy, settings)
-        self.advantages = make_advantages(settings, self.policy.hidden_size)
-        self.influence = Influence(settings)
+        self.optimizer = make_optimizer(self.policy, settings.optimizer)
+        self.advantages = make_advantages(settings.advantage, self.policy.hidden_size, settings.seed, settings.device)
+        self.influence = Influence(settings.users)
 
     def _optimizer_state(self, change: Callable[[Tensor, Tensor], Tensor], state: dict[str, Any]) -> dict[str, Any]:
         parameters = self.policy.parameters()
@@ -88,31 +88,31 @@ def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> 
     torch.manual_seed(settings.seed)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a guard against reading it, which costs a tenth
-    fused = settings.precision == "float32"
+    fused = settings.compute.precision == "float32"
     policy, anchor = (PolicyModel(model, settings.device, fused=fused) for _ in range(2))
-    if settings.packed:
+    if settings.compute.packed:
         require_packable(anchor.model)
     anchor.model.requires_grad_(False)
-    if settings.lora_rank:
-        lora.adapt(policy.model, settings)
-    if settings.gradient_checkpointing:
+    if settings.lora.rank:
+        lora.adapt(policy.model, settings.lora)
+    if settings.compute.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     if ranks.mesh is not None:
         policy.shard(ranks.mesh)
         anchor.shard(ranks.mesh)
-    advantages = make_advantages(settings, policy.hidden_size)
+    advantages = make_advantages(settings.advantage, policy.hidden_size, settings.seed, settings.device)
     return LearnerState(
         policy,
         anchor,
-        make_optimizer(policy, settings),
+        make_optimizer(policy, settings.optimizer),
         advantages,
         ranks,
-        settings.lora_rank,
-        Influence(settings),
+        settings.lora.rank,
+        Influence(settings.users),
     )
 
 
-def make_optimizer(policy: PolicyModel, settings: LearnerSettings) -> torch.optim.Optimizer:
+def make_optimizer(policy: PolicyModel, settings: OptimizerSettings) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         policy.parameters(),
         lr=settings.learning_rate,

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from core.errors import OnwardError
 from core.ids import Version
-from core.settings import LearnerSettings
+from core.settings import LearnerSettings, OptimizerSettings
 from learner.batches.admission import BatchAdmission
 from learner.batches.staleness import measure
 from learner.objective.credit import credited, with_follow
@@ -52,11 +52,12 @@ def update(
     """Change `state` by one step of the optimizer. The same state and batch give the same bits. `released`: versions
     that were, in ascending order; by them staleness is counted. Several processes call it with the same batch. Raises
     NonFiniteLoss, and changes nothing, where loss or gradient are no numbers."""
-    batch = with_follow(batch, settings.turn_discount)
+    compute = settings.compute
+    batch = with_follow(batch, settings.advantage.turn_discount)
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
     influence = state.influence.weigh(batch)
     state.advantages.begin(batch, rewards_M, influence)
-    parts = micro_batches(merge(batch), batch, settings.micro_batch_tokens, settings.device, packed=settings.packed)
+    parts = micro_batches(merge(batch), batch, compute.micro_batch_tokens, settings.device, packed=compute.packed)
     num_tokens = sum(len(part.targets_N) for part in parts)
     fresh = partial(
         BatchAdmission, batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence
@@ -65,10 +66,10 @@ def update(
     if (whole := ledger.seen()) != USUAL:  # known only now, when all was computed: once more
         _forget(state)
         ledger, tally = _differentiate(state, parts, settings, fresh(whole))
-    norm = torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.gradient_clip)
+    norm = torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.optimizer.gradient_clip)
     tally.add(gradient_norm=norm.full_tensor() if isinstance(norm, DTensor) else norm)
     _require_finite(state, tally)
-    set_rate(state.optimizer, settings)
+    set_rate(state.optimizer, settings.optimizer)
     if ledger.any_kept:  # else its momentum alone would move the weights
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
@@ -107,7 +108,7 @@ def _require_finite(state: LearnerState, tally: UpdateFigures) -> None:
         raise NonFiniteLoss(figures)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, settings: LearnerSettings) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:
     """As the settings are now, whatever they were when its state was kept."""
     done = next((int(state["step"]) for state in optimizer.state.values()), 0)
     share = min(1.0, (done + 1) / settings.warmup_updates) if settings.warmup_updates else 1.0
@@ -126,13 +127,13 @@ def _forward(
     drift = measure(logprobs_N.detach(), part.behaviour_N, part.turns_N, len(ledger.batch))
     advantage_N, keep_N = ledger.enter(part, credit, baseline_N, drift)
     given = TokenInputs(logprobs_N, entropy_N, part.behaviour_N, anchor_N, advantage_N, keep_N, part.turns_N)
-    losses = token_losses(given, settings, ledger.tokens_per_turn)
+    losses = token_losses(given, settings.objective, ledger.tokens_per_turn)
     tally.enter(part, losses, entropy_N, keep_N, fit)
     if ledger.has_kto:
         late_M, gain_M = ledger.late(part, logprobs_N.device)
-        ratio_M = turn_ratios(logprobs_N, anchor_N, part.turns_N, len(late_M), settings.kto_beta)
+        ratio_M = turn_ratios(logprobs_N, anchor_N, part.turns_N, len(late_M), settings.objective.kto_beta)
         ledger.compare(ratio_M)
-        late = kto_loss(ratio_M, late_M, gain_M, ledger.whole.reference, settings.kto_beta)
+        late = kto_loss(ratio_M, late_M, gain_M, ledger.whole.reference, settings.objective.kto_beta)
         tally.add(kto_loss=late.detach())
         return losses.loss_N.sum() + late, fit
     return losses.loss_N, fit
@@ -140,7 +141,7 @@ def _forward(
 
 def computing_in(settings: LearnerSettings) -> AbstractContextManager[object]:
     """Matrix products in low precision, over float32 weights; log-probabilities are float32 in any case."""
-    if settings.precision == "float32":
+    if settings.compute.precision == "float32":
         return nullcontext()
     return torch.autocast(settings.device.split(":")[0], dtype=torch.bfloat16)
 
@@ -148,7 +149,7 @@ def computing_in(settings: LearnerSettings) -> AbstractContextManager[object]:
 def _anchor_logprobs(
     state: LearnerState, part: MicroBatch, logprobs_N: Tensor, ledger: BatchAdmission, settings: LearnerSettings
 ) -> Tensor:
-    if settings.kl_coefficient == 0 and not ledger.has_kto:
+    if settings.objective.kl.coefficient == 0 and not ledger.has_kto:
         return logprobs_N.detach()
     with torch.no_grad():
         return state.anchor.evaluate(part, computing_in(settings))[1]

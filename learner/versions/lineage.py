@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from core.events import Release
 from core.ids import Version
-from core.settings.learner import MOST_VERSIONS_BEHIND
+from core.settings.learner.batches import MOST_VERSIONS_BEHIND
 
 _REMEMBERED = MOST_VERSIONS_BEHIND + 1
 

@@ -1,5 +1,6 @@
 """Manifests: which turns and revisions made a version, so that training can be checked and lived again."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -8,6 +9,8 @@ import zstandard
 
 from core.events import Completion, Reward
 from core.ids import InferenceId, Version
+from core.settings import LearnerSettings
+from core.settings.names import under_their_names
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 
 TRAINED, UNTRAINED = "reward_mass_", "untrained_mass_"
@@ -50,6 +53,11 @@ def path_of(version: Version) -> str:
 def memory_path_of(version: Version) -> str:
     """What the version's learner knew beside the weights."""
     return f"memories/{version:08d}.pt"
+
+
+def settings_of(manifest: Manifest) -> LearnerSettings:
+    """The settings that the version was made with, also where they had other names then."""
+    return LearnerSettings.model_validate(under_their_names(json.loads(manifest.settings), "learner"))
 
 
 def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[ScoredTurn]:

@@ -153,7 +153,7 @@ def _engine(url: str, settings: Settings) -> str:
     from serving.engines.sglang.admin import Admin
 
     servers = settings.serving.sglang
-    admin = Admin(url, servers.admin_key, servers.admin_timeout_s)
+    admin = Admin(url, servers.admin_key, servers.timeouts.admin_s)
     try:
         info = admin.info()
     finally:

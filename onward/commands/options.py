@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,10 +76,16 @@ def overrides_of_learner(file: Path | None) -> dict[str, str]:
     learner = content.get("learner")
     if not isinstance(learner, dict):
         raise ConfigError(f"{file}: want a [learner] section")
-    return {
-        f"ONWARD_LEARNER__{name.upper()}": value if isinstance(value, str) else json.dumps(value)
-        for name, value in learner.items()
-    }
+    return dict(_in_the_environments_words("ONWARD_LEARNER", learner))
+
+
+def _in_the_environments_words(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        variable = f"{section}__{name.upper()}"
+        if isinstance(value, dict):
+            yield from _in_the_environments_words(variable, value)
+        else:
+            yield variable, value if isinstance(value, str) else json.dumps(value)
 
 
 def refuse_beside(option: str, others: Mapping[str, object]) -> None:

@@ -29,7 +29,7 @@ def metrics_server(settings: MetricsSettings, name: str, state: Callable[[], str
 def waiting_server(settings: ApiSettings, name: str, state: Callable[[], str]) -> Iterator[None]:
     """The same at the API's address, while that cannot start; whatever else is asked there is 503."""
     server = _bind("api.port", settings.host, settings.port, _handler(name, state, is_waiting=True))
-    tls = server_context(settings)
+    tls = server_context(settings.tls)
     if tls is not None:  # hands are shaken in the thread that answers
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     with _serving(server):

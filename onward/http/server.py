@@ -29,7 +29,7 @@ class HttpServer:
 
     def __init__(self, app: object, settings: ApiSettings) -> None:
         """Listens at once. Raises ConfigError naming the setting at fault."""
-        tls = server_context(settings)
+        tls = server_context(settings.tls)
         self._settings = settings.model_copy(update={"connections": _within_files(settings.connections)})
         self._listener = _listen(settings)
         self.url = f"{'https' if tls else 'http'}://{settings.host}:{self._listener.getsockname()[1]}"

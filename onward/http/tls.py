@@ -4,26 +4,26 @@ import ssl
 from pathlib import Path
 
 from core.errors import ConfigError
-from core.settings import ApiSettings
+from core.settings import TlsSettings
 
 
-def server_context(settings: ApiSettings) -> ssl.SSLContext | None:
+def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
     """None without TLS. Raises ConfigError naming the file that is missing, is none, or does not fit the other."""
-    certificate, key = settings.tls_certificate, settings.tls_key
+    certificate, key = settings.certificate, settings.key
     if certificate is None or key is None:
         return None
-    for name, path in (("tls_certificate", certificate), ("tls_key", key)):
+    for name, path in (("certificate", certificate), ("key", key)):
         try:
             path.open("rb").close()
         except OSError as error:
-            raise ConfigError(f"settings: api.{name}: {path}: {error.strerror}") from error
+            raise ConfigError(f"settings: api.tls.{name}: {path}: {error.strerror}") from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(
-            f"settings: api.tls_certificate, api.tls_key: {certificate} and {key} are no PEM certificate and its"
+            f"settings: api.tls.certificate, api.tls.key: {certificate} and {key} are no PEM certificate and its"
             f" unencrypted key: {error}"
         ) from error
     return context

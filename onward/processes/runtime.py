@@ -35,7 +35,7 @@ _OK = "ok"
 def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
     """All of it, until SIGINT or SIGTERM. Raises ConfigError when the directory is in use or a setting is wrong."""
     layout, settings = read_directory(directory, overrides)
-    server_context(settings.api)
+    server_context(settings.api.tls)
     with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
         if is_distributed(settings):
             run_tree(layout, settings, overrides)
@@ -48,7 +48,7 @@ def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = N
     """One replica of the API, until SIGINT or SIGTERM. What it needs may come late: until then it says so. `child`: the
     name by which the process that started this one looks for it. Raises ConfigError as `run_service` does."""
     layout, settings = read_directory(directory, overrides)
-    server_context(settings.api)
+    server_context(settings.api.tls)
     layout.apis.mkdir(exist_ok=True)
     announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
     with ExitStack() as stack:
@@ -136,7 +136,7 @@ def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> Non
 
     def started() -> None:
         for path in announced:
-            announce(path, server.url, settings.tls_certificate)
+            announce(path, server.url, settings.tls.certificate)
         print(f"onward serves at {server.url}  (directory {foundation.layout.root})", flush=True)
 
     try:

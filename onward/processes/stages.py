@@ -119,7 +119,7 @@ class HostStage:
     """A host and its engine. Ends with what runs finished."""
 
     def __init__(self, foundation: Foundation, name: str, url: str | None) -> None:
-        self._drain_s = foundation.settings.serving.sglang.drain_s
+        self._drain_s = foundation.settings.serving.sglang.timeouts.drain_s
         self._engine, self._host = build_host(foundation, name, url)
 
     @property

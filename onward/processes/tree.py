@@ -87,7 +87,7 @@ def _announce(layout: Layout, settings: Settings, children: list[ChildProcess], 
             return
     urls = [address_of(layout, child.pid) for child in children if child.name.startswith("api-")]
     if urls:
-        write_address(layout.address, urls[0], urls, settings.api.tls_certificate)
+        write_address(layout.address, urls[0], urls, settings.api.tls.certificate)
     print(f"onward serves at {', '.join(urls)}  (directory {layout.root})", flush=True)
 
 

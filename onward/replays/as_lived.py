@@ -20,12 +20,11 @@ from core.events import PolicyVersion
 from core.ids import Version
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
-from core.settings import LearnerSettings
 from learner.rank_group import adopt, anchor_at
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
 from learner.versions import manifest
-from learner.versions.manifest import Manifest, batch_of
+from learner.versions.manifest import Manifest, batch_of, settings_of
 from learner.versions.provenance import ancestry
 from onward.replays.history import require_directory
 from onward.wiring import Foundation, open_foundation
@@ -47,7 +46,7 @@ class Relived:
     def live_again(self, policy: PolicyVersion) -> str:
         """Make the version from its parent, which was made before; in words how that went. Raises Unlike."""
         made = self._manifest_of(policy)
-        settings = LearnerSettings.model_validate_json(made.settings)
+        settings = settings_of(made)
         if self._state is None:
             self._state = make_state(self._source.model, settings)
         if made.afresh:

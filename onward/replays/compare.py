@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from core.settings.names import under_their_names
 from onward.replays.report import read
 
 _TAIL = 10  # updates whose mean stands for the end
@@ -18,10 +19,11 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
     """Prints both; returns `same` (what both have), `settings` (what differs), `figures`, by name as pairs, and
     `refused`: why users held out tell nothing. Raises ConfigError where either is no replay."""
     a, b = read(first), read(second)
+    learners = [under_their_names(report["learner"], "learner") for report in (a, b)]
     compared = {
         "same": {name: a[name] == b[name] for name in _SAME},
         "refused": tuple((report["held_out"] or {}).get("refused") for report in (a, b)),
-        "settings": dict(_different(a["learner"], b["learner"])),
+        "settings": dict(_different(learners[0], learners[1])),
         "figures": dict(_figures(a, b)),
     }
     console = Console()
@@ -32,10 +34,13 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
     return compared
 
 
-def _different(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+def _different(a: dict[str, Any], b: dict[str, Any], above: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
     for name in sorted(a.keys() | b.keys()):
-        if a.get(name) != b.get(name):
-            yield name, (a.get(name), b.get(name))
+        pair = mine, other = a.get(name), b.get(name)
+        if isinstance(mine, dict) and isinstance(other, dict):
+            yield from _different(mine, other, f"{above}{name}.")
+        elif mine != other:
+            yield above + name, pair
 
 
 def _figures(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, tuple[float | None, float | None]]]:

@@ -43,7 +43,7 @@ def judge(
     if not batch:
         return result | {"refused": "no turn that could be learned from", "values": {}, "gains": {}}
     candidate = _candidate(target, model, settings.device)
-    logged = logged_turns(candidate, batch, settings.micro_batch_tokens, settings.device)
+    logged = logged_turns(candidate, batch, settings.compute.micro_batch_tokens, settings.device)
     clips = [spec.rules(scored.reward.workload, scored.reward.namespace).clip for scored in batch]
     bounds = min(least for least, _ in clips), max(greatest for _, greatest in clips)
     return result | _figures(off_policy(logged, reward_range=bounds))

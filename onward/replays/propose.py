@@ -64,7 +64,7 @@ def _require_kept_out(cases: Suite, report: dict[str, Any], option: str, replay:
     if learnable:
         raise ConfigError(
             f"{option}: {replay} may have learned solutions by heart ({', '.join(learnable)}): replay it with "
-            "`--set learner.keep_out=` and this suite's directory"
+            "`--set learner.admission.keep_out=` and this suite's directory"
         )
 
 

@@ -127,8 +127,8 @@ def _learn(
     )
     try:
         task = progress.add_task("learn", total=len(rewards))
-        for start in range(0, len(rewards), settings.min_turns):
-            part = rewards[start : start + settings.min_turns]
+        for start in range(0, len(rewards), settings.batch.min_turns):
+            part = rewards[start : start + settings.batch.min_turns]
             target.log.append_blocking(Topic.REWARDS, part)
             clock.advance_to(part[-1].decided_at)
             while learner.step(0.0):

@@ -36,7 +36,7 @@ def build_keeper(foundation: Foundation) -> "Keeper":
         archiver = Archiver(log, store, blobs, settings.archive.segment_bytes)
         everybody.append(archived)
     if settings.archive.retention_days is not None:
-        learner = [learned(settings.learner.keep_checkpoints)] if settings.learner.enabled else []
+        learner = [learned(settings.learner.checkpoints.keep)] if settings.learner.enabled else []
         judge = [read_by("judge")] if settings.judge.enabled else []
         floors = {
             Topic.TURNS: [read_by("writer"), read_by("scorer"), *judge, *everybody],

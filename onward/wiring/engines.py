@@ -185,7 +185,7 @@ def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
     from serving.fleet import FleetPolicy, FleetView
 
     settings = foundation.settings.serving
-    view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.heartbeat_timeout_s)
+    view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.fleet.heartbeat_timeout_s)
     policy = FleetPolicy(view, settings, read_model_facts(foundation.model), foundation.clock)
     view.on_look = policy.notice
     return view, policy

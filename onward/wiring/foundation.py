@@ -86,7 +86,7 @@ def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> 
         log=log,
         store=store,
         blobs=blobs,
-        weights=BlobWeights(blobs, layout.cache / "weights", serving.anchor_every, serving.cached_versions),
+        weights=BlobWeights(blobs, layout.cache / "weights", serving.versions.anchor_every, serving.versions.cached),
         is_shared=is_distributed(settings),
     )
 

@@ -303,4 +303,4 @@ def solutions_kept_out(settings: LearnerSettings) -> dict[str, str]:
     """Of the suite's cases, by name. Raises ConfigError."""
     from serving.evals.cases import load_suite
 
-    return {} if settings.keep_out is None else load_suite(settings.keep_out).solutions()
+    return {} if settings.admission.keep_out is None else load_suite(settings.admission.keep_out).solutions()

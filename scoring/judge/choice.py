@@ -9,14 +9,14 @@ from typing import Final, Literal
 
 from core.events import Completion
 from core.ids import InferenceId
-from core.settings import JudgeSettings
+from core.settings import JudgedTurnSettings
 
 PassedOver = Literal["not_chosen", "no_consent", "unfinished", "too_old", "too_long", "budget"]
 _MINUTE_S: Final = 60.0
 _SALT: Final = b"onward judge"  # nobody else's sample
 
 
-def why_not(turn: Completion, settings: JudgeSettings, now: datetime) -> PassedOver | None:
+def why_not(turn: Completion, settings: JudgedTurnSettings, now: datetime) -> PassedOver | None:
     """None: it is to be judged, if it is not too long and the budget allows it."""
     if turn.purpose not in settings.purposes or (settings.workloads and turn.workload not in settings.workloads):
         return "not_chosen"

@@ -55,7 +55,7 @@ class Endpoint:
         self._settings = settings
         self._url = f"{settings.base_url.rstrip('/')}/chat/completions"
         self._client = httpx.AsyncClient(headers=headers, timeout=None)
-        self._free = asyncio.Semaphore(settings.requests_under_way)
+        self._free = asyncio.Semaphore(settings.requests.under_way)
         self._takes_format = True  # until it says otherwise
 
     async def aclose(self) -> None:
@@ -63,8 +63,9 @@ class Endpoint:
 
     async def votes(self, messages: list[Message]) -> list[Vote | NoVote]:
         """One for each seed, all within the time that a turn has."""
-        until_s = asyncio.get_running_loop().time() + self._settings.give_up_s
-        return await asyncio.gather(*(self._vote(messages, seed, until_s) for seed in range(self._settings.votes)))
+        until_s = asyncio.get_running_loop().time() + self._settings.requests.give_up_s
+        votes = self._settings.requests.votes
+        return await asyncio.gather(*(self._vote(messages, seed, until_s) for seed in range(votes)))
 
     async def _vote(self, messages: list[Message], seed: int, until_s: float) -> Vote | NoVote:
         try:
@@ -73,7 +74,7 @@ class Endpoint:
         except NoVote as error:
             return error
         except TimeoutError:
-            return NoVote("timeout", f"no vote within {self._settings.give_up_s:g} s")
+            return NoVote("timeout", f"no vote within {self._settings.requests.give_up_s:g} s")
 
     async def _persist(self, messages: list[Message], seed: int, until_s: float) -> Vote:
         """Again for as long as it may help, each time after a longer pause."""
@@ -106,18 +107,18 @@ class Endpoint:
         body: dict[str, Any] = {
             "model": self._settings.model,
             "messages": messages,
-            "temperature": self._settings.temperature,
+            "temperature": self._settings.requests.temperature,
             "seed": seed,
         }
-        if self._settings.max_tokens is not None:
-            body["max_tokens"] = self._settings.max_tokens
+        if self._settings.requests.max_tokens is not None:
+            body["max_tokens"] = self._settings.requests.max_tokens
         if with_format:
             body["response_format"] = {"type": "json_object"}
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(self._settings.requests.timeout_s):
                 return await self._client.post(self._url, json=body)
         except TimeoutError:
-            raise NoVote("timeout", f"no answer within {self._settings.timeout_s:g} s") from None
+            raise NoVote("timeout", f"no answer within {self._settings.requests.timeout_s:g} s") from None
         except httpx.HTTPError as error:
             raise NoVote("unavailable", f"{type(error).__name__}: {error}") from error
 

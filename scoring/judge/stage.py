@@ -70,8 +70,8 @@ class Judge:
         self.version = version_of(settings, self._instructions)
         self._endpoint = Endpoint(settings)
         self._background = Background("judge-requests")
-        self._most = ceil(settings.requests_under_way / settings.votes)
-        self._budget = Budget(settings.turns_per_minute)
+        self._most = ceil(settings.requests.under_way / settings.requests.votes)
+        self._budget = Budget(settings.turns.per_minute)
         self._record_attempts = record_attempts
         self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
         self._reader = log.reader([Topic.TURNS])
@@ -118,7 +118,7 @@ class Judge:
 
     def _begin(self) -> Progress:
         """Where the last one stopped; of a partition that nobody judged, at what is not too old."""
-        oldest = self._clock.now() - timedelta(seconds=self._settings.max_age_s)
+        oldest = self._clock.now() - timedelta(seconds=self._settings.turns.max_age_s)
         with self._store.look() as view:
             known = view.offsets.of_group(GROUP)
         starts = {}
@@ -145,11 +145,11 @@ class Judge:
         if not isinstance(turn, Completion):
             progress.end(record.source, record.offset)
             return
-        passed_over = why_not(turn, self._settings, self._clock.now())
+        passed_over = why_not(turn, self._settings.turns, self._clock.now())
         messages: list[Message] = []
         if passed_over is None:
             messages = ask_about(turn, self._instructions)
-            if length_of(messages) > self._settings.max_characters:
+            if length_of(messages) > self._settings.turns.max_characters:
                 passed_over = "too_long"
             elif not self._budget.take():
                 passed_over = "budget"

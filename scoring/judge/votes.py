@@ -51,7 +51,8 @@ def is_enough(votes: int, asked: int) -> bool:
 
 def version_of(settings: JudgeSettings, instructions: str) -> str:
     """The model, and a digest of all else that a judgement follows from."""
-    basis = [_RULES, settings.model, instructions, settings.votes, settings.temperature, settings.max_tokens]
+    asked = settings.requests
+    basis = [_RULES, settings.model, instructions, asked.votes, asked.temperature, asked.max_tokens]
     digest = hashlib.blake2b(json.dumps(basis).encode(), digest_size=_DIGEST_BYTES).hexdigest()
     return f"{settings.model}/{digest}"
 

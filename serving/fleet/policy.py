@@ -73,7 +73,7 @@ class FleetPolicy:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         check_request(request, self._facts.vocabulary, self._context_length)
         tried: set[str] = set()
-        deadline_s, losses = time.monotonic() + self._settings.engine_wait_s, 0
+        deadline_s, losses = time.monotonic() + self._settings.fleet.engine_wait_s, 0
         while True:
             replica = await self._choose(request, tried, deadline_s)
             attempt, heard, began_s = self._attempt(replica, request), False, time.monotonic()

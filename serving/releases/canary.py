@@ -43,10 +43,11 @@ class Canary:
         self._wakened = threading.Event()
         self.doubts = Doubts(clock)
         self._experiment_id: str | None = None
-        self._rewards = RewardEvidence(settings.maturity_s)
+        self._rewards = RewardEvidence(settings.canary.maturity_s)
         self._recent: dict[str, deque[ServedTurn]] = {}  # by arm of the experiment
-        self._served: deque[ServedTurn] = deque(maxlen=2 * settings.guard_turns)  # of the live arm, whatever runs
-        self._drift = RewardEvidence(settings.maturity_s)  # live against holdback, whatever runs; of one horizon
+        most = 2 * settings.canary.guard_turns
+        self._served: deque[ServedTurn] = deque(maxlen=most)  # of the live arm, whatever runs
+        self._drift = RewardEvidence(settings.canary.maturity_s)  # live against holdback, whatever runs; of one horizon
         self._drift_since_s = self._judged_s = self._committed_s = float("-inf")
 
     # ------------------------------------------------------------------------------------------ listening
@@ -69,14 +70,14 @@ class Canary:
         running = None if view.experiment is None else view.experiment.experiment_id
         if running != self._experiment_id:
             self._experiment_id = running
-            self._rewards, self._recent = RewardEvidence(self._settings.maturity_s), {}
+            self._rewards, self._recent = RewardEvidence(self._settings.canary.maturity_s), {}
         more = self._seen.read()
         now_s = self._clock.now().timestamp()
         self._rewards.ripen(now_s)
-        if now_s - self._drift_since_s > self._settings.horizon_s:
-            self._drift, self._drift_since_s = RewardEvidence(self._settings.maturity_s), now_s
+        if now_s - self._drift_since_s > self._settings.canary.horizon_s:
+            self._drift, self._drift_since_s = RewardEvidence(self._settings.canary.maturity_s), now_s
         self._drift.ripen(now_s)
-        self._seen.forget(now_s - self._settings.horizon_s)
+        self._seen.forget(now_s - self._settings.canary.horizon_s)
         if running is None and self._clock.monotonic() - self._committed_s > _COMMIT_EVERY_S:
             self._committed_s = self._clock.monotonic()
             self._seen.commit()
@@ -94,7 +95,7 @@ class Canary:
             self._drift.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
         if not self._is_evidence(turn):
             return
-        kept = self._recent.setdefault(turn.arm, deque(maxlen=self._settings.guard_turns))
+        kept = self._recent.setdefault(turn.arm, deque(maxlen=self._settings.canary.guard_turns))
         kept.append(turn)
         self._rewards.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
 
@@ -105,7 +106,7 @@ class Canary:
             self._rewards.reward(turn.inference_id, reward.value)
 
     def _shows_drift(self, turn: ServedTurn) -> bool:
-        return self._settings.holdback_share > 0 and turn.arm == turn.arm_assigned and turn.arm in ("live", "holdback")
+        return self._settings.holdback.share > 0 and turn.arm == turn.arm_assigned and turn.arm in ("live", "holdback")
 
     def _is_evidence(self, turn: ServedTurn) -> bool:
         """Of the running experiment. Where an engine was missing for the arm, it was for all its users alike."""
@@ -115,7 +116,7 @@ class Canary:
     # ------------------------------------------------------------------------------------------ experiments
 
     def wanted(self, view: ReleaseView) -> bool:
-        match self._settings.canary:
+        match self._settings.canary.enabled:
             case "on":
                 return True
             case "off":
@@ -129,7 +130,7 @@ class Canary:
             cluster=CLUSTER,
             canary=canary,
             control=view.live,
-            share=self._settings.canary_share,
+            share=self._settings.canary.share,
             salt=secrets.token_hex(16),
             started_at=self._clock.now(),
         )
@@ -160,7 +161,7 @@ class Canary:
             return CanaryVerdict("rollback", why)
         age_s = (self._clock.now() - experiment.started_at).total_seconds()
         arms = self._rewards.arm("canary"), self._rewards.arm("live")
-        found = judge(*arms, age_s, self._settings, experiment.control, steps_to(experiment.control, view.past))
+        found = judge(*arms, age_s, self._settings.canary, experiment.control, steps_to(experiment.control, view.past))
         for figure, value in found.figures.items():
             telemetry.CANARY.labels(figure=figure).set(value)
         held = experiment.canary in view.switches.held
@@ -179,15 +180,15 @@ class Canary:
         turns = [turn for turn in self._served if turn.version not in undecided]
         before_and_after = self._before_and_after(turns, view.live)
         why = tripped(*before_and_after, self._alarms_since(view.live_since), side_by_side=False)
-        if why is None and self._settings.holdback_share > 0:
-            found = drifted(self._drift.arm("live"), self._drift.arm("holdback"), self._settings)
+        if why is None and self._settings.holdback.share > 0:
+            found = drifted(self._drift.arm("live"), self._drift.arm("holdback"), self._settings.canary)
             why = found.why if found.action == "rollback" else None
         return None if why is None else (view.previous, why)
 
     def forget(self) -> None:
         """After a rollback: what was seen of the version taken back says nothing of the one that serves."""
         self._served.clear()
-        self._drift = RewardEvidence(self._settings.maturity_s)
+        self._drift = RewardEvidence(self._settings.canary.maturity_s)
         self._seen.alarms.clear()
         self._seen.commit()
 
@@ -205,7 +206,7 @@ class Canary:
         if first is None:
             return (), ()  # nothing can be said of a version that served nobody
         since = max(0, min(first, len(turns) - LEAST_TURNS))
-        return turns[since:], turns[max(0, since - self._settings.guard_turns) : since]
+        return turns[since:], turns[max(0, since - self._settings.canary.guard_turns) : since]
 
     def _due(self) -> bool:
         """Verdicts are looked for twice a second: what is read needs no more."""

@@ -67,7 +67,7 @@ class ReleaseController:
         self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
         self._on_change = on_change
         self._chain = Chain(store, log, CLUSTER, clock, holder, settings.lease_s)
-        self._orders = OrderExecutor(store, serving, settings, vocabulary, clock)
+        self._orders = OrderExecutor(store, settings, vocabulary, clock)
         self._canary = Canary(log, settings, clock)
         self._cases = cases
         self._discarded: set[Version] = set()
@@ -83,7 +83,7 @@ class ReleaseController:
                 self._canary.rest(timeout_s)
                 return 0
             more = False
-            view = look(self._store, CLUSTER, self._clock.now(), self._serving.heartbeat_timeout_s)
+            view = look(self._store, CLUSTER, self._clock.now(), self._serving.fleet.heartbeat_timeout_s)
             if view is not None:
                 with nullcontext() if self._canary.listens else self._chain.kept():  # who begins to may need long
                     more = self._canary.listen(view)
@@ -188,7 +188,7 @@ class ReleaseController:
         figures = view.verified_by(candidate.version)
         if why is None and figures is not None:
             try:
-                check(figures, self._vocabulary, self._serving)
+                check(figures, self._vocabulary, self._settings.gate)
             except GateRefused as error:
                 why = error.why
         if why is not None:
@@ -306,7 +306,7 @@ class ReleaseController:
         return candidate.verdict is not None and candidate.verdict.action in waits_for
 
     def _due_in_s(self) -> float:
-        return self._swapped_at_s + self._serving.min_swap_interval_s - self._clock.monotonic()
+        return self._swapped_at_s + self._serving.versions.min_swap_interval_s - self._clock.monotonic()
 
     # ------------------------------------------------------------------------------------------ what is written
 
@@ -327,7 +327,7 @@ class ReleaseController:
             hold=hold | frozenset(v for v in kept if v is not None),
             canary=canary,
             canary_share=canary_share,
-            holdback=view.anchor if self._settings.holdback_share > 0 else None,
+            holdback=view.anchor if self._settings.holdback.share > 0 else None,
             one_by_one=one_by_one,
             avoid=view.undone,
             doubt=self._canary.doubts.to_probe(view),
@@ -365,11 +365,11 @@ class ReleaseController:
         )
 
     def _discard_old(self, view: ReleaseView, live: Version) -> None:
-        """Let weights go that nobody will serve: beyond `keep_versions`, never the anchor, the live, the previous,
-        those that canaries are held against, or what an operator holds."""
+        """Let weights go that nobody will serve: beyond `serving.versions.keep`, never the anchor, the live, the
+        previous, those that canaries are held against, or what an operator holds."""
         with self._store.look() as stored:
             versions = stored.policies.versions()
-        newest = versions[-self._serving.keep_versions :]
+        newest = versions[-self._serving.versions.keep :]
         held_against = (step.before for step in steps_to(live, view.past))
         keep = {view.anchor, live, view.live, view.previous, *held_against, *view.switches.held, *newest}
         old = [version for version in reversed(versions) if version not in keep and version not in self._discarded]

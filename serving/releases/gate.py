@@ -4,17 +4,17 @@ import math
 from collections.abc import Mapping
 
 from core.errors import GateRefused
-from core.settings import ServingSettings
+from core.settings import GateSettings
 
 
-def check(figures: Mapping[str, float], vocabulary: int, settings: ServingSettings) -> None:
+def check(figures: Mapping[str, float], vocabulary: int, settings: GateSettings) -> None:
     """Raises GateRefused saying which bound was broken. `figures` are those of `Engine.probe`."""
     kl, entropy = figures["kl_to_live"], figures["entropy"]
-    highest = settings.gate_max_entropy_share * math.log(vocabulary)
+    highest = settings.max_entropy_share * math.log(vocabulary)
     for broken, why in (
         (figures["finite"] != 1, "its outputs are not finite"),
-        (not kl <= settings.gate_max_kl, f"KL to the live version {kl:.3g} is above {settings.gate_max_kl}"),
-        (not entropy >= settings.gate_min_entropy, f"entropy {entropy:.3g} is below {settings.gate_min_entropy}"),
+        (not kl <= settings.max_kl, f"KL to the live version {kl:.3g} is above {settings.max_kl}"),
+        (not entropy >= settings.min_entropy, f"entropy {entropy:.3g} is below {settings.min_entropy}"),
         (not entropy <= highest, f"entropy {entropy:.3g} is above {highest:.3g}"),
     ):
         if broken:

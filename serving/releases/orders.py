@@ -19,7 +19,7 @@ from core.events import Release, ReleaseState
 from core.ids import Version
 from core.operations.fleet import CLUSTER, GUARD, Order, Switches
 from core.ports import Clock, Store
-from core.settings import ReleaseSettings, ServingSettings
+from core.settings import ReleaseSettings
 from core.store.work import Work
 from serving.releases.gate import check
 from serving.releases.targets import Intent
@@ -42,7 +42,6 @@ class OrderExecutor:
     """Knows since when it has tried the order at hand; a new controller tries it afresh."""
 
     store: Store
-    serving: ServingSettings
     settings: ReleaseSettings
     vocabulary: int
     clock: Clock
@@ -83,7 +82,7 @@ class OrderExecutor:
         intent = Intent(
             serve=order.version if is_verified else view.live,
             hold=frozenset({order.version, view.live}),
-            holdback=view.anchor if self.settings.holdback_share > 0 else None,
+            holdback=view.anchor if self.settings.holdback.share > 0 else None,
             avoid=undone if is_verified else frozenset(),
         )
         return OrderOutcome(intent=intent)
@@ -94,7 +93,7 @@ class OrderExecutor:
         if order.kind != "promote" or figures is None:
             return None
         try:
-            check(figures, self.vocabulary, self.serving)
+            check(figures, self.vocabulary, self.settings.gate)
         except GateRefused as error:
             return error.why
         return None

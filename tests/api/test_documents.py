@@ -63,9 +63,9 @@ def test_it_is_read_and_searched_in_a_browser_without_the_internet(world: Servic
         page.goto(world.url + "/docs/")
         page.get_by_role("link", name="Architecture").first.click()
         expect(page.get_by_role("heading", level=1)).to_contain_text("Architecture")
-        page.get_by_placeholder("Search").fill("max_user_share")
+        page.get_by_placeholder("Search").fill("max_share")
         expect(page.locator(".md-search-result__link").first).to_be_visible()
-        page.locator(".md-search-result__link", has_text="max_user_share").first.click()
+        page.locator(".md-search-result__link", has_text="max_share").first.click()
         expect(page.get_by_role("heading", level=1)).not_to_contain_text("Architecture")
         assert not errors
         assert {url for url in asked if not url.startswith((world.url, "data:"))} == set()

@@ -27,7 +27,7 @@ SECRETS = {
     "judge.base_url": "planted-judge-password-4",
     "postgres.url": "planted-postgres-password-5",
     "redis.url": "planted-redis-password-6",
-    "kafka.sasl_password": "planted-kafka-password-7",
+    "kafka.security.sasl_password": "planted-kafka-password-7",
     "serving.sglang.admin_key": "planted-engine-key-8",
 }
 SETTINGS = """
@@ -40,6 +40,8 @@ scopes = ["chat", "feedback", "admin"]
 enabled = true
 base_url = "http://judge:{judge.base_url}@127.0.0.1:{port}/v1"
 model = "judge"
+
+[judge.requests]
 timeout_s = 1.0
 give_up_s = 1.0
 
@@ -49,17 +51,17 @@ url = "postgresql://onward:{postgres.url}@127.0.0.1:5432/onward"
 [redis]
 url = "redis://:{redis.url}@127.0.0.1:6379/0"
 
-[kafka]
-security_protocol = "SASL_PLAINTEXT"
+[kafka.security]
+protocol = "SASL_PLAINTEXT"
 sasl_mechanism = "PLAIN"
 sasl_username = "onward"
-sasl_password = "{kafka.sasl_password}"
+sasl_password = "{kafka.security.sasl_password}"
 
 [serving.sglang]
 admin_key = "{serving.sglang.admin_key}"
 
-[learner]
-batch_turns = 4
+[learner.batch]
+turns = 4
 min_turns = 2
 """
 IN_THE_ENVIRONMENT = {

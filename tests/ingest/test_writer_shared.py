@@ -51,7 +51,7 @@ def store(home: Database) -> Iterator[SqlStore]:
 
 @pytest.fixture
 def kafka() -> Iterator[KafkaSettings]:
-    with topics_of_our_own(require_services().kafka, session_timeout_s=3.0) as settings:
+    with topics_of_our_own(require_services().kafka, client={"session_timeout_s": 3.0}) as settings:
         yield settings
 
 
@@ -213,10 +213,10 @@ def test_a_writer_that_slept_wakes_up_as_a_zombie_writes_nothing_and_works_on(
 def test_a_record_that_is_too_large_to_be_announced_is_set_aside(store: SqlStore) -> None:
     """Kafka's own limit leaves room around ours, and whoever writes there may fill it."""
     with (
-        topics_of_our_own(require_services().kafka, max_record_bytes=1 << 16) as settings,
+        topics_of_our_own(require_services().kafka, topics={"max_record_bytes": 1 << 16}) as settings,
         closing(open_log(settings)) as log,
     ):
-        garbage = os.urandom(settings.max_record_bytes + 1000)
+        garbage = os.urandom(settings.topics.max_record_bytes + 1000)
         with closing(KafkaProducer(bootstrap_servers=list(settings.bootstrap_servers))) as producer:
             producer.send(topic_name(settings, Topic.TURNS), garbage, partition=0).get(timeout=60)
         with closing(Writer(log, store, SETTINGS, SystemClock())) as writer:

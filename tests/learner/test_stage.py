@@ -58,7 +58,7 @@ def test_the_same_log_gives_the_same_weights(make_world: MakeWorld) -> None:
     digests = []
     for name in ("a", "b"):
         world = make_world(name)
-        learner = world.learner(seed=5)
+        learner = world.learner(settings={"seed": 5})
         world.tell(*logged_past(24))
         settle(learner)
         learner.close()
@@ -71,7 +71,7 @@ def test_a_seed_changes_the_weights(make_world: MakeWorld) -> None:
     found = []
     for name, seed in (("a", 1), ("b", 2)):
         world = make_world(name)
-        learner = world.learner(seed=seed)
+        learner = world.learner(settings={"seed": seed})
         world.tell(*logged_past(16))
         settle(learner)
         learner.close()
@@ -228,7 +228,7 @@ def open_alarms(world: World) -> list[StoredAlarm]:
 
 def test_stale_turns_train_the_baseline_alone(make_world: MakeWorld) -> None:
     world = make_world("a")
-    learner = world.learner(max_divergence=0.5, min_ess=0.0)
+    learner = world.learner(settings={"admission.max_divergence": 0.5, "admission.min_ess": 0.0})
     past = logged_past(7)
     alien = make_turn(40, logprobs=tuple(value - 4.0 for value in make_turn(40).logprobs))
     world.tell(*past, (alien, make_reward(alien, 1.0)))
@@ -241,7 +241,7 @@ def test_stale_turns_train_the_baseline_alone(make_world: MakeWorld) -> None:
 
 def test_old_outcomes_are_bounded_by_kind(make_world: MakeWorld) -> None:
     world = make_world("a")
-    learner = world.learner(max_outcome_age_s={"accepted": 10.0})
+    learner = world.learner(settings={"admission.max_outcome_age_s": {"accepted": 10.0}})
     late = make_turn(50)
     world.tell(*logged_past(7), (late, make_reward(late, 1.0, after_s=11)))
     settle(learner)
@@ -253,7 +253,7 @@ def test_old_outcomes_are_bounded_by_kind(make_world: MakeWorld) -> None:
 
 def test_it_waits_for_the_live_version(make_world: MakeWorld) -> None:
     world = make_world("a")
-    learner = world.learner(max_lead=1)
+    learner = world.learner(settings={"checkpoints.max_lead": 1})
     world.tell(*logged_past(24))
     settle(learner)
     assert published(world) == [1, 2]
@@ -283,7 +283,7 @@ def test_after_a_rollback_it_goes_on_from_what_serves(make_world: MakeWorld) -> 
 
 def test_it_resumes_from_weights_whose_checkpoint_was_let_go(make_world: MakeWorld) -> None:
     world = make_world("a")
-    learner = world.learner(keep_checkpoints=2)
+    learner = world.learner(settings={"checkpoints.keep": 2})
     for seed in range(4):
         world.tell(*logged_past(8, seed=seed))
         settle(learner)
@@ -302,7 +302,7 @@ def test_what_is_learned_beside_the_weights_goes_back_with_them(make_world: Make
     """Also where the checkpoint was let go: baseline, trust and influence are those of the version, not of the branch
     that was left."""
     world = make_world("a")
-    learner = world.learner(keep_checkpoints=2, max_user_share=0.5, distrust=True)
+    learner = world.learner(settings={"checkpoints.keep": 2, "users.max_share": 0.5, "users.distrust": True})
     for seed in range(4):
         world.tell(*logged_past(8, seed=seed))
         settle(learner)

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from changed_settings import changed
 from hostile_events import sessions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -46,8 +47,12 @@ class Stages:
         self.writer = Writer(log, store, IngestSettings(), clock)
         self.scorer = Scorer(log, store, self.spec, ScoringSettings(tick_s=1e-6), clock)
         self.watcher = Watcher(log, store, self.spec, MonitorSettings(every_s=1e-6, maturity_s=10), clock)
-        self.judge = Judge(log, store, self.spec, settings_of(self.endpoint, votes=1, max_age_s=1e6), clock)
-        self.learner = self.world.learner(batch_turns=_NEVER, min_turns=_NEVER, backlog_turns=_NEVER)
+        self.judge = Judge(
+            log, store, self.spec, settings_of(self.endpoint, requests={"votes": 1}, turns={"max_age_s": 1e6}), clock
+        )
+        self.learner = self.world.learner(
+            settings={"batch.turns": _NEVER, "batch.min_turns": _NEVER, "batch.backlog_turns": _NEVER}
+        )
         self.all: list[Any] = [self.writer, self.scorer, self.watcher, self.judge, self.learner]
 
     def run(self) -> None:
@@ -144,7 +149,7 @@ def try_one(stages: Stages, lab: ModuleType, number: int, data: st.DataObject) -
 
 def batch_of(stages: Stages) -> list[InferenceId]:
     """What the learner would make of all that it has read."""
-    stages.learner._settings = stages.learner._settings.model_copy(update={"min_turns": 1, "max_wait_s": 0.0})
+    stages.learner._settings = changed(stages.learner._settings, {"batch.min_turns": 1, "batch.max_wait_s": 0.0})
     stages.world.clock.advance_to(stages.world.clock.now() + timedelta(days=1))
     batch = stages.learner._due_batch()
     for scored in batch:

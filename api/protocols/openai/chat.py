@@ -62,7 +62,7 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
     asked_by = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
-    default = services.settings.default_max_tokens
+    default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
     max_tokens = room_for_answer(prompt_tokens, context_length, wanted, asked_by, default, "messages", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules)

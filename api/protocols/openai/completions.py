@@ -28,7 +28,7 @@ async def plan_completion(context: Context, identity: Identity, headers: Headers
     services = context.services
     place = await place_text(services, Rendering(context, len(raw)), intake, body.prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
-    default = services.settings.default_max_tokens
+    default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
     max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules)

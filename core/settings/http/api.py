@@ -74,61 +74,71 @@ class WorkloadSettings(Section):
     """Instead of the request's stop strings; an empty list: none."""
 
 
-class ApiSettings(Section):
-    host: str = "127.0.0.1"
-    """Address to listen on. Anything but loopback needs keys."""
-    port: int = Field(default=8700, ge=0, le=65535)
-    """Port; 0 asks the system for a free one."""
-    tls_certificate: Path | None = None
-    """PEM file of the certificate, with those between it and the root; with it and `tls_key`, the API speaks TLS."""
-    tls_key: Path | None = None
+class TlsSettings(Section):
+    certificate: Path | None = None
+    """PEM file of the certificate, with those between it and the root; with it and `key`, the API speaks TLS."""
+    key: Path | None = None
     """PEM file of its private key, not encrypted."""
-    keys: tuple[ApiKey, ...] = ()
-    """API keys; without any, requests from loopback act as `default_namespace` with all scopes."""
-    default_namespace: str = "default"
-    """Namespace of keyless requests."""
-    namespaces: dict[Annotated[str, Field(min_length=1)], NamespaceSettings] = Field(default={})
-    """What all keys of a namespace together may do, by its name."""
-    user_hash_key: str = Field(default="onward-development", repr=False)
-    """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
+
+    @model_validator(mode="after")
+    def _has_both(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            missing = "key" if self.key is None else "certificate"
+            raise ValueError(f"{missing}: certificate and key, both or neither")
+        return self
+
+
+class WebSettings(Section):
     allowed_hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()
     """Names by which the API may be asked, beside `localhost` and addresses; without ports. Beyond loopback, where
     empty: any."""
     allowed_origins: tuple[Annotated[str, Field(pattern=_ORIGIN)], ...] = ()
     """Web pages of other origins that may use the API from a browser, as in `https://app.example.org`."""
-    max_body_bytes: int = Field(default=4 << 20, gt=0)
-    """Larger request bodies are refused with 413."""
-    feedback_lookup_s: float = Field(default=2.0, ge=0)
-    """How long feedback waits for the writer to store an inference that is not known yet."""
-    user_feedback_per_minute: float | None = Field(default=None, gt=0)
+
+
+class FeedbackSettings(Section):
+    user_per_minute: float | None = Field(default=None, gt=0)
     """Most feedback of one user, refilled evenly, beside the limits of its key; what exceeds it is refused with 429.
     None: as much as comes."""
+    lookup_s: float = Field(default=2.0, ge=0)
+    """How long feedback waits for the writer to store an inference that is not known yet."""
     clock_skew_s: float = Field(default=300.0, ge=0)
     """How far in the future, by our clock, feedback's `observed_at` may lie."""
-    order_wait_s: float = Field(default=60.0, ge=0)
-    """How long an order to the release controller is waited for before it is answered as accepted."""
+
+
+class AdvancedApiSettings(Section):
+    default_namespace: str = "default"
+    """Namespace of keyless requests."""
     default_max_tokens: int = Field(default=512, gt=0)
     """Output tokens where the request names none; the context may allow fewer."""
     environment: Literal["production", "simulated"] = "production"
     """Stamped on every turn."""
+    order_wait_s: float = Field(default=60.0, ge=0)
+    """How long an order to the release controller is waited for before it is answered as accepted."""
+
+
+class ApiSettings(Section):
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs keys."""
+    port: int = Field(default=8700, ge=0, le=65535)
+    """Port; 0 asks the system for a free one."""
+    keys: tuple[ApiKey, ...] = ()
+    """API keys; without any, requests from loopback act as `advanced.default_namespace` with all scopes."""
+    namespaces: dict[Annotated[str, Field(min_length=1)], NamespaceSettings] = Field(default={})
+    """What all keys of a namespace together may do, by its name."""
+    user_hash_key: str = Field(default="onward-development", repr=False)
+    """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
     workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = Field(default={})
     """Sampling that wins over what requests of a workload ask for, by the workload's name."""
+    tls: TlsSettings = TlsSettings()
+    """TLS of its own."""
+    web: WebSettings = WebSettings()
+    """What browsers may do."""
+    feedback: FeedbackSettings = FeedbackSettings()
+    """How it is taken in."""
     bodies: BodySettings = BodySettings()
-    """What reading large ones may cost."""
+    """How large they may be, and what reading large ones may cost."""
     connections: ConnectionSettings = ConnectionSettings()
     """How many there may be, and how long each may take over what."""
-
-    @model_validator(mode="after")
-    def _has_both_of_tls(self) -> Self:
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            missing = "tls_key" if self.tls_key is None else "tls_certificate"
-            raise ValueError(f"{missing}: tls_certificate and tls_key, both or neither")
-        return self
-
-    @model_validator(mode="after")
-    def _reads_the_largest(self) -> Self:
-        if self.bodies.in_flight_bytes < self.max_body_bytes:
-            raise ValueError(
-                "bodies.in_flight_bytes: less than max_body_bytes, so that the largest would never be read"
-            )
-        return self
+    advanced: AdvancedApiSettings = AdvancedApiSettings()
+    """What is rarely changed."""

@@ -1,11 +1,15 @@
-"""Large request bodies: what reading them may cost."""
+"""Request bodies: how large they may be, and what reading large ones may cost."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from core.section import Section
 
 
 class BodySettings(Section):
+    max_bytes: int = Field(default=4 << 20, gt=0)
+    """Larger request bodies are refused with 413."""
     large_bytes: int = Field(default=64 << 10, ge=1 << 10)
     """Larger ones are read by a process of their own, one after the other, while everybody else is served."""
     in_flight_bytes: int = Field(default=64 << 20, gt=0)
@@ -14,3 +18,9 @@ class BodySettings(Section):
     """JSON values in one of them, its keys not counted; more are refused with 413."""
     work_s: float = Field(default=20.0, gt=0)
     """How long one step of reading one of them may take; refused with 413 then."""
+
+    @model_validator(mode="after")
+    def _reads_the_largest(self) -> Self:
+        if self.in_flight_bytes < self.max_bytes:
+            raise ValueError("in_flight_bytes: less than max_bytes, so that the largest would never be read")
+        return self

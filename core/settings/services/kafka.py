@@ -11,12 +11,8 @@ from core.section import Section
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
-class KafkaSettings(Section):
-    bootstrap_servers: tuple[str, ...] = ("127.0.0.1:9092",)
-    """Brokers to ask first, as HOST:PORT."""
-    prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]*$")
-    """Put before the names of topics and groups: several installations share one cluster."""
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+class KafkaSecuritySettings(Section):
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """How brokers are spoken to."""
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     """With one of the SASL protocols."""
@@ -32,6 +28,19 @@ class KafkaSettings(Section):
     """Its key."""
     ssl_check_hostname: bool = True
     """Whether a broker's certificate must name its host."""
+
+    @model_validator(mode="after")
+    def _has_credentials_for_sasl(self) -> Self:
+        uses_sasl = self.protocol.startswith("SASL")
+        credentials = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
+        if uses_sasl and None in credentials:
+            raise ValueError(f"{self.protocol} needs sasl_mechanism, sasl_username and sasl_password")
+        if not uses_sasl and credentials != (None, None, None):
+            raise ValueError(f"sasl_mechanism, sasl_username and sasl_password go with SASL, not {self.protocol}")
+        return self
+
+
+class KafkaTopicSettings(Section):
     replication_factor: int = Field(default=1, ge=1)
     """Of the topics that `onward migrate` makes; three on a cluster of three and more."""
     min_insync_replicas: int = Field(default=1, ge=1)
@@ -44,6 +53,19 @@ class KafkaSettings(Section):
     rewards are deleted by `archive.retention_days`."""
     max_record_bytes: int = Field(default=8 << 20, ge=1 << 16)
     """Largest record; larger ones are refused before they are sent."""
+
+    @property
+    def flushes(self) -> bool:
+        return self.min_insync_replicas == 1 if self.flush is None else self.flush
+
+    @model_validator(mode="after")
+    def _can_be_appended_to(self) -> Self:
+        if self.min_insync_replicas > self.replication_factor:
+            raise ValueError("min_insync_replicas is more than replication_factor: nothing could be appended")
+        return self
+
+
+class KafkaClientSettings(Section):
     buffer_bytes: int = Field(default=64 << 20, ge=1 << 20)
     """Most bytes on their way to the brokers; beyond it appends count the log as away."""
     linger_s: float = Field(default=0.005, ge=0)
@@ -55,9 +77,24 @@ class KafkaSettings(Section):
     max_poll_interval_s: float = Field(default=120.0, gt=0)
     """A member that does not come back for records for so long is gone."""
 
-    @property
-    def flushes(self) -> bool:
-        return self.min_insync_replicas == 1 if self.flush is None else self.flush
+    @model_validator(mode="after")
+    def _delivers_after_it_lingers(self) -> Self:
+        if self.delivery_timeout_s <= self.linger_s:
+            raise ValueError("delivery_timeout_s is to be more than linger_s")
+        return self
+
+
+class KafkaSettings(Section):
+    bootstrap_servers: tuple[str, ...] = ("127.0.0.1:9092",)
+    """Brokers to ask first, as HOST:PORT."""
+    prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]*$")
+    """Put before the names of topics and groups: several installations share one cluster."""
+    security: KafkaSecuritySettings = KafkaSecuritySettings()
+    """How brokers are spoken to, and as whom."""
+    topics: KafkaTopicSettings = KafkaTopicSettings()
+    """What they keep, and how safely."""
+    client: KafkaClientSettings = KafkaClientSettings()
+    """How long we wait for what."""
 
     @field_validator("bootstrap_servers")
     @classmethod
@@ -66,19 +103,3 @@ class KafkaSettings(Section):
         if wrong or not servers:
             raise ValueError(f"HOST:PORT is wanted, not {', '.join(map(repr, wrong)) or 'nothing'}")
         return servers
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        uses_sasl = self.security_protocol.startswith("SASL")
-        credentials = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
-        if uses_sasl and None in credentials:
-            raise ValueError(f"{self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password")
-        if not uses_sasl and credentials != (None, None, None):
-            raise ValueError(
-                f"sasl_mechanism, sasl_username and sasl_password go with SASL, not {self.security_protocol}"
-            )
-        if self.min_insync_replicas > self.replication_factor:
-            raise ValueError("min_insync_replicas is more than replication_factor: nothing could be appended")
-        if self.delivery_timeout_s <= self.linger_s:
-            raise ValueError("delivery_timeout_s is to be more than linger_s")
-        return self

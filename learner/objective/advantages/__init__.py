@@ -1,6 +1,6 @@
 """Baselines, one file each over one interface."""
 
-from core.settings import LearnerSettings
+from core.settings import AdvantageSettings
 from learner.objective.advantages.base import Advantages
 from learner.objective.advantages.batch import BatchBaseline
 from learner.objective.advantages.beta import BetaBaseline
@@ -12,14 +12,15 @@ from learner.objective.advantages.value import ValueHead
 __all__ = ["Advantages", "make_advantages"]
 
 
-def make_advantages(settings: LearnerSettings, hidden_size: int) -> Advantages:
-    match settings.advantage:
+def make_advantages(settings: AdvantageSettings, hidden_size: int, seed: int, device: str) -> Advantages:
+    """`seed` and `device` are a value head's."""
+    match settings.baseline:
         case "value":
             return ValueHead(
                 hidden_size,
                 settings.value_learning_rate,
-                settings.seed,
-                settings.device,
+                seed,
+                device,
                 gamma=settings.discount,
                 lam=settings.gae_lambda,
             )
@@ -28,7 +29,7 @@ def make_advantages(settings: LearnerSettings, hidden_size: int) -> Advantages:
         case "beta":
             return BetaBaseline(*settings.reward_range, settings.channels)
         case "batch" | "centre":
-            return BatchBaseline(whiten=settings.advantage == "batch")
+            return BatchBaseline(whiten=settings.baseline == "batch")
         case "leave_one_out":
             return LeaveOneOut(settings.ema_decay, settings.channels)
         case "raw":

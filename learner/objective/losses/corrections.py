@@ -15,13 +15,13 @@ Legend: N sampled tokens of a micro-batch.
 import torch
 from torch import Tensor
 
-from core.settings import LearnerSettings
+from core.settings import CorrectionSettings
 
 
-def weights(log_ratio_N: Tensor, turns_N: Tensor, settings: LearnerSettings) -> tuple[Tensor, Tensor]:
+def weights(log_ratio_N: Tensor, turns_N: Tensor, settings: CorrectionSettings) -> tuple[Tensor, Tensor]:
     """(weight_N, changed_N): by what a token counts, and where that is not its bare ratio."""
     ratio_N, cap = log_ratio_N.exp(), settings.ratio_cap
-    match settings.correction:
+    match settings.method:
         case "tis":
             return ratio_N.clamp(max=cap), ratio_N > cap
         case "tis_sequence":
@@ -31,13 +31,13 @@ def weights(log_ratio_N: Tensor, turns_N: Tensor, settings: LearnerSettings) -> 
             return torch.ones_like(ratio_N), torch.zeros_like(ratio_N, dtype=torch.bool)
         case "icepop" | "geometric":
             kept_N = within(log_ratio_N, turns_N, settings)
-            weight_N = ratio_N if settings.correction == "icepop" else ratio_N.clamp(max=cap)
+            weight_N = ratio_N if settings.method == "icepop" else ratio_N.clamp(max=cap)
             return torch.where(kept_N, weight_N, 0.0), ~kept_N | (weight_N != ratio_N)
 
 
-def within(log_ratio_N: Tensor, turns_N: Tensor, settings: LearnerSettings) -> Tensor:
+def within(log_ratio_N: Tensor, turns_N: Tensor, settings: CorrectionSettings) -> Tensor:
     """Whether each token is within its band; all are where the correction has none."""
-    match settings.correction:
+    match settings.method:
         case "icepop":
             (low, high), judged_N = settings.icepop_band, log_ratio_N
         case "geometric":

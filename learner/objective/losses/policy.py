@@ -11,24 +11,24 @@ Legend: N sampled tokens of a micro-batch.
 import torch
 from torch import Tensor
 
-from core.settings import LearnerSettings
+from core.settings import ObjectiveSettings
 from learner.objective.losses.corrections import weights, within
 
 _LARGEST_LOG_RATIO = 20.0  # beyond it a ratio counts as e^20: infinite ones would make gradients that are no numbers
 
 
 def policy_loss(
-    logprobs_N: Tensor, behaviour_N: Tensor, advantage_N: Tensor, turns_N: Tensor, settings: LearnerSettings
+    logprobs_N: Tensor, behaviour_N: Tensor, advantage_N: Tensor, turns_N: Tensor, settings: ObjectiveSettings
 ) -> tuple[Tensor, Tensor]:
     """(loss_N, changed_N): the latter where a bound took effect."""
     if settings.loss == "ppo":
         return _ppo(logprobs_N, behaviour_N, advantage_N, turns_N, settings)
-    weight_N, changed_N = weights(logprobs_N.detach() - behaviour_N, turns_N, settings)
+    weight_N, changed_N = weights(logprobs_N.detach() - behaviour_N, turns_N, settings.correction)
     return -weight_N * advantage_N * logprobs_N, changed_N
 
 
 def _ppo(
-    logprobs_N: Tensor, behaviour_N: Tensor, advantage_N: Tensor, turns_N: Tensor, settings: LearnerSettings
+    logprobs_N: Tensor, behaviour_N: Tensor, advantage_N: Tensor, turns_N: Tensor, settings: ObjectiveSettings
 ) -> tuple[Tensor, Tensor]:
     log_ratio_N = (logprobs_N - behaviour_N).clamp(max=_LARGEST_LOG_RATIO)
     ratio_N = log_ratio_N.exp()
@@ -37,5 +37,5 @@ def _ppo(
     if settings.dual_clip is not None:
         floor_N = torch.where(advantage_N < 0, settings.dual_clip * advantage_N, -torch.inf)
         objective_N = torch.maximum(objective_N, floor_N)
-    within_N = within(log_ratio_N.detach(), turns_N, settings)
+    within_N = within(log_ratio_N.detach(), turns_N, settings.correction)
     return torch.where(within_N, -objective_N, 0.0), ~within_N | (objective_N != free_N)

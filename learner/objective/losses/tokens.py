@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from core.settings import LearnerSettings
+from core.settings import ObjectiveSettings
 from learner.objective.credit import to_go
 from learner.objective.losses.kl import estimate, k1, k3
 from learner.objective.losses.normalisers import normalised
@@ -50,7 +50,7 @@ class TokenLosses:
     truncated_N: Tensor
 
 
-def token_losses(given: TokenInputs, settings: LearnerSettings, tokens_per_turn: float) -> TokenLosses:
+def token_losses(given: TokenInputs, settings: ObjectiveSettings, tokens_per_turn: float) -> TokenLosses:
     """To be summed and divided by the update's number of tokens, of which there are `tokens_per_turn` in the mean.
     Tokens where `keep_N` is false contribute nothing."""
     given = _only_kept(given)
@@ -58,9 +58,9 @@ def token_losses(given: TokenInputs, settings: LearnerSettings, tokens_per_turn:
     policy_N, changed_N = policy_loss(logprobs_N, given.behaviour_N, _advantage(given, settings), turns_N, settings)
     policy_N = normalised(policy_N, settings.policy_normaliser, turns_N, tokens_per_turn, constant)
     loss_N, kl_N, entropy_N = policy_N, torch.zeros_like(policy_N), torch.zeros_like(policy_N)
-    if settings.kl_placement == "loss":
-        kl_N = settings.kl_coefficient * estimate(settings.kl_estimator, logprobs_N, given.anchor_N)
-        kl_N = normalised(kl_N, settings.kl_normaliser, turns_N, tokens_per_turn, constant)
+    if settings.kl.placement == "loss":
+        kl_N = settings.kl.coefficient * estimate(settings.kl.estimator, logprobs_N, given.anchor_N)
+        kl_N = normalised(kl_N, settings.kl.normaliser, turns_N, tokens_per_turn, constant)
         loss_N = loss_N + kl_N
     if settings.entropy_coefficient:
         entropy_N = settings.entropy_coefficient * given.entropy_N
@@ -86,8 +86,8 @@ def _only_kept(given: TokenInputs) -> TokenInputs:
     )
 
 
-def _advantage(given: TokenInputs, settings: LearnerSettings) -> Tensor:
-    if settings.kl_placement == "loss" or settings.kl_coefficient == 0:
+def _advantage(given: TokenInputs, settings: ObjectiveSettings) -> Tensor:
+    if settings.kl.placement == "loss" or settings.kl.coefficient == 0:
         return given.advantage_N
     cost_N = k1(given.logprobs_N.detach(), given.anchor_N)
-    return given.advantage_N - settings.kl_coefficient * to_go(cost_N, given.turns_N, 1.0)
+    return given.advantage_N - settings.kl.coefficient * to_go(cost_N, given.turns_N, 1.0)

@@ -45,7 +45,7 @@ class LocalEngine:
         self._vocabulary: int = template.vocabulary
         self._context_length = context_length(template.model.config, settings)
         self._probe = Probe(anchor_decoder, self._context_length, prompts, recent)
-        self._scheduler = Scheduler(self._models, anchor.version, settings, self._context_length)
+        self._scheduler = Scheduler(self._models, anchor.version, settings.local, self._context_length)
         telemetry.POLICY_VERSION.set(anchor.version)
 
     @property

@@ -72,7 +72,7 @@ def load_decoder(directory: Path, settings: ServingSettings) -> Decoder:
     Raises ConfigError naming the setting that does not fit."""
     register_attention()
     check_model_files(directory)
-    dtype = getattr(torch, settings.dtype)
+    dtype = getattr(torch, settings.local.dtype)
     try:
         config = AutoConfig.from_pretrained(directory, **LOCAL)
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -82,7 +82,7 @@ def load_decoder(directory: Path, settings: ServingSettings) -> Decoder:
         raise ConfigError(f"serving.model: {directory} is no Hugging Face causal LM ({error})") from error
     context = context_length(config, settings)
     _refuse_unfit(config, context)
-    return _fastest_that_is_right(model.to(settings.device).eval().requires_grad_(False), context)
+    return _fastest_that_is_right(model.to(settings.local.device).eval().requires_grad_(False), context)
 
 
 def context_length(config: Any, settings: ServingSettings) -> int:
@@ -118,8 +118,8 @@ def slot_cache(model: PreTrainedModel, slots: int, slot_tokens: int) -> SlotCach
     except RuntimeError as error:
         wanted = 2 * text.num_hidden_layers * slots * slot_tokens * heads * size * like.element_size() / 2**30
         raise ConfigError(
-            f"serving.slots, serving.context_length: {slots} slots of {slot_tokens} tokens take {wanted:.1f} GiB, "
-            "which cannot be had"
+            f"serving.local.slots, serving.context_length: {slots} slots of {slot_tokens} tokens take "
+            f"{wanted:.1f} GiB, which cannot be had"
         ) from error
 
 

@@ -17,7 +17,7 @@ from core import telemetry
 from core.errors import EngineUnavailable, NotFinite, OnwardError
 from core.ids import Version
 from core.ports import TokenChunk
-from core.settings import ServingSettings
+from core.settings import LocalEngineSettings
 from serving.engines.busy import BusyTime
 from serving.engines.local import sequence
 from serving.engines.local.attention import Row
@@ -35,7 +35,7 @@ class Scheduler:
     """`models` is shared with the engine, which adds versions; only this thread takes them away."""
 
     def __init__(
-        self, models: dict[Version, Decoder], live: Version, settings: ServingSettings, context_length: int
+        self, models: dict[Version, Decoder], live: Version, settings: LocalEngineSettings, context_length: int
     ) -> None:
         self.models = models
         self.live = live

@@ -51,7 +51,7 @@ class SglangEngine:
             self._process = EngineProcess(settings, directory / "sglang.log")
             url = self._process.url
         self._url = url
-        self._admin = Admin(self._url, settings.admin_key, settings.admin_timeout_s)
+        self._admin = Admin(self._url, settings.admin_key, settings.timeouts.admin_s)
         self._shelf = VerifiedVersions(directory / "versions", model, settings.dtype)
         self._swap = Swap(self._admin, self._what_is_wrong, observe)
         self._confirmed: Version | None = None  # and seen to serve
@@ -84,9 +84,9 @@ class SglangEngine:
                 return False
         except (EngineUnavailable, WeightsError):
             return False
-        if now_s - self._generated_s > self._settings.health_every_s:
+        if now_s - self._generated_s > self._settings.timeouts.health_every_s:
             self._generated_s = now_s
-            return self._admin.generates(self._settings.health_timeout_s)
+            return self._admin.generates(self._settings.timeouts.health_s)
         return True
 
     def pinnable(self) -> frozenset[Version]:

@@ -100,9 +100,9 @@ class EngineProcess:
             raise WeightsError(f"the SGLang server ended, see {self._log}:\n{self.log_tail()}")
         if answers():
             self.is_starting = False
-        elif time.monotonic() - self._started_s > self._settings.start_timeout_s:
+        elif time.monotonic() - self._started_s > self._settings.timeouts.start_s:
             self.kill()
-            raise EngineUnavailable(f"the SGLang server did not start within {self._settings.start_timeout_s:.0f} s")
+            raise EngineUnavailable(f"the SGLang server did not start within {self._settings.timeouts.start_s:.0f} s")
         return not self.is_starting
 
     def log_tail(self) -> str:

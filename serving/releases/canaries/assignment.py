@@ -24,9 +24,9 @@ class Shares:
     holdback_salt: str = ""
 
     def __post_init__(self) -> None:
-        for name, value in (("canary_share", self.canary), ("holdback_share", self.holdback)):
+        for name, value in (("canary", self.canary), ("holdback", self.holdback)):
             if not 0 <= value <= 1:
-                raise ConfigError(f"release.{name}: {value} is no share between 0 and 1")
+                raise ConfigError(f"release.{name}.share: {value} is no share between 0 and 1")
 
 
 def assign(shares: Shares, unit: str) -> tuple[Arm, float]:

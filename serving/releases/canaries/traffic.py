@@ -56,7 +56,7 @@ class StoreTraffic:
         with self._store.look() as view:
             experiment = view.experiments.running(CLUSTER)
             live = view.releases.live(CLUSTER)
-        holdback = 0.0 if live in (None, ANCHOR) else self._settings.holdback_share
+        holdback = 0.0 if live in (None, ANCHOR) else self._settings.holdback.share
         if experiment is None and not holdback:
             self._rules = None
             return
@@ -70,7 +70,7 @@ class StoreTraffic:
                 canary=0.0 if experiment is None else experiment.share,
                 holdback=holdback,
                 canary_salt="" if experiment is None else experiment.salt,
-                holdback_salt=self._settings.holdback_salt,
+                holdback_salt=self._settings.holdback.salt,
             ),
             arms,
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from core.ids import UNKNOWN, Version
-from core.settings import ReleaseSettings
+from core.settings import CanarySettings
 from serving.releases.canaries.evidence import Arm, difference
 from serving.releases.canaries.ratchet import REFUSED_AT, RETURNED_AT, Step, behind
 from serving.releases.canaries.sequential import Interval
@@ -35,7 +35,7 @@ def judge(
     canary: Arm,
     live: Arm,
     age_s: float,
-    settings: ReleaseSettings,
+    settings: CanarySettings,
     live_version: Version = UNKNOWN,
     steps: Sequence[Step] = (),
 ) -> CanaryVerdict:
@@ -50,7 +50,7 @@ def judge(
     return found if returned is None else replace(found, back_to=returned.version)
 
 
-def _alone(canary: Arm, live: Arm, age_s: float, settings: ReleaseSettings) -> CanaryVerdict:
+def _alone(canary: Arm, live: Arm, age_s: float, settings: CanarySettings) -> CanaryVerdict:
     """Against the live version."""
     found = difference(canary, live, settings.min_users, settings.alpha, EFFECT)
     figures = _figures(canary, live, found)
@@ -64,7 +64,7 @@ def _alone(canary: Arm, live: Arm, age_s: float, settings: ReleaseSettings) -> C
     return CanaryVerdict("wait", said, figures)
 
 
-def drifted(live: Arm, holdback: Arm, settings: ReleaseSettings) -> CanaryVerdict:
+def drifted(live: Arm, holdback: Arm, settings: CanarySettings) -> CanaryVerdict:
     """Whether what is live has become worse than the first version, by the users who stayed on it."""
     found = difference(live, holdback, settings.min_users, settings.alpha, EFFECT)
     figures = _figures(live, holdback, found)

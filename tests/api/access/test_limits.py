@@ -142,7 +142,7 @@ def test_a_limit_that_is_none_names_the_setting(value: str) -> None:
 
 def test_a_user_may_say_so_much(make_service: MakeService) -> None:
     """Who the feedback names, else who its turn was for, else its session."""
-    service = make_service(user_feedback_per_minute=2)
+    service = make_service(feedback={"user_per_minute": 2})
     said = {"metric_name": "accepted", "value": True}
     turns = {user: service.chat("hi", user=user).headers["x-onward-inference-id"] for user in ("ada", "bob")}
     alone = service.chat("on my own").headers["x-onward-inference-id"]

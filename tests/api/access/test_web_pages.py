@@ -16,7 +16,7 @@ from browser import running_browser
 from playwright.sync_api import Browser
 
 from api.access.door import Door
-from core.settings import ApiSettings
+from core.settings import ApiSettings, WebSettings
 
 PIN = "/v1/policies/1/pin"
 WHY = json.dumps({"why": "because"})
@@ -26,8 +26,8 @@ FRIEND = "https://app.example.org"
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    settings = {"allowed_hosts": ("onward.example.org",), "allowed_origins": (FRIEND,)}
-    with serve(tmp_path_factory.mktemp("pages") / "service", **settings) as service:
+    web = {"allowed_hosts": ("onward.example.org",), "allowed_origins": (FRIEND,)}
+    with serve(tmp_path_factory.mktemp("pages") / "service", web=web) as service:
         yield service
 
 
@@ -149,7 +149,7 @@ def test_a_page_that_may_not_is_refused_before_it_asks(service: Service) -> None
 @pytest.mark.parametrize("origin", ["*", "null", "https://app.example.org/", "app.example.org", "HTTPS://APP"])
 def test_origins_are_named_one_by_one(origin: str) -> None:
     with pytest.raises(ValueError, match="allowed_origins"):
-        ApiSettings(allowed_origins=(origin,))
+        ApiSettings(web=WebSettings(allowed_origins=(origin,)))
 
 
 def test_beyond_loopback_any_name_will_do_until_some_are_given() -> None:
@@ -163,9 +163,9 @@ def test_beyond_loopback_any_name_will_do_until_some_are_given() -> None:
         return asyncio.run(door.admit(scope, None, send)) is not None  # type: ignore[arg-type]
 
     assert admits("any.example")
-    assert admits("a.example:80", allowed_hosts=("a.example",))
-    assert admits("172.18.0.5:8700", allowed_hosts=("a.example",)), "as Prometheus asks"
-    assert not admits("any.example", allowed_hosts=("a.example",))
+    assert admits("a.example:80", web={"allowed_hosts": ("a.example",)})
+    assert admits("172.18.0.5:8700", web={"allowed_hosts": ("a.example",)}), "as Prometheus asks"
+    assert not admits("any.example", web={"allowed_hosts": ("a.example",)})
 
 
 async def _of_a_web_socket(headers: list[tuple[bytes, bytes]]) -> list[Any]:
@@ -310,7 +310,7 @@ def test_a_page_that_is_allowed_uses_the_api(chromium: Browser, tmp_path: Any) -
     key = {"key": "key-of-friend", "namespace": "default", "scopes": ("chat", "read")}
     with (
         pages() as port,
-        serve(tmp_path / "service", keys=(key,), allowed_origins=(f"http://friend.test:{port}",)) as api,
+        serve(tmp_path / "service", keys=(key,), web={"allowed_origins": (f"http://friend.test:{port}",)}) as api,
     ):
         page = chromium.new_page()
         page.goto(f"http://friend.test:{port}/")

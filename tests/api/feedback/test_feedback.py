@@ -152,7 +152,7 @@ def test_bad_feedback_names_the_field(service: Service, fields: dict[str, Any], 
 
 
 def test_nothing_is_observed_before_it_happens(make_service: Any) -> None:
-    service = make_service(clock_skew_s=60)
+    service = make_service(feedback={"clock_skew_s": 60})
     inference_id = inference(service)
     for ahead_s, status in ((30, 200), (90, 400)):
         observed_at = (datetime.now(UTC) + timedelta(seconds=ahead_s)).isoformat()
@@ -173,7 +173,7 @@ def test_unknown_subjects_are_404(service: Service, fields: dict[str, Any]) -> N
 
 
 def test_an_inference_that_the_store_gets_later_is_waited_for(make_service: Any) -> None:
-    service = make_service(feedback_lookup_s=5)
+    service = make_service(feedback={"lookup_s": 5})
     service.writing.clear()
     inference_id = inference(service)
     service.live_state.__init__()
@@ -187,7 +187,7 @@ def test_an_inference_that_the_store_gets_later_is_waited_for(make_service: Any)
 
 def test_feedback_is_taken_on_trust_while_the_writer_is_late(make_service: Any) -> None:
     """A turn of a moment ago, which live state has forgotten: to say that there is none would lose the outcome."""
-    service = make_service(feedback_lookup_s=0.1)
+    service = make_service(feedback={"lookup_s": 0.1})
     service.writing.clear()
     inference_id = inference(service)
     service.live_state.__init__()

@@ -133,7 +133,7 @@ def test_an_order_that_is_refused_says_why(service: Service, code: str, status: 
 
 
 def test_an_order_that_nobody_carries_out_is_accepted_in_the_end(make_service: MakeService) -> None:
-    impatient = make_service(order_wait_s=0.2)
+    impatient = make_service(advanced={"order_wait_s": 0.2})
     impatient.orders.silent = True
     answer = impatient.post("/v1/policies/7/rollback", {"why": "x"})
     assert (answer.status_code, answer.json()["status"]) == (202, "accepted")

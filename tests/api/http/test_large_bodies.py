@@ -20,7 +20,7 @@ from scripted_policy import ScriptedPolicy
 
 from api.http.body_shape import count_values
 from api.http.large_bodies import Bodies, Body
-from core.settings import ApiSettings
+from core.settings import BodySettings
 from core.telemetry import BODY_BYTES
 from onward.directory.layout import SHIPPED_MODEL
 from serving.rendering import load_renderer
@@ -283,7 +283,7 @@ def test_values_are_counted_as_at_least_what_they_are(value: Any, count: int) ->
 
 def test_what_was_read_is_gone_whoever_still_has_it() -> None:
     """Errors keep the frames that they went through: what these held of a body would stay for as long."""
-    bodies = Bodies(ApiSettings())
+    bodies = Bodies(BodySettings())
     body = Body(bodies)
     body.hold(MIB)
     body.add(b"{}")

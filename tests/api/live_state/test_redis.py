@@ -228,7 +228,7 @@ TROUBLES: dict[str, Callable[[OwnRedis], AbstractContextManager[None]]] = {
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_of_two_contents_under_one_id_one_is_recorded(server: OwnRedis, tmp_path: Path, trouble: str) -> None:
     states = server.live_states(forgotten_s=60.0, timeout_s=TIMEOUT_S)
-    with serve_replicas(tmp_path / "service", 2, live_states=states, feedback_lookup_s=5) as replicas:
+    with serve_replicas(tmp_path / "service", 2, live_states=states, feedback={"lookup_s": 5}) as replicas:
         inference_id = replicas[0].chat("hi").headers["x-onward-inference-id"]
         replicas[0].turn(inference_id)
         with TROUBLES[trouble](server):

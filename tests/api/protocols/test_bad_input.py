@@ -179,7 +179,7 @@ def test_the_official_client_raises_its_own_errors(quick_service: Service) -> No
 
 
 def test_a_body_over_the_limit_is_a_413(make_service: Any) -> None:
-    service = make_service(max_body_bytes=2000)
+    service = make_service(bodies={"max_bytes": 2000})
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x" * 2000}]}
     for path in (CHAT, "/v1/completions", "/v1/feedback"):
         refused(service.post(path, body), 413, None)

@@ -13,7 +13,7 @@ from sglang_server import PYTHON, require_sglang, sglang_server
 from core.errors import Conflict, EngineUnavailable, WeightsError
 from core.ids import ANCHOR, Version
 from core.ports import Engine
-from core.settings import ServingSettings, SglangSettings
+from core.settings import LocalEngineSettings, ServingSettings, SglangSettings
 from serving.engines.local import LocalEngine
 from serving.engines.sglang.engine import SglangEngine
 
@@ -23,7 +23,7 @@ TWO, THREE = Version(2), Version(3)
 
 @contextmanager
 def local(world: Published) -> Iterator[Engine]:
-    engine = LocalEngine(ServingSettings(slots=4), MODEL, world.weights, world.refs[ANCHOR])
+    engine = LocalEngine(ServingSettings(local=LocalEngineSettings(slots=4)), MODEL, world.weights, world.refs[ANCHOR])
     engine.start()
     yield engine
     engine.close()

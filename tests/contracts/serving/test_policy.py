@@ -17,7 +17,7 @@ from core.errors import EngineUnavailable, InvalidRequest
 from core.events import Sampling
 from core.ids import InferenceId, Version
 from core.ports import GenerateRequest, Policy, TokenChunk
-from core.settings import ServingSettings
+from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
 from serving.weights.published import BlobWeights
 
@@ -31,7 +31,7 @@ Ask = Callable[[GenerateRequest], list[TokenChunk]]
 def local(directory: Path) -> Iterator[Policy]:
     weights = BlobWeights(FsspecBlobs(directory / "blobs"))
     anchor = weights.publish(Version(1), [MODEL / "model.safetensors"], None)
-    engine = LocalEngine(ServingSettings(slots=4), MODEL, weights, anchor)
+    engine = LocalEngine(ServingSettings(local=LocalEngineSettings(slots=4)), MODEL, weights, anchor)
     engine.start()
     yield engine
     engine.close()

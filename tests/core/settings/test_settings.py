@@ -1,13 +1,16 @@
 """Settings come from the environment, then the file, then the defaults; what nobody knows is refused."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from core.errors import ConfigError
-from core.settings import ApiKey, Settings, load_settings
+from core.settings import ApiKey, LearnerSettings, Settings, load_settings
+from core.settings.names import FORMER, paths, under_their_names
+from onward.commands.options import overrides_of
 
 
 @pytest.fixture
@@ -36,12 +39,12 @@ def test_the_environment_wins_over_the_file_over_the_default(file: Callable[[str
     ("name", "text", "read"),
     [
         ("ONWARD_LEARNER__ENABLED", "false", lambda s: s.learner.enabled is False),
-        ("ONWARD_LEARNER__LEARNING_RATE", "1e-5", lambda s: s.learner.learning_rate == 1e-5),
+        ("ONWARD_LEARNER__OPTIMIZER__LEARNING_RATE", "1e-5", lambda s: s.learner.optimizer.learning_rate == 1e-5),
         ("ONWARD_SERVING__MODEL", "/models/tiny", lambda s: s.serving.model == Path("/models/tiny")),
         (
-            "ONWARD_LEARNER__MAX_OUTCOME_AGE_S",
+            "ONWARD_LEARNER__ADMISSION__MAX_OUTCOME_AGE_S",
             "{rating = 5.0}",
-            lambda s: s.learner.max_outcome_age_s == {"rating": 5.0},
+            lambda s: s.learner.admission.max_outcome_age_s == {"rating": 5.0},
         ),
         ("ONWARD_API__USER_HASH_KEY", "a = b", lambda s: s.api.user_hash_key == "a = b"),
     ],
@@ -62,7 +65,7 @@ def test_keys_come_as_tables(file: Callable[[str], Path]) -> None:
         ("[nonsense]\n", "nonsense: Extra"),
         ("[ingest]\npartitions = 0\n", r"ingest\.partitions: "),
         ("[ingest]\npartitions = 'many'\n", r"ingest\.partitions: "),
-        ("[learner]\nadvantage = 'best'\n", r"learner\.advantage: "),
+        ("[learner.advantage]\nbaseline = 'best'\n", r"learner\.advantage\.baseline: "),
         ("mode = 'quantum'\n", "mode: "),
         ("[[api.keys]]\nkey = 'secret-key'\nnamespace = 'n'\nscope = ['chat']\n", r"api\.keys\.0\.scope: Extra"),
         ("api = 3\n", "api: "),
@@ -106,12 +109,103 @@ def test_every_stage_refuses_what_it_does_not_know() -> None:
     [
         ({}, None),
         ({"ONWARD_RELEASE__EVALS__SUITE": "asked"}, Path("asked")),
-        ({"ONWARD_RELEASE__EVALS__SUITE": "asked", "ONWARD_LEARNER__KEEP_OUT": "other"}, Path("other")),
-        ({"ONWARD_LEARNER__KEEP_OUT": "other"}, Path("other")),
+        ({"ONWARD_RELEASE__EVALS__SUITE": "asked", "ONWARD_LEARNER__ADMISSION__KEEP_OUT": "other"}, Path("other")),
+        ({"ONWARD_LEARNER__ADMISSION__KEEP_OUT": "other"}, Path("other")),
     ],
 )
 def test_the_suite_that_versions_are_asked_is_kept_out_of_training(
     environment: dict[str, str], kept_out: Path | None
 ) -> None:
     settings = load_settings(None, {**environment, "ONWARD_LEARNER__SEED": "3"})
-    assert (settings.learner.keep_out, settings.learner.seed) == (kept_out, 3)
+    assert (settings.learner.admission.keep_out, settings.learner.seed) == (kept_out, 3)
+
+
+# ------------------------------------------------------------------------------------------------ sections and names
+
+
+def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every section, by its path."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            inner = type(field.default)
+            yield f"{path}{name}", inner
+            yield from sections(inner, f"{path}{name}.")
+
+
+def test_no_section_has_more_than_a_dozen_entries() -> None:
+    """Settings and sections within it. The whole file has a section for each stage and each service instead."""
+    counts = {path: len(section.model_fields) for path, section in sections(Settings)}
+    assert not {path: count for path, count in counts.items() if count > 12}
+    assert {name for name in paths(Settings) if "." not in name} == {"mode", "blobs"}
+
+
+FORMER_NAMES = pytest.mark.parametrize(("former", "now"), sorted(FORMER.items()))
+
+
+def in_a_file(path: str) -> str:
+    """A value at the path: its type says nothing, for the name is looked at first."""
+    section, _, name = path.rpartition(".")
+    return f"[{section}]\n{name} = 1\n"
+
+
+@FORMER_NAMES
+def test_a_former_name_in_the_file_is_answered_with_todays(file: Callable[[str], Path], former: str, now: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{re.escape(former)} is called {re.escape(now)} now"):
+        load_settings(file(in_a_file(former)), {})
+
+
+@FORMER_NAMES
+def test_a_former_name_in_the_environment_is_answered_with_todays(former: str, now: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{re.escape(former)} is called {re.escape(now)} now"):
+        load_settings(None, overrides_of([f"{former}=1"]))
+
+
+@FORMER_NAMES
+def test_what_a_former_name_is_answered_with_is_a_setting(former: str, now: str) -> None:
+    known = set(paths(Settings))
+    assert now in known
+    assert former not in known
+
+
+def test_all_former_names_are_told_at_once(file: Callable[[str], Path]) -> None:
+    path = file("[learner]\nlearning_rate = 1e-4\nadvantage = 'ema'\n")
+    with pytest.raises(ConfigError) as refused:
+        load_settings(path, {"ONWARD_KAFKA__FLUSH": "true"})
+    assert str(refused.value).count(" is called ") == 3
+
+
+def test_a_section_that_took_the_name_of_a_setting_is_none(file: Callable[[str], Path]) -> None:
+    settings = load_settings(file("[release]\ncanary = { share = 0.5 }\n"), {"ONWARD_RELEASE__CANARY__ENABLED": "on"})
+    assert (settings.release.canary.share, settings.release.canary.enabled) == (0.5, "on")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("api.prot", "api.port"),
+        ("learner.optimizer.learning_rte", "learner.optimizer.learning_rate"),
+        ("learner.rank", "learner.lora.rank"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_one_that_was_probably_meant(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)}: Extra .*\(is {re.escape(meant)} meant\?\)"):
+        load_settings(None, overrides_of([f"{name}=1"]))
+
+
+def test_what_is_like_nothing_is_answered_with_nothing() -> None:
+    with pytest.raises(ConfigError, match="nonsense: Extra") as refused:
+        load_settings(None, {"ONWARD_NONSENSE": "1"})
+    assert "meant" not in str(refused.value)
+
+
+def test_what_was_written_down_under_former_names_is_read_under_todays() -> None:
+    written = {"seed": 3, "batch_turns": 8, "advantage": "ema", "max_outcome_age_s": {"thumb": 5.0}, "lora_rank": 4}
+    assert under_their_names(written, "learner") == {
+        "seed": 3,
+        "batch": {"turns": 8},
+        "advantage": {"baseline": "ema"},
+        "admission": {"max_outcome_age_s": {"thumb": 5.0}},
+        "lora": {"rank": 4},
+    }
+    today = LearnerSettings().model_dump()
+    assert under_their_names(today, "learner") == today

@@ -18,9 +18,9 @@ LIVE = 0.5  # the share of answers that is accepted
 VERDICT_TIMEOUT_S = 300
 SETTINGS = {
     "serving.sglang.replicas": 2,
-    "release.canary_share": 0.4,
-    "release.maturity_s": 1.0,
-    "release.horizon_turns": 500,
+    "release.canary.share": 0.4,
+    "release.canary.maturity_s": 1.0,
+    "release.canary.horizon_turns": 500,
 }
 CASES = 40
 CASE = """

@@ -27,12 +27,12 @@ from onward.wiring import Foundation, open_foundation
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 SETTINGS = {
     "serving.sglang.replicas": 2,
-    "serving.sglang.admin_timeout_s": 20.0,
-    "serving.engine_wait_s": 30.0,
-    "serving.sglang.health_every_s": 1.0,
-    "serving.sglang.health_timeout_s": 3.0,
-    "serving.min_swap_interval_s": 0.05,
-    "release.canary": "off",
+    "serving.sglang.timeouts.admin_s": 20.0,
+    "serving.fleet.engine_wait_s": 30.0,
+    "serving.sglang.timeouts.health_every_s": 1.0,
+    "serving.sglang.timeouts.health_s": 3.0,
+    "serving.versions.min_swap_interval_s": 0.05,
+    "release.canary.enabled": "off",
 }
 ADMIN_KEY = "planted-key-of-engines"
 TOLERANCE = 1e-4

@@ -27,10 +27,10 @@ GROWTH = 1.15  # of memory, from half of the way to the end
 ENDINGS = ("stop", "length", "tool_calls")
 TOOL = {"type": "function", "function": {"name": "run_tests", "parameters": {"type": "object", "properties": {}}}}
 SETTINGS = {
-    "serving.anchor_every": 2,  # every second version whole
-    "serving.keep_versions": 1000,
-    "serving.min_swap_interval_s": 0.05,
-    "release.canary": "off",
+    "serving.versions.anchor_every": 2,  # every second version whole
+    "serving.versions.keep": 1000,
+    "serving.versions.min_swap_interval_s": 0.05,
+    "release.canary.enabled": "off",
 }
 
 
@@ -99,7 +99,7 @@ def test_nobody_notices_swaps(service: Service) -> None:
         clients.stop()
         await streaming
 
-    with Publisher(service.directory, {"ONWARD_SERVING__ANCHOR_EVERY": "2"}) as publisher:
+    with Publisher(service.directory, {"ONWARD_SERVING__VERSIONS__ANCHOR_EVERY": "2"}) as publisher:
         asyncio.run(soak(publisher))
     assert clients.failures == []
     assert sizes[-1] < GROWTH * sizes[SWAPS // 2], sizes

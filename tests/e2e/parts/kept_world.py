@@ -26,7 +26,9 @@ SETTINGS = """
 partitions = 2
 [learner]
 enabled = false
-batch_turns = 8
+
+[learner.batch]
+turns = 8
 min_turns = 4
 """
 ALL = {"ONWARD_ARCHIVE__ENABLED": "true", "ONWARD_ARCHIVE__RETENTION_DAYS": "0"}

@@ -108,7 +108,7 @@ def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
     """What a researcher does with a week of sessions."""
     own, other = tmp_path / "own", tmp_path / "other"
     replay_log(directories["log"], own, None, None)
-    replay_log(directories["log"], other, None, None, overrides={"ONWARD_LEARNER__ADVANTAGE": "ema"})
+    replay_log(directories["log"], other, None, None, overrides={"ONWARD_LEARNER__ADVANTAGE__BASELINE": "ema"})
     report = json.loads((own / "report.json").read_text())
     assert [update["version"] for update in report["updates"]] == list(range(2, report["version"] + 1))
     assert sum(stratum["turns"] for stratum in report["strata"].values()) == COUNT
@@ -120,7 +120,7 @@ def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
     assert compared["settings"] == {"advantage": ("value", "ema")}
     assert [name for name, same in compared["same"].items() if not same] == ["weights_digest"]
     assert compared["figures"]["rewards"] == (COUNT, COUNT)
-    assert "learner.advantage" in shown
+    assert "learner.advantage.baseline" in shown
     with pytest.raises(ConfigError, match=r"nothing/report\.json: no such file"):
         compare_replays(own, tmp_path / "nothing")
 
@@ -151,20 +151,22 @@ def test_what_versions_of_another_model_said_is_refused_by_digest(tmp_path: Path
 
 def test_another_learner_comes_from_a_file(directories: dict[str, Path], tmp_path: Path) -> None:
     file, out = tmp_path / "other.toml", tmp_path / "out"
-    file.write_text('[learner]\nadvantage = "ema"\nseed = 7\nlora_targets = ["q_proj"]\nlate_max_age_s = 5.5\n')
+    file.write_text(
+        '[learner]\nseed = 7\nadvantage.baseline = "ema"\nlora.targets = ["q_proj"]\nadmission.late_max_age_s = 5.5\n'
+    )
     app(
         ["replay", str(directories["log"]), "--out", str(out), "--learner", str(file), "--set", "learner.seed=8"],
         result_action="return_value",
     )
     learner = json.loads((out / "report.json").read_text())["learner"]
-    wanted = {"advantage": "ema", "seed": 8, "lora_targets": ["q_proj"], "late_max_age_s": 5.5}
-    assert {name: learner[name] for name in wanted} == wanted
+    assert (learner["seed"], learner["advantage"]["baseline"]) == (8, "ema")
+    assert (learner["lora"]["targets"], learner["admission"]["late_max_age_s"]) == (["q_proj"], 5.5)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[learner]\nadvantage = ema", r"other\.toml: .*line 2"),
+        ("[learner]\nseed = many", r"other\.toml: .*line 2"),
         ("[learner]\nspeed = 3", r"learner\.speed"),
         ("[serving]\nport = 3", r"other\.toml: \[serving\]: want \[learner\] alone"),
         ("learner = 3", r"other\.toml: want a \[learner\] section"),

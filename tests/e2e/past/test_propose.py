@@ -109,7 +109,7 @@ def test_a_suite_whose_solutions_may_have_been_learned_judges_nothing(
         hand_over(replay, service, cases)
     assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
     careful = tmp_path / "careful"
-    replay_log(service.directory, careful, None, None, overrides={"ONWARD_LEARNER__KEEP_OUT": str(cases)})
+    replay_log(service.directory, careful, None, None, overrides={"ONWARD_LEARNER__ADMISSION__KEEP_OUT": str(cases)})
     version = hand_over(careful, service, cases)
     assert version.verdict is not None
     assert version.verdict.figures["cases_cases"] == 2

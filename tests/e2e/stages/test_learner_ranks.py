@@ -15,10 +15,10 @@ from service_tree import Service, wait_for
 pytestmark = pytest.mark.timeout(900)
 SETTINGS = {
     "learner.enabled": "false",
-    "learner.min_turns": 4,
-    "learner.batch_turns": 4,
-    "learner.max_lead": 100,
-    "release.canary": "off",
+    "learner.batch.min_turns": 4,
+    "learner.batch.turns": 4,
+    "learner.checkpoints.max_lead": 100,
+    "release.canary.enabled": "off",
 }
 
 

@@ -30,13 +30,13 @@ _METRICS_PORTS = 16
 _TAIL = 4000
 SETTINGS: dict[str, Any] = {
     "serving.sglang.replicas": 2,
-    "serving.min_swap_interval_s": 0.5,
-    "serving.engine_wait_s": 60.0,
-    "api.feedback_lookup_s": 10.0,  # without Redis only the writer can tell, and the machine may be busy
+    "serving.versions.min_swap_interval_s": 0.5,
+    "serving.fleet.engine_wait_s": 60.0,
+    "api.feedback.lookup_s": 10.0,  # without Redis only the writer can tell, and the machine may be busy
     "learner.enabled": "true",
-    "learner.batch_turns": 32,
-    "learner.min_turns": 8,
-    "release.canary": "off",
+    "learner.batch.turns": 32,
+    "learner.batch.min_turns": 8,
+    "release.canary.enabled": "off",
     "monitors.hold_releases": "false",  # these users judge by chance, and nobody is there to acknowledge an alarm
 } | {f"processes.{stage}": count for stage, count in PROCESSES.items()}
 
@@ -62,7 +62,7 @@ def settings_of(stack: Stack) -> dict[str, Any]:
     return {
         "mode": "distributed",
         "kafka.bootstrap_servers": f'["{stack.kafka.address}"]',
-        "kafka.session_timeout_s": "3.0",
+        "kafka.client.session_timeout_s": "3.0",
         "postgres.url": stack.postgres.url,
         "redis.url": stack.redis.url,
     }

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from changed_settings import changed
 from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 from kafka_world import PARTITIONS, admin_of, open_log, read, topics_of_our_own, wait_for
@@ -38,7 +39,7 @@ EVERY = frozenset(TopicPartition(Topic.TURNS, index) for index in range(PARTITIO
 
 @pytest.fixture
 def settings() -> Iterator[KafkaSettings]:
-    with topics_of_our_own(require_services().kafka, session_timeout_s=3.0) as made:
+    with topics_of_our_own(require_services().kafka, client={"session_timeout_s": 3.0}) as made:
         yield made
 
 
@@ -234,7 +235,7 @@ def test_what_is_revoked_can_be_committed_before_another_has_it(log: KafkaEventL
 
 def test_a_member_that_stayed_away_too_long_cannot_commit(settings: KafkaSettings, log: KafkaEventLog) -> None:
     log.append_blocking(Topic.TURNS, [ended(f"session-{index}") for index in range(40)])
-    hasty = settings.model_copy(update={"max_poll_interval_s": 1.0})
+    hasty = changed(settings, {"client.max_poll_interval_s": 1.0})
     other_log = open_log(hasty)
     listener = Listener()
     zombie = other_log.consumer("group", [Topic.TURNS], listener)
@@ -334,7 +335,7 @@ def test_a_newer_record_is_not_passed(settings: KafkaSettings, log: KafkaEventLo
 
 def test_a_record_that_is_too_large_is_refused_before_it_is_sent(settings: KafkaSettings) -> None:
     limit = 1 << 16
-    log = open_log(settings.model_copy(update={"max_record_bytes": limit}))
+    log = open_log(changed(settings, {"topics.max_record_bytes": limit}))
     around = len(encode(comment("x" * 60_000))) - 60_000
     fitting = comment("x" * (limit - around))
     assert len(encode(fitting)) == limit
@@ -347,8 +348,8 @@ def test_a_record_that_is_too_large_is_refused_before_it_is_sent(settings: Kafka
 
 
 def test_the_largest_record_is_taken(settings: KafkaSettings, log: KafkaEventLog) -> None:
-    largest = comment("x" * (settings.max_record_bytes - 1024))
-    noise = comment(secrets.token_urlsafe(3 * (settings.max_record_bytes - 1024) // 4))  # hardly compresses
+    largest = comment("x" * (settings.topics.max_record_bytes - 1024))
+    noise = comment(secrets.token_urlsafe(3 * (settings.topics.max_record_bytes - 1024) // 4))  # hardly compresses
     log.append_blocking(Topic.TURNS, [largest, noise])
     reader = log.reader([Topic.TURNS])
     assert [record.event for record in read(reader, 2)] == [largest, noise]
@@ -407,7 +408,9 @@ def test_dropped_records_are_counted_and_said(
 def test_the_buffer_is_bounded_and_nothing_blocks_the_event_loop(tmp_path: Path) -> None:
     broker = require_broker(tmp_path / "kafka")
     try:
-        with topics_of_our_own([broker.address], buffer_bytes=1 << 20, delivery_timeout_s=2.0) as settings:
+        with topics_of_our_own(
+            [broker.address], client={"buffer_bytes": 1 << 20, "delivery_timeout_s": 2.0}
+        ) as settings:
             log = open_log(settings)
             os.kill(broker.pid, signal.SIGSTOP)
             try:

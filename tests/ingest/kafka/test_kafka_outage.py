@@ -16,7 +16,7 @@ from core.errors import Fenced, LogUnavailable
 from core.events import Outcome, SessionEnded, Topic
 from core.ids import Namespace, OutcomeId, SessionId
 from core.ports import Consumer, EventLog, LogReader, Record
-from core.settings import KafkaSettings
+from core.settings import KafkaClientSettings, KafkaSettings
 from deploy.services.broker import Broker
 from ingest.kafka.log import KafkaEventLog
 from ingest.kafka.topics import migrate
@@ -88,7 +88,7 @@ async def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 
 
 def test_a_broker_killed_twice_loses_nothing_acknowledged(broker: Broker, tmp_path: Path) -> None:
-    with topics_of_our_own([broker.address], delivery_timeout_s=1.5) as settings:
+    with topics_of_our_own([broker.address], client={"delivery_timeout_s": 1.5}) as settings:
         log = SpoolingLog(open_log(settings), tmp_path / "spool", 64 << 20)
         writers = Writers(log, 8)
 
@@ -126,7 +126,7 @@ def test_a_broker_killed_twice_loses_nothing_acknowledged(broker: Broker, tmp_pa
 
 
 def test_readers_and_members_survive_it(broker: Broker) -> None:
-    with topics_of_our_own([broker.address], session_timeout_s=6.0) as settings:
+    with topics_of_our_own([broker.address], client={"session_timeout_s": 6.0}) as settings:
         log = open_log(settings)
         log.append_blocking(Topic.TURNS, [ended(f"{index}") for index in range(40)])
         reader, member = log.reader([Topic.TURNS]), log.consumer("group", [Topic.TURNS])
@@ -170,7 +170,7 @@ def committed(log: KafkaEventLog, member: Consumer) -> bool:
 
 
 def test_a_log_may_be_made_before_its_broker_is_there(broker: Broker, tmp_path: Path) -> None:
-    settings = KafkaSettings(bootstrap_servers=(broker.address,), delivery_timeout_s=1.5)
+    settings = KafkaSettings(bootstrap_servers=(broker.address,), client=KafkaClientSettings(delivery_timeout_s=1.5))
     broker.kill()
     began_s = time.monotonic()
     log = SpoolingLog(KafkaEventLog(settings), tmp_path / "spool", 1 << 20)

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from changed_settings import changed
 from kafka_world import PARTITIONS, open_log, read, wait_for
 from services import require_broker
 
 from core.errors import ConfigError, LogError, LogUnavailable
 from core.events import SessionEnded, Topic
 from core.ids import Namespace, SessionId
-from core.settings import KafkaSettings
+from core.settings import KafkaClientSettings, KafkaSecuritySettings, KafkaSettings
 from ingest.kafka.log import KafkaEventLog
 from ingest.kafka.topics import check, migrate
 
@@ -60,12 +61,14 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings
     )
     yield KafkaSettings(
         bootstrap_servers=(f"127.0.0.1:{broker.ports['OUTSIDE']}",),
-        security_protocol="SASL_SSL",
-        sasl_mechanism="PLAIN",
-        sasl_username="onward",
-        sasl_password="secret",
-        ssl_cafile=authority,
-        delivery_timeout_s=3.0,
+        security=KafkaSecuritySettings(
+            protocol="SASL_SSL",
+            sasl_mechanism="PLAIN",
+            sasl_username="onward",
+            sasl_password="secret",
+            ssl_cafile=authority,
+        ),
+        client=KafkaClientSettings(delivery_timeout_s=3.0),
     )
     broker.kill()
     with warnings.catch_warnings():
@@ -88,14 +91,14 @@ def test_who_is_known_reads_and_appends(settings: KafkaSettings) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"sasl_password": "guessed"}, r"kafka\.security_protocol.*(Authentication failed|over SASL_SSL)"),
-        ({"ssl_cafile": None}, r"kafka\.ssl_\*.*certificate verify failed"),
-        ({"security_protocol": "PLAINTEXT"}, r"kafka\.bootstrap_servers.*over PLAINTEXT"),
+        ({"security.sasl_password": "guessed"}, r"kafka\.security\.protocol.*(Authentication failed|over SASL_SSL)"),
+        ({"security.ssl_cafile": None}, r"kafka\.security\.ssl_\*.*certificate verify failed"),
+        ({"security.protocol": "PLAINTEXT"}, r"kafka\.bootstrap_servers.*over PLAINTEXT"),
     ],
     ids=["password", "authority", "protocol"],
 )
 def test_who_is_not_known_is_told_why(settings: KafkaSettings, changes: dict[str, object], named: str) -> None:
-    wrong = settings.model_copy(update=changes)
+    wrong = changed(settings, changes)
     with pytest.raises((ConfigError, LogUnavailable), match=named):
         check(wrong)
     log = KafkaEventLog(wrong)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changed_settings import changed
 from kafka.admin import ConfigResource
 from kafka_world import PARTITIONS, admin_of, open_log, topics_of_our_own
 from services import require_broker, require_services
@@ -54,7 +55,7 @@ def test_topics_are_what_is_promised(settings: KafkaSettings) -> None:
     assert alarms["retention.ms"] == str(30 * 86400 * 1000) == releases["min.compaction.lag.ms"]
     for kept in (Topic.TURNS, Topic.REWARDS, Topic.POLICIES):
         assert described(settings, kept)["retention.ms"] == "-1"
-    assert int(turns["max.message.bytes"]) > settings.max_record_bytes
+    assert int(turns["max.message.bytes"]) > settings.topics.max_record_bytes
     assert turns["message.timestamp.type"] == "LogAppendTime"
     assert turns["unclean.leader.election.enable"] == "false"
 
@@ -62,7 +63,7 @@ def test_topics_are_what_is_promised(settings: KafkaSettings) -> None:
 def test_migrating_again_changes_nothing_but_what_settings_changed(settings: KafkaSettings) -> None:
     migrate(settings, PARTITIONS)
     assert "6 topics, turns in 4 partitions" in check(settings)
-    shorter = settings.model_copy(update={"retention_s": 3600.0})
+    shorter = changed(settings, {"topics.retention_s": 3600.0})
     with pytest.raises(ConfigError, match=r"retention\.ms=2592000000, not 3600000: run `onward migrate`"):
         check(shorter)
     migrate(shorter, PARTITIONS)
@@ -74,8 +75,8 @@ def test_migrating_again_changes_nothing_but_what_settings_changed(settings: Kaf
 def test_one_replica_flushes_and_more_need_not(settings: KafkaSettings) -> None:
     """What an acknowledgement means: the host of the only replica may be lost."""
     assert {described(settings, topic)["flush.messages"] for topic in Topic} == {"1"}
-    assert not settings.model_copy(update={"replication_factor": 3, "min_insync_replicas": 2}).flushes
-    careless = settings.model_copy(update={"flush": False})
+    assert not changed(settings, {"topics.replication_factor": 3, "topics.min_insync_replicas": 2}).topics.flushes
+    careless = changed(settings, {"topics.flush": False})
     with pytest.raises(ConfigError, match=r"flush\.messages=1, not 9223372036854775807: run `onward migrate`"):
         check(careless)
     migrate(careless, PARTITIONS)
@@ -94,7 +95,7 @@ def test_other_partitions_are_refused(settings: KafkaSettings, partitions: int) 
 
 
 def test_a_topic_with_fewer_replicas_is_refused(settings: KafkaSettings) -> None:
-    three = settings.model_copy(update={"replication_factor": 3})
+    three = changed(settings, {"topics.replication_factor": 3})
     with pytest.raises(ConfigError, match=r"onward\.turns has 1 replicas, kafka\.replication_factor is 3"):
         migrate(three, PARTITIONS)
     elsewhere = three.model_copy(update={"prefix": f"{settings.prefix}three-"})
@@ -117,10 +118,10 @@ def test_missing_topics_and_wrong_addresses_are_named() -> None:
     [
         ({"bootstrap_servers": ["kafka"]}, "HOST:PORT"),
         ({"bootstrap_servers": []}, "HOST:PORT"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "sasl_password"),
-        ({"sasl_username": "onward"}, "security_protocol|PLAINTEXT"),
-        ({"min_insync_replicas": 2}, "replication_factor"),
-        ({"linger_s": 9.0}, "delivery_timeout_s"),
+        ({"security.protocol": "SASL_SSL", "security.sasl_mechanism": "PLAIN"}, "sasl_password"),
+        ({"security.sasl_username": "onward"}, "go with SASL, not PLAINTEXT"),
+        ({"topics.min_insync_replicas": 2}, "replication_factor"),
+        ({"client.linger_s": 9.0}, "delivery_timeout_s"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path, values: dict[str, Any], named: str) -> None:

@@ -68,7 +68,7 @@ def test_they_are_counted_by_reason(make_world: MakeWorld) -> None:
     world = make_world("world")
     values = [0.0] * 3 + [1.0, -1.0] * 4
     turns = [make_turn(number) for number in range(len(values))]
-    learner = world.learner(backlog_turns=8)
+    learner = world.learner(settings={"batch.backlog_turns": 8})
     world.tell(*((turn, make_reward(turn, value)) for turn, value in zip(turns, values, strict=True)))
     settle(learner)
     (only,) = manifests(world)

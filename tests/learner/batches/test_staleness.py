@@ -16,7 +16,7 @@ from logged_world import World, logged_past, make_reward, make_turn, manifests, 
 from core.errors import ConfigError
 from core.events import VersionSpan
 from core.ids import Version
-from core.settings import LearnerSettings
+from core.settings import AdmissionSettings, LearnerSettings
 from learner.batches.admission import BatchAdmission
 from learner.batches.staleness import effective_share, left_out, measure, oldest_allowed, too_old, within
 from learner.objective.credit import credited
@@ -109,7 +109,9 @@ def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, fres
     other = make_turn(1, policy_versions=(VersionSpan(start=0, end=12, version=Version(7)),))
     batch = [ScoredTurn(turn, make_reward(turn, 1.0)), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
-    ledger = BatchAdmission(batch, 1.0, 12.0, LearnerSettings(max_versions_behind=most), versions(1, 2, 3, 7))
+    ledger = BatchAdmission(
+        batch, 1.0, 12.0, LearnerSettings(admission=AdmissionSettings(max_versions_behind=most)), versions(1, 2, 3, 7)
+    )
     drift = measure(part.behaviour_N, part.behaviour_N, part.turns_N, 2)
     _, keep_N = ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), drift)
     assert keep_N[part.turns_N == 0].tolist() == [False] * (12 - fresh) + [True] * fresh
@@ -121,7 +123,7 @@ def test_turns_of_versions_long_gone_do_not_train(make_world: MakeWorld) -> None
     """Releases that were heard before a restart count after it."""
     world = make_world("a")
     for seed in range(2):
-        learner = world.learner(max_versions_behind=0)
+        learner = world.learner(settings={"admission.max_versions_behind": 0})
         world.tell(*logged_past(8, seed))
         settle(learner)
         if seed == 0:
@@ -154,6 +156,6 @@ def test_what_the_shipped_spec_weighs_trains_when_it_comes(tmp_path: Path, name:
 
 
 def test_a_service_with_an_outcome_that_could_never_train_does_not_start(tmp_path: Path) -> None:
-    (tmp_path / "onward.toml").write_text("[learner]\ndefault_max_age_s = 7200\n")
+    (tmp_path / "onward.toml").write_text("[learner.admission]\ndefault_max_age_s = 7200\n")
     with pytest.raises(ConfigError, match=r"outcomes\.survived_1d"):
         open_foundation(tmp_path)

@@ -25,7 +25,7 @@ from core.store.policies import Policies
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
 from learner.versions.checkpoint import FORMAT, Checkpoints, Meta, contents, restore
-from learner.versions.manifest import batch_of, prove_exactly_once
+from learner.versions.manifest import batch_of, prove_exactly_once, settings_of
 
 MakeWorld = Callable[[str], World]
 DIGEST_BYTES = 32  # before the meta data stands its digest
@@ -137,7 +137,7 @@ def test_a_learner_says_what_is_corrupt_and_goes_on(make_world: MakeWorld, caplo
 
 def test_old_ones_go_but_not_the_live_one(make_world: MakeWorld) -> None:
     world = make_world("a")
-    one = world.learner(keep_checkpoints=2)
+    one = world.learner(settings={"checkpoints.keep": 2})
     for seed in range(2):
         world.tell(*logged_past(8, seed=seed))
         settle(one)
@@ -188,7 +188,7 @@ def digest(state: LearnerState, path: Path) -> str:
 def test_the_manifests_alone_make_the_same_weights(make_world: MakeWorld) -> None:
     """The batches of a version's lineage, from the anchor on, with corrections among them."""
     world = make_world("a")
-    one = world.learner(batch_turns=12, min_turns=4)
+    one = world.learner(settings={"batch.turns": 12, "batch.min_turns": 4})
     past = logged_past(20)
     world.tell(*past)
     settle(one)
@@ -197,7 +197,7 @@ def test_the_manifests_alone_make_the_same_weights(make_world: MakeWorld) -> Non
     one.close()
     lineage = lineage_of_newest(world)
     assert any(record.applied_revision == 0 for made in lineage for record in made.turns)
-    settings = LearnerSettings.model_validate_json(lineage[0].settings)
+    settings = settings_of(lineage[0])
     state = make_state(MODEL, settings)
     for made in lineage:
         with world.store.look() as view:

@@ -5,13 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from changed_settings import changed
 from logged_world import MODEL, World, logged_past, manifests, settle
 from past_batches import some_batch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from core.errors import ConfigError
-from core.settings import LearnerSettings
+from core.settings import (
+    AdmissionSettings,
+    KlSettings,
+    LearnerSettings,
+    LoraSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+)
 from learner.model.policy_model import PolicyModel
 from learner.sequences.joining import merge
 from learner.sequences.tensors import micro_batches
@@ -20,7 +28,12 @@ from learner.updates.update import update
 from learner.versions.checkpoint import Checkpoints
 
 MakeWorld = Callable[[str], World]
-LORA = LearnerSettings(lora_rank=4, learning_rate=4e-3, kl_coefficient=0.0, max_divergence=1e9, min_ess=0.0)
+LORA = LearnerSettings(
+    lora=LoraSettings(rank=4),
+    optimizer=OptimizerSettings(learning_rate=4e-3),
+    objective=ObjectiveSettings(kl=KlSettings(coefficient=0.0)),
+    admission=AdmissionSettings(max_divergence=1e9, min_ess=0.0),
+)
 
 
 def logprobs(policy: PolicyModel) -> Tensor:
@@ -58,17 +71,17 @@ def test_what_is_published_computes_what_adapters_do_and_nothing_else_moved(tmp_
 def test_only_adapters_have_moments_and_a_bit_of_them_is_a_rank(tmp_path: Path) -> None:
     state = trained(1)
     sizes = sorted({min(parameter.shape) for parameter in state.policy.parameters()})
-    assert sizes == [LORA.lora_rank]
+    assert sizes == [LORA.lora.rank]
     assert len(state.optimizer.state) == len(state.policy.parameters())
     assert all(parameter.grad is None for parameter in state.policy.model.parameters())
 
 
 def test_targets_are_chosen_by_name() -> None:
-    chosen = LORA.model_copy(update={"lora_targets": ("q_proj", "v_proj")})
+    chosen = changed(LORA, {"lora.targets": ("q_proj", "v_proj")})
     names = {name for name, each in make_state(MODEL, chosen).policy.model.named_parameters() if each.requires_grad}
     assert {name.split(".")[-4] for name in names} == {"q_proj", "v_proj"}
     with pytest.raises(ConfigError, match=r"learner\.lora_targets.*nothing_like_it"):
-        make_state(MODEL, LORA.model_copy(update={"lora_targets": ("nothing_like_it",)}))
+        make_state(MODEL, changed(LORA, {"lora.targets": ("nothing_like_it",)}))
 
 
 def weights(world: World) -> dict[str, Tensor]:
@@ -77,17 +90,17 @@ def weights(world: World) -> dict[str, Tensor]:
     return load_file(newest.weights)
 
 
-def learn(world: World, seed: int, **settings: object) -> None:
+def learn(world: World, seed: int) -> None:
     """One update, by a learner that began anew and ends."""
     world.tell(*logged_past(8, seed))
-    learner = world.learner(**{"lora_rank": 4, "learning_rate": 4e-3, "min_turns": 8, **settings})
+    learner = world.learner(settings={"lora.rank": 4, "optimizer.learning_rate": 4e-3, "batch.min_turns": 8})
     settle(learner)
     learner.close()
 
 
 def test_a_learner_that_begins_again_goes_on_bit_for_bit(make_world: MakeWorld) -> None:
     one, many = make_world("one"), make_world("many")
-    learner = one.learner(lora_rank=4, learning_rate=4e-3, min_turns=8)
+    learner = one.learner(settings={"lora.rank": 4, "optimizer.learning_rate": 4e-3, "batch.min_turns": 8})
     for seed in range(3):
         one.tell(*logged_past(8, seed))
         settle(learner)
@@ -120,5 +133,5 @@ def test_adapters_beside_adopted_weights_go_on_bit_for_bit(tmp_path: Path) -> No
 def test_another_rank_than_the_checkpoints_is_refused(make_world: MakeWorld, rank: int) -> None:
     world = make_world("world")
     learn(world, 0)
-    with pytest.raises(ConfigError, match=rf"learner\.lora_rank is {rank}, and was 4"):
-        world.learner(lora_rank=rank)
+    with pytest.raises(ConfigError, match=rf"learner\.lora\.rank is {rank}, and was 4"):
+        world.learner(settings={"lora.rank": rank})

@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,20 +22,20 @@ MakeWorld = Callable[[str], World]
 SCRIPT = Path(__file__).parents[1] / "parts" / "ranks_script.py"
 # Sequences of a batch in several micro-batches, an odd number, so that a process has one that does not count.
 SETTINGS: dict[str, object] = {
-    "batch_turns": 6,
-    "min_turns": 6,
-    "micro_batch_tokens": 96,
-    "kl_coefficient": 0.01,
-    "advantage": "value",
-    "max_user_share": 0.3,
-    "distrust": True,
+    "batch.turns": 6,
+    "batch.min_turns": 6,
+    "compute.micro_batch_tokens": 96,
+    "objective.kl.coefficient": 0.01,
+    "advantage.baseline": "value",
+    "users.max_share": 0.3,
+    "users.distrust": True,
 }
 
 
-def train(world: World, processes: int, updates: int, **settings: object) -> list[dict[str, float]]:
+def train(world: World, processes: int, updates: int, settings: Mapping[str, object] = {}) -> list[dict[str, float]]:
     """The figures of each update."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += [str(SCRIPT), str(world.directory), str(updates), json.dumps(SETTINGS | settings)]
+    command += [str(SCRIPT), str(world.directory), str(updates), json.dumps({**SETTINGS, **settings})]
     paths = os.pathsep.join([str(SCRIPT.parent), *filter(None, sys.path)])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -82,7 +82,10 @@ def test_adapters_are_shared_out_too(make_world: MakeWorld) -> None:
     one, two = make_world("one"), make_world("two")
     for world in (one, two):
         world.tell(*logged_past(12))
-    assert_alike(train(two, 2, 1, lora_rank=4) + train(two, 1, 1, lora_rank=4), train(one, 1, 2, lora_rank=4))
+    assert_alike(
+        train(two, 2, 1, settings={"lora.rank": 4}) + train(two, 1, 1, settings={"lora.rank": 4}),
+        train(one, 1, 2, settings={"lora.rank": 4}),
+    )
     assert_same_weights(one, two)
 
 

@@ -12,7 +12,7 @@ from logged_world import make_reward, make_turn
 from torch import Tensor
 
 from core.errors import ConfigError
-from core.settings import LearnerSettings, load_settings
+from core.settings import AdvantageSettings, load_settings
 from learner.objective.advantages import Advantages, make_advantages
 from learner.objective.advantages.base import MIN_SCALE
 from learner.objective.advantages.batch import BatchBaseline
@@ -207,10 +207,10 @@ def test_making_a_value_head_leaves_the_random_state_alone() -> None:
     ],
 )
 def test_the_setting_chooses(name: str, kind: type) -> None:
-    assert isinstance(make_advantages(LearnerSettings(advantage=name), HIDDEN), kind)  # type: ignore[arg-type]
+    assert isinstance(make_advantages(AdvantageSettings(baseline=name), HIDDEN, 0, "cpu"), kind)  # type: ignore[arg-type]
 
 
 def test_a_range_that_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "onward.toml").write_text("[learner]\nreward_range = [1.0, -1.0]\n")
+    (tmp_path / "onward.toml").write_text("[learner.advantage]\nreward_range = [1.0, -1.0]\n")
     with pytest.raises(ConfigError, match="reward_range"):
         load_settings(tmp_path / "onward.toml", {})

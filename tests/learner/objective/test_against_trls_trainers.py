@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from changed_settings import changed
 from datasets import Dataset
 from logged_world import MODEL, make_reward, make_turn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, RLOOConfig, RLOOTrainer
 
 from core.ids import GroupId
-from core.settings import LearnerSettings
+from core.settings import ObjectiveSettings
 from learner.model.policy_model import PolicyModel
 from learner.objective.advantages.leave_one_out import LeaveOneOut
 from learner.objective.credit import TokenCredit
@@ -117,9 +118,16 @@ def rewarded(completions: Sequence[Any], **_: Any) -> list[float]:
 
 
 MODES = [
-    pytest.param({"correction": "tis", "ratio_cap": 1.1}, "token_truncate", (None, 1.1), id="tis"),
-    pytest.param({"correction": "tis_sequence", "ratio_cap": 1.2}, "sequence_truncate", (None, 1.2), id="tis_sequence"),
-    pytest.param({"correction": "icepop", "icepop_band": (0.9, 1.15)}, "token_mask", (0.9, 1.15), id="icepop"),
+    pytest.param({"correction.method": "tis", "correction.ratio_cap": 1.1}, "token_truncate", (None, 1.1), id="tis"),
+    pytest.param(
+        {"correction.method": "tis_sequence", "correction.ratio_cap": 1.2},
+        "sequence_truncate",
+        (None, 1.2),
+        id="tis_sequence",
+    ),
+    pytest.param(
+        {"correction.method": "icepop", "correction.icepop_band": (0.9, 1.15)}, "token_mask", (0.9, 1.15), id="icepop"
+    ),
 ]
 
 
@@ -158,7 +166,7 @@ def test_the_same_correction(tmp_path: Path, mine: dict[str, Any], mode: str, ba
     advantage_N = batch["advantages"].flatten()[part.turns_N]
     keep_N = torch.ones_like(part.turns_N, dtype=torch.bool)
     given = TokenInputs(logprobs_N, entropy_N, part.behaviour_N, logprobs_N.detach(), advantage_N, keep_N, part.turns_N)
-    settings = LearnerSettings(loss="policy_gradient", kl_coefficient=0.0, entropy_coefficient=0.0, **mine)
+    settings = changed(ObjectiveSettings(), {"kl.coefficient": 0.0, **mine})
     losses = token_losses(given, settings, len(part.turns_N) / ANSWERS)
     (losses.loss_N.sum() / len(part.turns_N)).backward()
     assert 0 < int(losses.truncated_N.sum()) < len(part.turns_N), "some, not all, are beyond the bound"

@@ -85,7 +85,9 @@ def test_a_correction_keeps_what_followed_then() -> None:
 
 def test_a_session_earns_together_and_is_corrected_exactly(make_world: MakeWorld) -> None:
     world = make_world("a")
-    learner = world.learner(turn_discount=0.5, max_divergence=1e9, min_ess=0.0)
+    learner = world.learner(
+        settings={"advantage.turn_discount": 0.5, "admission.max_divergence": 1e9, "admission.min_ess": 0.0}
+    )
     told = a_session("a", [0.0, 0.0, 1.0])
     world.tell(*told, *logged_past(5))
     settle(learner)
@@ -132,14 +134,16 @@ def test_credits_take_the_place_of_the_reward_on_their_tokens() -> None:
     assert applied(part, batch).rewards_N.tolist() == [0.0] * 24
 
 
-@pytest.mark.parametrize(("options", "start", "end"), [({}, 3, 12), ({"gae_lambda": 0.9, "discount": 0.95}, 0, 6)])
+@pytest.mark.parametrize(
+    ("options", "start", "end"), [({}, 3, 12), ({"advantage.gae_lambda": 0.9, "advantage.discount": 0.95}, 0, 6)]
+)
 def test_credits_are_corrected_exactly(make_world: MakeWorld, options: dict[str, float], start: int, end: int) -> None:
     """The sum of both updates' advantages is that of the latest credits alone. (By GAE the values that an advantage has
     in it stay those of the first time, with its episodes.)"""
     totals = {}
     for name in ("at once", "corrected"):
         world = make_world(name)
-        learner = world.learner(**options)
+        learner = world.learner(settings=options)
         past = logged_past(8)
         named = (Credit(start=0, end=6, value=1.0),)
         if name == "corrected":
@@ -236,5 +240,6 @@ def test_the_value_head_gives_each_token_its_advantage(of: list[tuple[np.ndarray
 
 @pytest.mark.parametrize("name", ["discount", "gae_lambda"])
 def test_a_baseline_of_turns_has_no_advantages_of_tokens(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"learner: .*{name}"):
-        load_settings(None, {"ONWARD_LEARNER__ADVANTAGE": "ema", f"ONWARD_LEARNER__{name.upper()}": "0.9"})
+    environment = {"ONWARD_LEARNER__ADVANTAGE__BASELINE": "ema", f"ONWARD_LEARNER__ADVANTAGE__{name.upper()}": "0.9"}
+    with pytest.raises(ConfigError, match=f"learner.advantage: .*{name}"):
+        load_settings(None, environment)

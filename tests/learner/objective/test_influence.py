@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import pytest
@@ -12,7 +12,8 @@ from logged_world import World, logged_past, make_reward, make_turn, manifests, 
 from pydantic import ValidationError
 
 from core.ids import UserHash
-from core.settings import LearnerSettings
+from core.settings import LearnerSettings, UserSettings
+from core.settings.names import nested
 from learner.objective.influence import Influence, user_of
 from learner.objective.trust import Trust
 from learner.sequences.scored import ScoredTurn
@@ -26,8 +27,8 @@ def batch_of(users: list[int | None], worths: list[float] | None = None) -> list
     return [ScoredTurn(turn, make_reward(turn, value)) for turn, value in zip(turns, values, strict=True)]
 
 
-def influences(batch: list[ScoredTurn], **settings: object) -> list[float]:
-    return Influence(LearnerSettings.model_validate({"share_repeats": False} | settings)).weigh(batch)
+def influences(batch: list[ScoredTurn], settings: Mapping[str, object] = {}) -> list[float]:
+    return Influence(UserSettings.model_validate({"share_repeats": False, **settings})).weigh(batch)
 
 
 def mass_of(batch: list[ScoredTurn], found: list[float]) -> dict[str, float]:
@@ -48,7 +49,7 @@ USERS = st.lists(st.none() | st.integers(0, 50), min_size=2, max_size=60)
 @given(users=USERS, share=st.floats(0.05, 1), repeats=st.booleans())
 def test_no_user_has_more_than_its_share(users: list[int | None], share: float, repeats: bool) -> None:
     batch = batch_of(users)
-    found = influences(batch, max_user_share=share, share_repeats=repeats)
+    found = influences(batch, {"max_share": share, "share_repeats": repeats})
     assert all(0 < influence <= 2 for influence in found)
     mass = mass_of(batch, found)
     assert all(part <= bound_of(mass, share) * len(batch) + 1e-9 for part in mass.values())
@@ -59,7 +60,7 @@ def test_no_user_has_more_than_its_share(users: list[int | None], share: float, 
 def test_what_one_loses_the_others_gain(users: list[int | None], share: float) -> None:
     """Up to twice, and to their own share."""
     batch = batch_of(users)
-    found = influences(batch, max_user_share=share)
+    found = influences(batch, {"max_share": share})
     if sum(found) < len(batch) - 1e-6:
         spoken, mass = mass_of(batch, [1.0] * len(batch)), mass_of(batch, found)
         assert all(mass[u] == pytest.approx(min(2 * spoken[u], bound_of(mass, share) * len(batch))) for u in mass)
@@ -67,7 +68,7 @@ def test_what_one_loses_the_others_gain(users: list[int | None], share: float) -
 
 @given(users=USERS)
 def test_without_a_bound_all_count_in_full(users: list[int | None]) -> None:
-    assert influences(batch_of(users), max_user_share=1) == [1.0] * len(users)
+    assert influences(batch_of(users), settings={"max_share": 1}) == [1.0] * len(users)
 
 
 def test_of_few_users_each_may_be_twice_an_even_share() -> None:
@@ -94,7 +95,7 @@ def test_of_forty_users_a_loud_one_is_a_twentieth() -> None:
 
 def test_who_was_heard_lately_is_of_the_crowd() -> None:
     """One who fills an update alone is held to the share of them all, until they are forgotten."""
-    influence = Influence(LearnerSettings(share_repeats=False))
+    influence = Influence(UserSettings(share_repeats=False))
     crowd, loud = batch_of([*range(40)]), batch_of([99] * 40)
     influence.end(crowd, [0.0] * 40)
     assert influence.weigh(loud)[0] == pytest.approx(76 / 20 / 40)
@@ -106,13 +107,13 @@ def test_who_was_heard_lately_is_of_the_crowd() -> None:
 def test_the_same_answer_again_counts_once() -> None:
     """As it is without a setting."""
     batch = batch_of([0, 0, 0, 0, 1])
-    assert Influence(LearnerSettings()).weigh(batch) == [0.5, 1.0, 1.0, 0.5, 1.0]
-    assert influences(batch, share_repeats=False) == [1.0] * 5
+    assert Influence(UserSettings()).weigh(batch) == [0.5, 1.0, 1.0, 0.5, 1.0]
+    assert influences(batch, {"share_repeats": False}) == [1.0] * 5
 
 
 def test_a_share_is_one_of_the_last_updates_too() -> None:
     """Who fills one small update after many of others is no more than they were."""
-    influence = Influence(LearnerSettings(max_user_share=0.25, share_repeats=False))
+    influence = Influence(UserSettings(max_share=0.25, share_repeats=False))
     others, loud = batch_of([*range(8)]), batch_of([9, 9])
     for _ in range(10):
         influence.end(others, [0.0] * 8)
@@ -162,7 +163,7 @@ def test_a_liar_who_mends_is_believed_again() -> None:
 
 
 def test_what_is_remembered_is_kept_with_the_weights() -> None:
-    settings = LearnerSettings(max_user_share=0.3, distrust=True)
+    settings = UserSettings(max_share=0.3, distrust=True)
     one, other = Influence(settings), Influence(settings)
     batch = batch_of([0, 1, 2, 3, 0], [1.0, 0.0, 1.0, 0.0, 0.0])
     for _ in range(20):
@@ -172,9 +173,9 @@ def test_what_is_remembered_is_kept_with_the_weights() -> None:
 
 
 def test_distrust_needs_a_head_that_expects_rewards() -> None:
-    for changed in ({"advantage": "ema"}, {"discount": 0.9}, {"gae_lambda": 0.9}):
+    for other in ({"advantage.baseline": "ema"}, {"advantage.discount": 0.9}, {"advantage.gae_lambda": 0.9}):
         with pytest.raises(ValidationError, match="distrust: needs a value head"):
-            LearnerSettings.model_validate({"distrust": True, **changed})
+            LearnerSettings.model_validate(nested({"users.distrust": True, **other}))
 
 
 # ------------------------------------------------------------------------------------------------ in the learner
@@ -182,7 +183,7 @@ def test_distrust_needs_a_head_that_expects_rewards() -> None:
 
 def test_a_correction_takes_back_what_was_applied(make_world: MakeWorld) -> None:
     world = make_world("a")
-    learner = world.learner(max_user_share=0.25)
+    learner = world.learner(settings={"users.max_share": 0.25})
     past = logged_past(8)
     loud = {turn.inference_id for turn, _ in past[:4]}
     past = [

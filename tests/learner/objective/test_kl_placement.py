@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from changed_settings import changed
 from torch import Tensor
 
 from core.errors import ConfigError
-from core.settings import LearnerSettings, load_settings
+from core.settings import ObjectiveSettings, load_settings
 from learner.objective.credit import to_go
 from learner.objective.losses import TokenInputs, token_losses
 from learner.objective.losses.kl import Estimator, estimate
@@ -62,7 +63,7 @@ def expected(policy: Policy, anchor_KT: Tensor, estimator: Estimator, placement:
     return gradient(policy, (chance_N * kl_N).sum())
 
 
-def of_the_learner(policy: Policy, anchor_KT: Tensor, settings: LearnerSettings) -> Tensor:
+def of_the_learner(policy: Policy, anchor_KT: Tensor, settings: ObjectiveSettings) -> Tensor:
     """The same of the learner's own loss, with rewards of nought."""
     logprobs_N = policy.logprobs_KT.flatten()
     zeros_N, ones_N = torch.zeros_like(logprobs_N), torch.ones_like(logprobs_N, dtype=torch.bool)
@@ -134,14 +135,17 @@ def test_in_the_reward_both_may_push_away(estimator: Estimator) -> None:
     ("estimator", "placement"), [("k1", "reward"), ("k2", "loss"), ("k3", "loss")], ids=lambda name: name
 )
 def test_the_learners_loss_has_the_gradient_of_the_table(estimator: Estimator, placement: str) -> None:
-    options: dict[str, Any] = {"kl_estimator": estimator, "kl_placement": placement, "kl_coefficient": 1.0}
+    options: dict[str, Any] = {"kl.estimator": estimator, "kl.placement": placement, "kl.coefficient": 1.0}
     policy, anchor_KT = pair(1.0, 0)
-    found = of_the_learner(policy, anchor_KT, LearnerSettings(**options))
+    found = of_the_learner(policy, anchor_KT, changed(ObjectiveSettings(), options))
     torch.testing.assert_close(found, expected(policy, anchor_KT, estimator, placement))
 
 
 @pytest.mark.parametrize(("estimator", "placement"), [("k1", "loss"), ("k2", "reward"), ("k3", "reward")])
 def test_what_does_not_pull_is_refused(estimator: str, placement: str) -> None:
-    environment = {"ONWARD_LEARNER__KL_ESTIMATOR": estimator, "ONWARD_LEARNER__KL_PLACEMENT": placement}
-    with pytest.raises(ConfigError, match=f"learner: .*kl_estimator: {estimator} in the {placement}"):
+    environment = {
+        "ONWARD_LEARNER__OBJECTIVE__KL__ESTIMATOR": estimator,
+        "ONWARD_LEARNER__OBJECTIVE__KL__PLACEMENT": placement,
+    }
+    with pytest.raises(ConfigError, match=f"learner.objective.kl: .*estimator: {estimator} in the {placement}"):
         load_settings(None, environment)

@@ -105,7 +105,9 @@ def test_late_outcomes_train_by_config_and_are_counted(make_world: MakeWorld) ->
     weights = {}
     for name in ("baseline", "kto"):
         world = make_world(name)
-        learner = world.learner(late=name, default_max_age_s=10.0, late_max_age_s=1000.0)
+        learner = world.learner(
+            settings={"admission.late": name, "admission.default_max_age_s": 10.0, "admission.late_max_age_s": 1000.0}
+        )
         told = [(turn, make_reward(turn, 1.0, after_s=600)) for turn in late]
         world.tell(*logged_past(5), *told, (beyond, make_reward(beyond, 1.0, after_s=2000)))
         settle(learner)
@@ -126,7 +128,7 @@ def test_late_outcomes_train_by_config_and_are_counted(make_world: MakeWorld) ->
 def test_a_late_revision_trains_once(make_world: MakeWorld) -> None:
     """Of a turn that trained already, by what it gained; the proof holds over both paths."""
     world = make_world("a")
-    learner = world.learner(late="kto", default_max_age_s=10.0)
+    learner = world.learner(settings={"admission.late": "kto", "admission.default_max_age_s": 10.0})
     past = logged_past(8)
     world.tell(*past)
     settle(learner)
@@ -143,7 +145,7 @@ def test_a_late_revision_trains_once(make_world: MakeWorld) -> None:
 def test_thumbs_train_by_kto_by_config(make_world: MakeWorld) -> None:
     """However fresh; what else spoke of a turn has its advantage as ever."""
     world = make_world("a")
-    learner = world.learner(kto_outcomes=("thumb",))
+    learner = world.learner(settings={"admission.kto_outcomes": ("thumb",)})
     past = logged_past(8)
     told = [(turn, msgspec.structs.replace(reward, components={"thumb": reward.value})) for turn, reward in past[:3]]
     mixed = past[3][0], msgspec.structs.replace(past[3][1], components={"thumb": 0.5, "accepted": 0.5})

@@ -1,15 +1,17 @@
 """The loss per token, and the importance ratio at unchanged weights."""
 
 import math
+from collections.abc import Mapping
 
 import pytest
 import torch
+from changed_settings import changed
 from hypothesis import given
 from hypothesis import strategies as st
 from logged_world import MODEL, TEMPERATURE, make_reward, make_turn
 from torch import Tensor
 
-from core.settings import LearnerSettings
+from core.settings import ObjectiveSettings
 from learner.model.policy_model import PolicyModel
 from learner.objective.losses import TokenInputs, TokenLosses, token_losses
 from learner.objective.losses.kl import k3
@@ -25,7 +27,7 @@ def losses(
     keep: list[bool] | None = None,
     anchor: list[float] | None = None,
     entropy: list[float] | None = None,
-    **options: float,
+    settings: Mapping[str, float] = {},
 ) -> TokenLosses:
     n = len(behaviour)
     given = TokenInputs(
@@ -37,7 +39,7 @@ def losses(
         torch.tensor(keep or [True] * n),
         torch.zeros(n, dtype=torch.long),
     )
-    return token_losses(given, LearnerSettings(**{"kl_coefficient": 0.0, **options}), float(n))  # type: ignore[arg-type]
+    return token_losses(given, changed(ObjectiveSettings(), {"kl.coefficient": 0.0, **settings}), float(n))
 
 
 @pytest.mark.parametrize("temperature", [TEMPERATURE, 1.0])
@@ -84,20 +86,22 @@ def test_the_gradient_is_that_of_reinforce_times_the_truncated_ratio() -> None:
 def test_kl_pulls_towards_the_anchor() -> None:
     """d k3 / d logp = 1 - ref / pi: nothing at the anchor, down where the policy is above it, up where below."""
     logprobs_N = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
-    losses(logprobs_N, [-1.0] * 3, [0.0] * 3, anchor=[-1.0, -2.0, -0.5], kl_coefficient=0.5).loss_N.sum().backward()
+    losses(
+        logprobs_N, [-1.0] * 3, [0.0] * 3, anchor=[-1.0, -2.0, -0.5], settings={"kl.coefficient": 0.5}
+    ).loss_N.sum().backward()
     assert logprobs_N.grad is not None
     assert logprobs_N.grad.tolist() == pytest.approx([0.0, 0.5 * (1 - math.exp(-1)), 0.5 * (1 - math.exp(0.5))])
 
 
 def test_the_entropy_bonus_is_subtracted() -> None:
     logprobs_N = torch.tensor([-1.0])
-    with_bonus = losses(logprobs_N, [-1.0], [0.0], entropy=[3.0], entropy_coefficient=0.1)
+    with_bonus = losses(logprobs_N, [-1.0], [0.0], entropy=[3.0], settings={"entropy_coefficient": 0.1})
     assert float(with_bonus.loss_N) == pytest.approx(-0.3)
 
 
 def test_what_is_not_kept_contributes_nothing() -> None:
     logprobs_N = torch.tensor([-1.0, -2.0], requires_grad=True)
-    found = losses(logprobs_N, [-9.0, -2.0], [5.0, 1.0], keep=[False, True], kl_coefficient=1.0)
+    found = losses(logprobs_N, [-9.0, -2.0], [5.0, 1.0], keep=[False, True], settings={"kl.coefficient": 1.0})
     found.loss_N.sum().backward()
     assert logprobs_N.grad is not None
     assert logprobs_N.grad[0] == 0
@@ -121,9 +125,9 @@ def test_a_turn_that_is_left_out_spoils_nothing_however_far_from_the_anchor_it_i
     """exp(200) is no float32: its gradient times 0 would be no number, and the whole update would be skipped."""
     alone_N = torch.tensor([-1.0], requires_grad=True)
     both_N = torch.tensor([-1.0, -200.0], requires_grad=True)
-    options = {"kl_coefficient": 0.02, "entropy_coefficient": 0.01}
-    one = losses(alone_N, [-1.1], [0.5], anchor=[-1.2], **options)
-    two = losses(both_N, [-1.1, -0.5], [0.5, 0.5], keep=[True, False], anchor=[-1.2, -0.1], **options)
+    options = {"kl.coefficient": 0.02, "entropy_coefficient": 0.01}
+    one = losses(alone_N, [-1.1], [0.5], anchor=[-1.2], settings=options)
+    two = losses(both_N, [-1.1, -0.5], [0.5, 0.5], keep=[True, False], anchor=[-1.2, -0.1], settings=options)
     one.loss_N.sum().backward()
     two.loss_N.sum().backward()
     assert alone_N.grad is not None

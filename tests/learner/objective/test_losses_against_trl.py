@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from changed_settings import changed
 from datasets import Dataset
 from logged_world import MODEL
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from core.settings import LearnerSettings
+from core.settings import ObjectiveSettings
 from learner.model.policy_model import PolicyModel
 from learner.objective.losses import TokenInputs, token_losses
 from learner.sequences.tensors import MicroBatch
@@ -80,10 +81,11 @@ def theirs(directory: Path, batch: Mapping[str, torch.Tensor], **options: Any) -
     return float(loss.detach()), {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
 
-def ours(batch: Mapping[str, torch.Tensor], **options: Any) -> tuple[float, dict[str, torch.Tensor]]:
+def ours(batch: Mapping[str, torch.Tensor], given: Mapping[str, Any]) -> tuple[float, dict[str, torch.Tensor]]:
     policy = PolicyModel(MODEL, "cpu")
     rows_N, answers_N = batch["completion_mask"].nonzero(as_tuple=True)
-    temperature = options.pop("temperature", 1.0)
+    settings = {name: value for name, value in given.items() if name != "temperature"}
+    temperature = given.get("temperature", 1.0)
     part = MicroBatch(
         ids_BT=torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
         positions_BT=None,
@@ -106,14 +108,14 @@ def ours(batch: Mapping[str, torch.Tensor], **options: Any) -> tuple[float, dict
         torch.ones_like(rows_N, dtype=torch.bool),
         rows_N,
     )
-    losses = token_losses(given, LearnerSettings(**options), len(rows_N) / ANSWERS)
+    losses = token_losses(given, changed(ObjectiveSettings(), settings), len(rows_N) / ANSWERS)
     loss = losses.loss_N.sum() / len(rows_N)
     loss.backward()
     return float(loss.detach()), {name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None}
 
 
-TIS = {"loss": "policy_gradient", "correction": "tis", "ratio_cap": 1.5}
-PPO = {"loss": "ppo", "correction": "none", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
+TIS = {"loss": "policy_gradient", "correction.method": "tis", "correction.ratio_cap": 1.5}
+PPO = {"loss": "ppo", "correction.method": "none", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
 CLIP = {"epsilon": 0.2, "epsilon_high": 0.28}
 
 
@@ -123,12 +125,12 @@ CLIP = {"epsilon": 0.2, "epsilon_high": 0.28}
         pytest.param(TIS, {"loss_type": "cispo", "epsilon_high": 1.5}, id="tis"),
         pytest.param(PPO, {"loss_type": "bnpo", **CLIP}, id="ppo by tokens"),
         pytest.param(
-            {**PPO, "policy_normaliser": "sequence", "kl_normaliser": "sequence"},
+            {**PPO, "policy_normaliser": "sequence", "kl.normaliser": "sequence"},
             {"loss_type": "grpo", **CLIP},
             id="ppo by turns",
         ),
         pytest.param(
-            {**PPO, "policy_normaliser": "constant", "kl_normaliser": "constant", "normaliser_tokens": LONGEST},
+            {**PPO, "policy_normaliser": "constant", "kl.normaliser": "constant", "normaliser_tokens": LONGEST},
             {"loss_type": "dr_grpo", **CLIP},
             id="ppo by a constant",
         ),
@@ -143,7 +145,7 @@ CLIP = {"epsilon": 0.2, "epsilon_high": 0.28}
 def test_the_same_loss_and_gradient(
     tmp_path: Path, batch: Mapping[str, torch.Tensor], mine: dict[str, Any], trl: dict[str, Any], beta: float
 ) -> None:
-    loss, gradients = ours(batch, kl_coefficient=beta, **mine)
+    loss, gradients = ours(batch, {"kl.coefficient": beta, **mine})
     expected, wanted = theirs(tmp_path, batch, beta=beta, **trl)
     assert loss == pytest.approx(expected, abs=TOLERANCE)
     assert gradients.keys() == wanted.keys()

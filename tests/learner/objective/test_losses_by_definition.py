@@ -3,22 +3,31 @@
 Legend: N sampled tokens.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from changed_settings import changed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import ConfigError
-from core.settings import LearnerSettings, load_settings
+from core.settings import ObjectiveSettings, load_settings
 from learner.objective.losses import TokenInputs, token_losses
 
 Floats = np.ndarray  # of float64
 BAND, GEOMETRIC, CAP, DUAL = (0.7, 1.6), (0.9, 1.1), 1.5, 1.8
-OPTIONS = {"icepop_band": BAND, "geometric_band": GEOMETRIC, "ratio_cap": CAP, "dual_clip": DUAL, "clip_high": 0.28}
+OPTIONS = {
+    "correction.icepop_band": BAND,
+    "correction.geometric_band": GEOMETRIC,
+    "correction.ratio_cap": CAP,
+    "dual_clip": DUAL,
+    "clip_high": 0.28,
+}
+
+NORMALISERS = {"policy": "policy_normaliser", "kl": "kl.normaliser", "entropy": "entropy_normaliser"}
 
 
 @dataclass(frozen=True)
@@ -58,11 +67,11 @@ def tokens(draw: st.DrawFn) -> Tokens:
     )
 
 
-def learned(of: Tokens, **options: Any) -> tuple[Floats, Floats]:
+def learned(of: Tokens, settings: Mapping[str, object] = {}) -> tuple[Floats, Floats]:
     """(loss_N, its gradient with respect to the log-probabilities)."""
     logprobs_N = torch.tensor(of.logp, requires_grad=True)
     others = [torch.tensor(values) for values in (of.entropy, of.behaviour, of.anchor, of.advantage, of.keep, of.turns)]
-    chosen = LearnerSettings(**{"kl_coefficient": 0.0, **OPTIONS, **options})
+    chosen = changed(ObjectiveSettings(), {"kl.coefficient": 0.0, **OPTIONS, **settings})
     loss_N = token_losses(TokenInputs(logprobs_N, *others), chosen, len(of.logp) / len(set(of.turns))).loss_N
     (gradient_N,) = torch.autograd.grad(loss_N.sum(), logprobs_N)
     return loss_N.detach().numpy(), gradient_N.numpy()
@@ -94,7 +103,7 @@ def weight(of: Tokens, correction: str) -> Floats:
 @given(of=tokens())
 def test_the_policy_gradient_under_each_correction(correction: str, of: Tokens) -> None:
     w = weight(of, correction)
-    agree(of, learned(of, correction=correction), -w * of.advantage * of.logp, -w * of.advantage)
+    agree(of, learned(of, settings={"correction.method": correction}), -w * of.advantage * of.logp, -w * of.advantage)
 
 
 @pytest.mark.parametrize("correction", ["none", "icepop", "geometric"])
@@ -113,7 +122,7 @@ def test_ppo_clip(correction: str, dual: float | None, of: Tokens) -> None:
         else:
             loss[n], gradient[n] = -r * a, -r * a
     within = weight(of, correction) > 0
-    found = learned(of, loss="ppo", correction=correction, dual_clip=dual)
+    found = learned(of, settings={"loss": "ppo", "correction.method": correction, "dual_clip": dual})
     agree(of, found, np.where(within, loss, 0), np.where(within, gradient, 0))
 
 
@@ -124,7 +133,7 @@ def test_the_kl_in_the_loss(estimator: str, of: Tokens) -> None:
     d = of.logp - of.anchor
     loss, gradient = (d**2 / 2, d) if estimator == "k2" else (np.exp(-d) - 1 + d, 1 - np.exp(-d))
     base = learned(of)
-    found = learned(of, kl_estimator=estimator, kl_coefficient=0.3)
+    found = learned(of, settings={"kl.estimator": estimator, "kl.coefficient": 0.3})
     agree(of, (found[0] - base[0], found[1] - base[1]), 0.3 * loss, 0.3 * gradient)
 
 
@@ -134,7 +143,7 @@ def test_the_kl_in_the_reward(of: Tokens) -> None:
     """Each token pays for itself and for those after it in its turn."""
     to_go = np.concatenate([np.cumsum(d[::-1])[::-1] for d in of.by_turn(of.logp - of.anchor)])
     w, advantage = weight(of, "tis"), of.advantage - 0.3 * to_go
-    found = learned(of, kl_estimator="k1", kl_placement="reward", kl_coefficient=0.3)
+    found = learned(of, settings={"kl.estimator": "k1", "kl.placement": "reward", "kl.coefficient": 0.3})
     agree(of, found, -w * advantage * of.logp, -w * advantage)
 
 
@@ -160,9 +169,9 @@ def test_each_term_has_its_own_normaliser(normaliser: str, of: Tokens) -> None:
         "kl": 0.3 * (d**2 / 2),
         "entropy": -0.1 * of.entropy,
     }
-    options = {"kl_estimator": "k2", "kl_coefficient": 0.3, "entropy_coefficient": 0.1, "normaliser_tokens": 7}
+    options = {"kl.estimator": "k2", "kl.coefficient": 0.3, "entropy_coefficient": 0.1, "normaliser_tokens": 7}
     for mine in terms:
-        found = learned(of, **options, **{f"{mine}_normaliser": normaliser})[0].mean()
+        found = learned(of, settings={**options, NORMALISERS[mine]: normaliser})[0].mean()
         others = [np.where(of.keep, loss, 0).mean() for name, loss in terms.items() if name != mine]
         assert found == pytest.approx(normal(terms[mine]) + sum(others), abs=1e-5)
 
@@ -172,22 +181,24 @@ def test_an_infinite_ratio_leaves_gradients_that_are_numbers() -> None:
     of = Tokens(*(np.array([value]) for value in (-0.1, -1e4, -0.1, 1.0, 0.0, True, 0)))
     for advantage in (1.0, -1.0):
         other = Tokens(**{**of.__dict__, "advantage": np.array([advantage])})
-        assert np.isfinite(learned(other, loss="ppo", correction="none", dual_clip=None)[1]).all()
+        assert np.isfinite(
+            learned(other, settings={"loss": "ppo", "correction.method": "none", "dual_clip": None})[1]
+        ).all()
 
 
 @pytest.mark.parametrize(
     ("named", "options"),
     [
-        ("correction", {"LOSS": "ppo"}),
-        ("correction", {"LOSS": "ppo", "CORRECTION": "tis_sequence"}),
-        ("icepop_band", {"ICEPOP_BAND": "[1.5, 5.0]"}),
-        ("icepop_band", {"ICEPOP_BAND": "[-0.5, 5.0]"}),
-        ("geometric_band", {"GEOMETRIC_BAND": "[1.25, 0.8]"}),
-        ("kl_normaliser", {"KL_ESTIMATOR": "k1", "KL_PLACEMENT": "reward", "KL_NORMALISER": "sequence"}),
+        ("correction.method", {"LOSS": "ppo"}),
+        ("correction.method", {"LOSS": "ppo", "CORRECTION__METHOD": "tis_sequence"}),
+        ("icepop_band", {"CORRECTION__ICEPOP_BAND": "[1.5, 5.0]"}),
+        ("icepop_band", {"CORRECTION__ICEPOP_BAND": "[-0.5, 5.0]"}),
+        ("geometric_band", {"CORRECTION__GEOMETRIC_BAND": "[1.25, 0.8]"}),
+        ("kl.normaliser", {"KL__ESTIMATOR": "k1", "KL__PLACEMENT": "reward", "KL__NORMALISER": "sequence"}),
         ("dual_clip", {"DUAL_CLIP": "1.0"}),
         ("clip_low", {"CLIP_LOW": "1.0"}),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(named: str, options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=rf"learner[:.].*{named}"):
-        load_settings(None, {f"ONWARD_LEARNER__{name}": value for name, value in options.items()})
+    with pytest.raises(ConfigError, match=rf"learner.objective[:.].*{named}"):
+        load_settings(None, {f"ONWARD_LEARNER__OBJECTIVE__{name}": value for name, value in options.items()})

@@ -1,11 +1,13 @@
 """A batch whose answers the policy has gone away from, so that the whole batch decides what becomes of each turn."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import torch
+from changed_settings import changed
 from logged_world import MODEL, logged_past
 from torch import Tensor
 
@@ -16,19 +18,29 @@ from learner.updates.state import make_state
 from learner.updates.update import UpdateResult, update
 
 CASES: dict[str, dict[str, Any]] = {
-    "ess": {"min_ess": 0.9},
-    "kto": {"min_ess": 0.9, "late": "kto", "kto_outcomes": ["thumb"], "kto_beta": 1.0},
-    "others": {
-        "min_ess": 0.9,
-        "advantage": "beta",
-        "loss": "ppo",
-        "correction": "geometric",
-        "policy_normaliser": "sequence",
-        "entropy_coefficient": 0.1,
-        "entropy_normaliser": "constant",
-        "turn_discount": 0.5,
+    "ess": {"admission.min_ess": 0.9},
+    "kto": {
+        "admission.min_ess": 0.9,
+        "admission.late": "kto",
+        "admission.kto_outcomes": ["thumb"],
+        "objective.kto_beta": 1.0,
     },
-    "fading": {"gae_lambda": 0.9, "discount": 0.95, "kl_estimator": "k1", "kl_placement": "reward"},
+    "others": {
+        "admission.min_ess": 0.9,
+        "advantage.baseline": "beta",
+        "objective.loss": "ppo",
+        "objective.correction.method": "geometric",
+        "objective.policy_normaliser": "sequence",
+        "objective.entropy_coefficient": 0.1,
+        "objective.entropy_normaliser": "constant",
+        "advantage.turn_discount": 0.5,
+    },
+    "fading": {
+        "advantage.gae_lambda": 0.9,
+        "advantage.discount": 0.95,
+        "objective.kl.estimator": "k1",
+        "objective.kl.placement": "reward",
+    },
 }
 
 
@@ -59,9 +71,9 @@ class Updated:
     result: UpdateResult
 
 
-def updated(case: str, ranks: Ranks = ALONE, **settings: Any) -> Updated:
+def updated(case: str, ranks: Ranks = ALONE, settings: Mapping[str, Any] = {}) -> Updated:
     """The anchor is another model than the policy. Of several processes the first gets the whole."""
-    chosen = LearnerSettings.model_validate({"max_divergence": 2.0, **CASES[case], **settings})
+    chosen = changed(LearnerSettings(), {"admission.max_divergence": 2.0, **CASES[case], **settings})
     state = make_state(MODEL, chosen, ranks)
     with torch.no_grad():
         for number, weight in enumerate(state.anchor.model.parameters()):
@@ -71,4 +83,4 @@ def updated(case: str, ranks: Ranks = ALONE, **settings: Any) -> Updated:
     result = update(state, drifted_batch(), chosen)
     changes = [whole(weight.detach()) - old for weight, old in zip(weights, before, strict=True)]
     moments = [state.optimizer.state[weight]["exp_avg"] for weight in state.policy.parameters()]
-    return Updated([whole(moment) / (1 - chosen.beta1) for moment in moments], changes, result)
+    return Updated([whole(moment) / (1 - chosen.optimizer.beta1) for moment in moments], changes, result)

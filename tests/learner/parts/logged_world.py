@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from changed_settings import changed
 from transformers import AutoModelForCausalLM
 
 from core.blobs import FsspecBlobs
@@ -156,9 +157,11 @@ class World:
         solutions: Mapping[str, str] | None = None,
         tokenizer: str | None = None,
         ranks: Ranks = ALONE,
-        **settings: object,
+        settings: Mapping[str, object] = {},
     ) -> Learner:
-        options = LearnerSettings(**{"batch_turns": 8, "min_turns": 4, "max_lead": 100, **settings})  # type: ignore[arg-type]
+        """`settings` by their paths."""
+        usual = {"batch.turns": 8, "batch.min_turns": 4, "checkpoints.max_lead": 100}
+        options = changed(LearnerSettings(), {**usual, **settings})
         return Learner(
             self.log,
             self.store,

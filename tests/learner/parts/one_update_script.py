@@ -25,7 +25,7 @@ def main(rank: int, directory: Path) -> None:
             return
         dist.init_process_group("gloo", init_method=f"file://{directory}/meet-{count}", rank=rank, world_size=count)
         ranks = Ranks(rank, count, init_device_mesh("cpu", (count,)))
-        found = updated(CASE, ranks, micro_batch_tokens=TOKENS)
+        found = updated(CASE, ranks, settings={"compute.micro_batch_tokens": TOKENS})
         if ranks.leads:
             torch.save(vars(found), directory / f"found-{count}")
         dist.destroy_process_group()

@@ -2,10 +2,10 @@
 
 from logged_world import logged_past
 
-from core.settings import LearnerSettings
+from core.settings import AdmissionSettings, LearnerSettings
 from learner.sequences.scored import ScoredTurn
 
-DEFAULT = LearnerSettings(max_divergence=1e9, min_ess=0.0)  # nothing is left out
+DEFAULT = LearnerSettings(admission=AdmissionSettings(max_divergence=1e9, min_ess=0.0))  # nothing is left out
 
 
 def some_batch(seed: int, count: int = 16) -> list[ScoredTurn]:

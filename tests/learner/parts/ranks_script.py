@@ -17,7 +17,7 @@ from learner.rank_group import dismiss, follow
 
 def lead(directory: Path, updates: int, settings: dict[str, object], ranks: Ranks) -> None:
     world = open_world(directory)
-    learner = world.learner(ranks=ranks, **settings)
+    learner = world.learner(ranks=ranks, settings=settings)
     before = learner.newest or 1
     while (learner.newest or 1) < before + updates:
         assert learner.step(0.0), "nothing is left to learn from"

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from core.errors import ConfigError
-from core.settings import LearnerSettings
+from core.settings import ComputeSettings, LearnerSettings
 from learner.model.policy_model import PolicyModel
 from learner.sequences.packable import require_packable, require_rows
 from learner.updates.state import make_state
@@ -83,7 +83,7 @@ def test_attention_keeps_sequences_of_a_row_apart(config: PreTrainedConfig) -> N
 
 @pytest.mark.parametrize(("config", "why"), LEAKS, ids=lambda value: getattr(value, "model_type", None))
 def test_what_leaks_is_refused_by_its_reason(config: PreTrainedConfig, why: str) -> None:
-    with pytest.raises(ConfigError, match=f"learner.packed: .*{why}"):
+    with pytest.raises(ConfigError, match=f"learner.compute.packed: .*{why}"):
         require_packable(made(config))
     with pytest.raises(ConfigError, match=f"cannot be midtrained: .*{why}"):
         require_rows(made(config))
@@ -102,7 +102,7 @@ def test_a_learner_that_packs_asks_it(tmp_path: Path) -> None:
     made(LEAKS[-1][0]).save_pretrained(tmp_path)
     make_state(tmp_path, LearnerSettings())
     with pytest.raises(ConfigError, match="ALiBi"):
-        make_state(tmp_path, LearnerSettings(packed=True))
+        make_state(tmp_path, LearnerSettings(compute=ComputeSettings(packed=True)))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 import torch
+from changed_settings import changed
 from logged_world import MODEL, World, logged_past, settle
 from past_batches import DEFAULT, some_batch
 
@@ -23,7 +24,7 @@ RELEASED = tuple(map(Version, (1, 3, 4, 9)))
 
 
 def test_the_terms_of_the_loss_add_up_to_it() -> None:
-    settings = DEFAULT.model_copy(update={"entropy_coefficient": 0.1})
+    settings = changed(DEFAULT, {"objective.entropy_coefficient": 0.1})
     figures = update(make_state(MODEL, settings), some_batch(0), settings).metrics
     parts = [figures[name] for name in ("policy_loss", "kl_loss", "entropy_loss")]
     assert math.isclose(sum(parts), figures["loss"], rel_tol=1e-5)
@@ -34,7 +35,7 @@ def test_the_terms_of_the_loss_add_up_to_it() -> None:
 def test_ratios_are_of_all_tokens() -> None:
     state, batch = make_state(MODEL, DEFAULT), some_batch(0)
     ratios = []
-    for part in micro_batches(merge(batch), batch, DEFAULT.micro_batch_tokens, "cpu"):
+    for part in micro_batches(merge(batch), batch, DEFAULT.compute.micro_batch_tokens, "cpu"):
         with torch.no_grad():
             _, logprobs_N, _ = state.policy.evaluate(part)
         ratios.append((logprobs_N - part.behaviour_N).exp())
@@ -52,7 +53,7 @@ def test_staleness_is_told_in_released_versions() -> None:
     assert figures["versions_behind_max"] == 2
     assert figures["versions_behind"] == pytest.approx(2 * share_of_tokens(batch[:4], batch))
     assert figures["masked"] == 0
-    limited = DEFAULT.model_copy(update={"max_versions_behind": 1})
+    limited = changed(DEFAULT, {"admission.max_versions_behind": 1})
     figures = update(make_state(MODEL, limited), batch, limited, RELEASED).metrics
     assert figures["masked"] == pytest.approx(share_of_tokens(batch[:4], batch))
 
@@ -67,7 +68,7 @@ def share_of_tokens(some: list[ScoredTurn], batch: list[ScoredTurn]) -> float:
 
 
 def test_what_the_baseline_knows_is_told() -> None:
-    settings = DEFAULT.model_copy(update={"advantage": "ema"})
+    settings = changed(DEFAULT, {"advantage.baseline": "ema"})
     figures = update(make_state(MODEL, settings), some_batch(0), settings).metrics
     assert figures["explained_variance"] == pytest.approx(0.0, abs=1e-9), "one number for all turns"
     alike = [ScoredTurn(turn, msgspec.structs.replace(reward, value=1.0)) for turn, reward in logged_past(8)]

@@ -33,7 +33,14 @@ def versions(make_world: MakeWorld) -> list[PolicyVersion]:
     """Of a learner with all that has figures; the second has a late turn and one beyond."""
     world = make_world("world")
     learner = world.learner(
-        late="kto", default_max_age_s=10.0, late_max_age_s=1000.0, peak_tflops=1.0, advantage="value", distrust=True
+        settings={
+            "admission.late": "kto",
+            "admission.default_max_age_s": 10.0,
+            "admission.late_max_age_s": 1000.0,
+            "compute.peak_tflops": 1.0,
+            "advantage.baseline": "value",
+            "users.distrust": True,
+        }
     )
     late, beyond = make_turn(50), make_turn(51)
     told = [(late, make_reward(late, 1.0, after_s=600)), (beyond, make_reward(beyond, 1.0, after_s=2000))]

@@ -20,7 +20,7 @@ ALL_AT_ONCE = 100_000
 
 @cache
 def at_once(case: str) -> Updated:
-    return updated(case, micro_batch_tokens=ALL_AT_ONCE)
+    return updated(case, settings={"compute.micro_batch_tokens": ALL_AT_ONCE})
 
 
 def assert_same(found: Updated, case: str) -> None:
@@ -45,7 +45,9 @@ def farthest(some: list[Tensor], others: list[Tensor]) -> float:
 @example(micro_batch_tokens=64, packed=False)
 @given(micro_batch_tokens=st.integers(64, 400), packed=st.booleans())
 def test_micro_batches_of_any_size_learn_the_same(case: str, micro_batch_tokens: int, packed: bool) -> None:
-    assert_same(updated(case, micro_batch_tokens=micro_batch_tokens, packed=packed), case)
+    assert_same(
+        updated(case, settings={"compute.micro_batch_tokens": micro_batch_tokens, "compute.packed": packed}), case
+    )
 
 
 def test_the_batch_as_a_whole_decides() -> None:

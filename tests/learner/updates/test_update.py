@@ -4,20 +4,20 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
 import torch
+from changed_settings import changed
 from logged_world import MODEL
 from past_batches import DEFAULT, some_batch
 from torch import Tensor, nn
 
 from core.events import VersionSpan
 from core.ids import Version
-from core.settings import LearnerSettings
+from core.settings import AdmissionSettings, AdvantageSettings, ComputeSettings, LearnerSettings, OptimizerSettings
 from learner.sequences.joining import merge
 from learner.sequences.scored import Applied, ScoredTurn
 from learner.sequences.tensors import MicroBatch, micro_batches
@@ -75,11 +75,11 @@ def test_the_default_update_bit_for_bit() -> None:
     assert not all(map(torch.equal, weights(state), weights(make_state(MODEL, DEFAULT))))
 
 
-def trained(**options: Any) -> list[Tensor]:
-    settings = LearnerSettings(**options)
-    state = make_state(MODEL, settings)
+def trained(settings: Mapping[str, object] = {}) -> list[Tensor]:
+    chosen = changed(LearnerSettings(), settings)
+    state = make_state(MODEL, chosen)
     for seed in range(2):
-        metrics = update(state, some_batch(seed, 6), settings).metrics
+        metrics = update(state, some_batch(seed, 6), chosen).metrics
         assert all(map(torch.isfinite, map(torch.tensor, metrics.values())))
     return weights(state)
 
@@ -88,14 +88,19 @@ def test_every_choice_trains() -> None:
     """And differs from the default."""
     usual = trained()
     for options in (
-        {"advantage": "beta"},
-        {"advantage": "leave_one_out"},
-        {"loss": "ppo", "correction": "none", "clip_low": 0.01, "clip_high": 0.01},
-        {"correction": "geometric", "geometric_band": (0.999, 1.001)},
-        {"kl_estimator": "k1", "kl_placement": "reward"},
-        {"gae_lambda": 0.95, "discount": 0.99},
+        {"advantage.baseline": "beta"},
+        {"advantage.baseline": "leave_one_out"},
+        {
+            "objective.loss": "ppo",
+            "objective.correction.method": "none",
+            "objective.clip_low": 0.01,
+            "objective.clip_high": 0.01,
+        },
+        {"objective.correction.method": "geometric", "objective.correction.geometric_band": (0.999, 1.001)},
+        {"objective.kl.estimator": "k1", "objective.kl.placement": "reward"},
+        {"advantage.gae_lambda": 0.95, "advantage.discount": 0.99},
     ):
-        found = trained(**options)
+        found = trained(settings=options)
         assert not all(map(torch.equal, found, usual)), options
         assert all(bool(torch.isfinite(weight).all()) for weight in found), options
 
@@ -104,7 +109,7 @@ def test_every_choice_trains() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_answers_of_a_single_token(advantage: str, count: int) -> None:
     """One of them says nothing of what is better; two do."""
-    settings = LearnerSettings.model_validate({"advantage": advantage})
+    settings = changed(LearnerSettings(), {"advantage.baseline": advantage})
     state = make_state(MODEL, settings)
     before = [weight.clone() for weight in weights(state)]
     batch = [cut(scored, value) for scored, value in zip(some_batch(0, count), (1.0, -1.0), strict=False)]
@@ -127,7 +132,7 @@ def cut(scored: ScoredTurn, value: float) -> ScoredTurn:
 
 @pytest.mark.parametrize("advantage", ["value", "ema", "batch", "raw"])
 def test_rewards_that_are_all_alike_train_no_weights_and_are_counted(advantage: str) -> None:
-    settings = LearnerSettings(advantage=advantage)  # type: ignore[arg-type]
+    settings = LearnerSettings(advantage=AdvantageSettings(baseline=advantage))  # type: ignore[arg-type]
     state = make_state(MODEL, settings)
     before = [weight.clone() for weight in weights(state)]
     alike = [replace(scored, reward=msgspec.structs.replace(scored.reward, value=1.0)) for scored in some_batch(0)]
@@ -142,13 +147,16 @@ def test_rewards_that_are_all_alike_train_no_weights_and_are_counted(advantage: 
 
 
 def test_activations_that_are_computed_again_are_the_same() -> None:
-    assert all(map(torch.equal, trained(gradient_checkpointing=True), trained()))
+    assert all(map(torch.equal, trained(settings={"compute.gradient_checkpointing": True}), trained()))
 
 
 def test_in_low_precision_the_weights_stay_whole() -> None:
     """The policy's figures are those of float32 but for rounding; weights and optimizer are float32."""
     exact, rough = (
-        LearnerSettings(precision=each, max_divergence=1e9, min_ess=0.0) for each in ("float32", "bfloat16")
+        LearnerSettings(
+            compute=ComputeSettings(precision=each), admission=AdmissionSettings(max_divergence=1e9, min_ess=0.0)
+        )
+        for each in ("float32", "bfloat16")
     )
     one, two = make_state(MODEL, exact), make_state(MODEL, rough)
     expected, found = (update(state, some_batch(0), chosen).metrics for state, chosen in ((one, exact), (two, rough)))
@@ -160,14 +168,14 @@ def test_in_low_precision_the_weights_stay_whole() -> None:
 
 
 def test_the_learning_rate_rises_and_stays_and_obeys_the_settings_after_a_restart() -> None:
-    settings = LearnerSettings(warmup_updates=4, learning_rate=1e-3)
+    settings = LearnerSettings(optimizer=OptimizerSettings(warmup_updates=4, learning_rate=1e-3))
     state = make_state(MODEL, settings)
     rates = []
     for seed in range(6):
         update(state, some_batch(seed, 6), settings)
         rates.append(state.optimizer.param_groups[0]["lr"])
     assert rates == [0.00025, 0.0005, 0.00075, 0.001, 0.001, 0.001]
-    slower = LearnerSettings(learning_rate=1e-4)
+    slower = LearnerSettings(optimizer=OptimizerSettings(learning_rate=1e-4))
     again = make_state(MODEL, slower)
     again.load_state_dict(state.state_dict())
     update(again, some_batch(7, 6), slower)

@@ -49,20 +49,20 @@ def test_by_default_it_stays_the_given_model(make_world: MakeWorld) -> None:
 
 def test_it_becomes_what_serves_every_so_many_versions(make_world: MakeWorld) -> None:
     world = make_world("world")
-    learner = world.learner(anchor_versions=2, learning_rate=2e-3)
+    learner = world.learner(settings={"objective.kl.anchor_versions": 2, "optimizer.learning_rate": 2e-3})
     far = [teach(world, learner, 0), teach(world, learner, 1)]
     assert is_anchor(learner, 3)
     assert teach(world, learner, 2) == pytest.approx(0.0, abs=1e-9), "it begins at its anchor"
     assert far[1] > 1e-6
     learner.close()
-    again = world.learner(anchor_versions=2, learning_rate=2e-3)
+    again = world.learner(settings={"objective.kl.anchor_versions": 2, "optimizer.learning_rate": 2e-3})
     assert is_anchor(again, 3)
     again.close()
 
 
 def test_a_rollback_takes_it_back(make_world: MakeWorld) -> None:
     world = make_world("world")
-    learner = world.learner(anchor_versions=2)
+    learner = world.learner(settings={"objective.kl.anchor_versions": 2})
     for seed in range(3):
         teach(world, learner, seed)
     assert is_anchor(learner, 3)

@@ -31,7 +31,9 @@ def run(directory):
     blobs = FsspecBlobs(directory / "blobs")
     log, store = SqliteEventLog(directory / "log.db", 2, 0.01), open_sqlite(directory / "store.db")
     world = World(directory, log, store, blobs, BlobWeights(blobs), ManualClock(START + timedelta(days=1)))
-    learner = world.learner(batch_turns=4, min_turns=2, keep_checkpoints=2, backlog_turns=5000)
+    learner = world.learner(
+        settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.keep": 2, "batch.backlog_turns": 5000}
+    )
     while learner.step(0.0):
         pass
 
@@ -80,7 +82,9 @@ def kill_at_work(learners: "subprocess.Popen[str]", world: World, manifests: int
 
 def settled(world: World) -> list[Manifest]:
     """The lineage, once there is nothing left to learn."""
-    last = world.learner(batch_turns=4, min_turns=2, keep_checkpoints=2, backlog_turns=5000)
+    last = world.learner(
+        settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.keep": 2, "batch.backlog_turns": 5000}
+    )
     settle(last)
     last.close()
     return lineage_of_newest(world)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -76,8 +76,10 @@ def probe_of(world: World, version: int) -> ProbeRecord:
     return get_probe(world.blobs, Version(version), policy_of(world, version).digest)
 
 
-def trained(world: World, batches: int, **settings: object) -> World:
-    one = world.learner(max_divergence=1e9, min_ess=0.0, **settings)  # no batch leaves the weights as they are
+def trained(world: World, batches: int, settings: Mapping[str, object] = {}) -> World:
+    one = world.learner(
+        settings={"admission.max_divergence": 1e9, "admission.min_ess": 0.0, **settings}
+    )  # no batch leaves the weights as they are
     for seed in range(batches):
         world.tell(*logged_past(8, seed=seed))
         settle(one)
@@ -316,7 +318,7 @@ def test_a_directory_from_before_probes_takes_none_of_another_model(make_world: 
 
 def test_the_label_lies(make_world: MakeWorld) -> None:
     """An engine that says 3 and serves 2, at the least learning rate: found in float32."""
-    world = trained(make_world("a"), 2, learning_rate=1e-6)
+    world = trained(make_world("a"), 2, settings={"optimizer.learning_rate": 1e-6})
     own, parent = probe_of(world, 3), probe_of(world, 2)
     honest, stale = (measured(published(world, version), own) for version in (3, 2))
     assert agrees(honest, own, "float32")
@@ -330,7 +332,7 @@ def test_the_label_lies(make_world: MakeWorld) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_label_lies_at_large_steps_in_half_precision(make_world: MakeWorld, dtype: torch.dtype) -> None:
-    world = trained(make_world("a"), 2, learning_rate=2e-3)
+    world = trained(make_world("a"), 2, settings={"optimizer.learning_rate": 2e-3})
     own, parent = probe_of(world, 3), probe_of(world, 2)
     honest, stale = (measured(published(world, version), own, dtype) for version in (3, 2))
     assert agrees(honest, own, name_of(dtype))
@@ -378,7 +380,7 @@ def test_damage_is_found(dtype: torch.dtype, damage: Callable[[Tensors], None], 
 def test_the_divergence_from_records_is_near_the_exact_one(
     make_world: MakeWorld, learning_rate: float, share: float
 ) -> None:
-    world = trained(make_world("a"), 3, learning_rate=learning_rate)
+    world = trained(make_world("a"), 3, settings={"optimizer.learning_rate": learning_rate})
     for own, live in ((2, 1), (4, 1), (4, 3)):
         record = probe_of(world, own)
         own_PLV, live_PLV = (answers(published(world, version), record.token_ids)[:, :-1] for version in (own, live))

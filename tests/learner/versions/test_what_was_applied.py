@@ -92,7 +92,7 @@ def test_the_proof_knows_a_revision_that_trained_twice(learned: World) -> None:
 def test_a_turn_that_was_dropped_was_not_applied(make_world: MakeWorld) -> None:
     """A later word on it is the first that trains."""
     world = make_world("a")
-    learner = world.learner(max_outcome_age_s={"accepted": 10.0}, min_ess=0.0)
+    learner = world.learner(settings={"admission.max_outcome_age_s": {"accepted": 10.0}, "admission.min_ess": 0.0})
     late = make_turn(50)
     world.tell(*logged_past(7), (late, make_reward(late, 1.0, after_s=11)))
     settle(learner)
@@ -107,14 +107,14 @@ def test_a_turn_that_was_dropped_was_not_applied(make_world: MakeWorld) -> None:
 
 def test_who_said_how_much_is_known_after_a_restart(make_world: MakeWorld) -> None:
     world = make_world("a")
-    settings = {"max_user_share": 0.25, "distrust": True}
-    learner = world.learner(**settings)
+    settings = {"users.max_share": 0.25, "users.distrust": True}
+    learner = world.learner(settings=settings)
     world.tell(*[(msgspec.structs.replace(turn, user_id=UserHash("loud")), reward) for turn, reward in logged_past(8)])
     settle(learner)
     remembered = learner._crew._state.influence.state_dict()
     learner.close()
     assert remembered["turns"] == 8
-    learner = world.learner(**settings)
+    learner = world.learner(settings=settings)
     assert learner._crew._state.influence.state_dict() == remembered
     learner.close()
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from core.errors import ConfigError
-from core.settings import ApiSettings, load_settings
+from core.settings import ApiSettings, TlsSettings, load_settings
 from onward.commands.client import call
 from onward.directory.addresses import free_port, write_address
 from onward.directory.layout import Layout
@@ -75,7 +75,7 @@ def made(directory: Path) -> dict[str, str]:
          "-keyout", str(key), "-out", str(certificate)],
         check=True, capture_output=True,
     )  # fmt: skip
-    return {"tls_certificate": str(certificate), "tls_key": str(key)}
+    return {"certificate": str(certificate), "key": str(key)}
 
 
 def ask(url: str, certificate: str) -> Any:
@@ -92,39 +92,39 @@ def test_the_api_runs_on_uvloop() -> None:
 
 
 def test_tls_and_who_never_shakes_hands(pair: dict[str, str], tmp_path: Path) -> None:
-    with serving(**pair, connections={"header_s": 0.5}) as url:
+    with serving(tls=pair, connections={"header_s": 0.5}) as url:
         assert url.startswith("https://127.0.0.1:")
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as silent:
-            assert ask(url, pair["tls_certificate"])["scheme"] == "https"
+            assert ask(url, pair["certificate"])["scheme"] == "https"
             assert silent.recv(1) == b""
         layout = Layout(tmp_path)
-        write_address(layout.address, url, certificate=Path(pair["tls_certificate"]))
+        write_address(layout.address, url, certificate=Path(pair["certificate"]))
         assert call(tmp_path, "GET", "/", None)["scheme"] == "https"
         (tmp_path / "other").mkdir()
-        another = made(tmp_path / "other")["tls_certificate"]
+        another = made(tmp_path / "other")["certificate"]
         with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
             ask(url, another)
 
 
 def test_who_waits_speaks_tls_too(pair: dict[str, str]) -> None:
     port = free_port("127.0.0.1")
-    settings = ApiSettings.model_validate({"port": port, **pair})
+    settings = ApiSettings.model_validate({"port": port, "tls": pair})
     with waiting_server(settings, "start", lambda: "the log is away"):
         with (
             socket.create_connection(("127.0.0.1", port), timeout=20),  # who never shakes hands keeps nobody
             pytest.raises(urllib.error.HTTPError) as refused,
         ):
-            ask(f"https://127.0.0.1:{port}/readyz", pair["tls_certificate"])
+            ask(f"https://127.0.0.1:{port}/readyz", pair["certificate"])
         with refused.value as answer:
             assert json.load(answer)["components"] == {"start": "the log is away"}
 
 
 def test_without_tls_there_is_none() -> None:
-    assert server_context(ApiSettings()) is None
+    assert server_context(TlsSettings()) is None
 
 
 def test_commands_trust_no_other_certificate(pair: dict[str, str], tmp_path: Path) -> None:
-    another = client_context(Path(made(tmp_path)["tls_certificate"]))
+    another = client_context(Path(made(tmp_path)["certificate"]))
     failed = []
 
     def shake(client: socket.socket) -> None:
@@ -134,7 +134,7 @@ def test_commands_trust_no_other_certificate(pair: dict[str, str], tmp_path: Pat
             failed.append(error)
         client.close()
 
-    context = server_context(ApiSettings.model_validate(pair))
+    context = server_context(TlsSettings.model_validate(pair))
     assert context is not None
     ours, theirs = socket.socketpair()
     thread = threading.Thread(target=shake, args=(theirs,))
@@ -148,19 +148,19 @@ def test_commands_trust_no_other_certificate(pair: dict[str, str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tls_key": None}, "tls_key: tls_certificate and tls_key, both or neither"),
-        ({"tls_certificate": None}, "tls_certificate: tls_certificate and tls_key, both or neither"),
-        ({"tls_key": "nowhere.pem"}, "api.tls_key: nowhere.pem: No such file"),
-        ({"tls_certificate": "nowhere.pem"}, "api.tls_certificate: nowhere.pem: No such file"),
-        ({"tls_certificate": __file__}, "no PEM certificate and its unencrypted key"),
-        ({"tls_key": "another"}, "no PEM certificate and its unencrypted key"),
+        ({"key": None}, "api.tls: .*key: certificate and key, both or neither"),
+        ({"certificate": None}, "api.tls: .*certificate: certificate and key, both or neither"),
+        ({"key": "nowhere.pem"}, "api.tls.key: nowhere.pem: No such file"),
+        ({"certificate": "nowhere.pem"}, "api.tls.certificate: nowhere.pem: No such file"),
+        ({"certificate": __file__}, "no PEM certificate and its unencrypted key"),
+        ({"key": "another"}, "no PEM certificate and its unencrypted key"),
     ],
 )
 def test_what_is_wrong_with_them_is_said(
     pair: dict[str, str], tmp_path: Path, change: dict[str, str | None], said: str
 ) -> None:
-    if change.get("tls_key") == "another":
-        change = {"tls_key": made(tmp_path)["tls_key"]}
+    if change.get("key") == "another":
+        change = {"key": made(tmp_path)["key"]}
     values = {name: value for name, value in {**pair, **change}.items() if value is not None}
     with pytest.raises(ConfigError, match=said):
-        server_context(load_settings(None, {f"ONWARD_API__{n.upper()}": v for n, v in values.items()}).api)
+        server_context(load_settings(None, {f"ONWARD_API__TLS__{n.upper()}": v for n, v in values.items()}).api.tls)

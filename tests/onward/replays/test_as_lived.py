@@ -16,14 +16,20 @@ from onward.cli import app
 from onward.replays.as_lived import prove
 
 PARTITIONS = {"ONWARD_INGEST__PARTITIONS": "2"}
-LEARNS = {"batch_turns": 8, "min_turns": 4, "keep_checkpoints": 2, "distrust": True, "anchor_versions": 2}
+LEARNS = {
+    "batch.turns": 8,
+    "batch.min_turns": 4,
+    "checkpoints.keep": 2,
+    "users.distrust": True,
+    "objective.kl.anchor_versions": 2,
+}
 
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Versions 2 to 5; 3 and later taken back; 6 and 7 made from 2's weights, 7 by a learner that was started anew."""
     world = open_world(tmp_path_factory.mktemp("lived") / "service")
-    learner = world.learner(**LEARNS)
+    learner = world.learner(settings=LEARNS)
     for seed in range(4):
         world.tell(*logged_past(8, seed=seed))
         settle(learner)
@@ -36,7 +42,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> World:
     settle(learner)
     learner.close()
     world.release(6)
-    learner = world.learner(**LEARNS)
+    learner = world.learner(settings=LEARNS)
     world.tell(*[(turn, msgspec.structs.replace(reward, revision=1, value=0.1)) for turn, reward in past[:6]])
     settle(learner)
     learner.close()

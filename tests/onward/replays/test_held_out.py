@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from core.events import Completion, PolicyVersion, Reward
 from core.ids import UserHash
-from core.settings import LearnerSettings
+from core.settings import ComputeSettings, LearnerSettings
 from learner.model.policy_model import PolicyModel
 from learner.off_policy.log_ratios import logged_turns
 from learner.sequences.scored import ScoredTurn
@@ -22,7 +22,7 @@ from serving.evals.verdicts import of_users
 
 USERS = 72  # three for each of the answers there are
 SHARPER = 1.1  # the candidate's logits, in units of the logged policy's
-SETTINGS = LearnerSettings(micro_batch_tokens=4096)
+SETTINGS = LearnerSettings(compute=ComputeSettings(micro_batch_tokens=4096))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from onward.commands.doctor import examine
 from onward.commands.options import overrides_of
 from onward.directory.private import _Formatter, private_folder
 
-NOT_SECRET = {"api.tls_key", "kafka.ssl_keyfile", "redis.key_prefix", "redis.prefix"}  # paths; what names begin with
+NOT_SECRET = {"api.tls.key", "kafka.security.ssl_keyfile", "redis.prefix"}  # paths; what names begin with
 
 
 def test_a_new_folder_is_its_owners_alone_and_a_wider_one_is_narrowed(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_nor_do_a_thread_and_a_process_that_an_error_ends() -> None:
         "api.user_hash_key=x",
         "API.User_Hash_Key=x",
         "judge.api_key=x",
-        "kafka.sasl_password=x",
+        "kafka.security.sasl_password=x",
         "serving.sglang.admin_key=x",
         "postgres.url=postgresql://a:pass@db/o",
         "redis.url=redis://:pass@host",

@@ -70,7 +70,7 @@ def test_the_median_of_the_votes_is_said_with_votes_reason_and_version(
 ) -> None:
     endpoint.answer = by_seed(votes(0.0, "broken"), votes(0.75, "mostly right"), votes(1.0, "perfect"))
     (turn,) = turns_of(world, events, 1)
-    judge = judging.start(api_key="secret-key", temperature=0.25)
+    judge = judging.start(api_key="secret-key", requests={"temperature": 0.25})
     judging.run(judge)
     outcome = judging.about(turn)
     assert (outcome.name, outcome.value, outcome.source) == ("judgement", 0.75, "judge")
@@ -136,10 +136,12 @@ def test_the_version_follows_from_all_that_a_judgement_follows_from(endpoint: En
     criteria.write_text("Good is what is short.")
     base = settings_of(endpoint)
     versions = {version_of(base, read_prompt(None)), version_of(base, read_prompt(criteria))}
-    for change in ({"votes": 5}, {"temperature": 0.0}, {"model": "judge-2"}, {"max_tokens": 100}):
-        versions.add(version_of(settings_of(endpoint, **change), read_prompt(None)))
+    for change in ({"votes": 5}, {"temperature": 0.0}, {"max_tokens": 100}):
+        versions.add(version_of(settings_of(endpoint, requests=change), read_prompt(None)))
+    versions.add(version_of(settings_of(endpoint, model="judge-2"), read_prompt(None)))
     assert len(versions) == 6
-    assert version_of(settings_of(endpoint, timeout_s=1, share=0.5), read_prompt(None)) in versions
+    otherwise_asked = settings_of(endpoint, requests={"timeout_s": 1}, turns={"share": 0.5})
+    assert version_of(otherwise_asked, read_prompt(None)) in versions
 
 
 def test_the_judged_text_is_data_between_marks_that_it_cannot_know(events: Any) -> None:
@@ -170,7 +172,7 @@ def test_what_may_pass_is_tried_again_not_before_the_endpoint_wants_it(
     endpoint.answer = lambda _: replies.pop(0) if len(replies) > 1 else replies[0]
     (turn,) = turns_of(world, events, 1)
     began_s = time.monotonic()
-    judging.run(judging.start(votes=1))
+    judging.run(judging.start(requests={"votes": 1}))
     assert judging.about(turn).value == 0.75
     assert len(endpoint.asked) == 4
     assert time.monotonic() - began_s >= 0.3
@@ -189,13 +191,13 @@ def test_what_does_not_pass_in_time_is_given_up_by_its_reason(
     times = {"timeout_s": 0.1, "give_up_s": 0.2} if reply is None else {"timeout_s": 20, "give_up_s": 20}
     turns_of(world, events, 3)
     before = met(reason)
-    judge = judging.start(**times)
+    judge = judging.start(requests=times)
     judging.run(judge)
     assert met(reason) == before + 3
     assert judging.said() == []
     judging.close(judge)
     asked = len(endpoint.asked)
-    judging.run(judging.start(**times))
+    judging.run(judging.start(requests=times))
     assert len(endpoint.asked) == asked, "what was given up is done"
 
 
@@ -223,7 +225,7 @@ def test_an_endpoint_without_response_format_is_asked_without(
 ) -> None:
     endpoint.answer = lambda body: (400, "response_format: unknown", {}) if "response_format" in body else votes(1.0)
     turns_of(world, events, 4)
-    judging.run(judging.start(votes=1, requests_under_way=1))
+    judging.run(judging.start(requests={"votes": 1, "under_way": 1}))
     assert [outcome.value for outcome in judging.said()] == [1.0] * 4
     assert ["response_format" in body for body in endpoint.asked] == [True, False, False, False, False]
 
@@ -233,7 +235,7 @@ def test_a_judge_that_hangs_delays_neither_the_scorer_nor_the_end(
 ) -> None:
     endpoint.answer = lambda _: None
     turns = turns_of(world, events, 20)
-    judge = judging.start(timeout_s=600, give_up_s=600)
+    judge = judging.start(requests={"timeout_s": 600, "give_up_s": 600})
     judging.run(judge, lambda: endpoint.asked)
     world.append(*[events.outcome(turn, "accepted", True, 2) for turn in turns])
     scorer = world.scorer(lab.SPEC)
@@ -251,7 +253,7 @@ def test_a_judge_that_hangs_delays_neither_the_scorer_nor_the_end(
 def test_no_more_is_under_way_than_may_be(world: Any, events: Any, endpoint: Endpoint, judging: Judging) -> None:
     endpoint.answer = lambda _: None
     turns_of(world, events, 30)
-    judge = judging.start(requests_under_way=4, votes=3, timeout_s=60, give_up_s=60)
+    judge = judging.start(requests={"under_way": 4, "votes": 3, "timeout_s": 60, "give_up_s": 60})
     judging.run(judge, lambda: len(endpoint.asked) == 4)
     for _ in range(20):
         judge.step(0.005)
@@ -299,7 +301,7 @@ def test_a_restart_judges_what_is_left_and_nothing_twice(
     slow = {"answer 1", "answer 4"}
     endpoint.answer = lambda body: None if judged_text(body)["answer"]["text"] in slow else votes(1.0)
     turns = turns_of(world, events, 6)
-    judge = judging.start(timeout_s=60, give_up_s=60, requests_under_way=30)
+    judge = judging.start(requests={"timeout_s": 60, "give_up_s": 60, "under_way": 30})
     judging.run(judge, lambda: len(judging.said()) == 4)
     judging.close(judge)
     before = {number: endpoint.asked_about(f"answer {number}") for number in range(6)}
@@ -361,7 +363,7 @@ def test_where_nobody_judged_before_the_past_is_left_alone(
 def test_what_exceeds_the_budget_is_passed_over_and_counted(world: Any, events: Any, judging: Judging) -> None:
     turns_of(world, events, 9)
     before = met("budget")
-    judging.run(judging.start(turns_per_minute=4))
+    judging.run(judging.start(turns={"per_minute": 4}))
     assert len(judging.said()) == 4
     assert met("budget") == before + 5
 
@@ -380,7 +382,7 @@ def test_the_share_is_the_same_turns_every_time(world: Any, events: Any, judging
     turns = turns_of(world, events, 60)
     chosen = {turn.inference_id for turn in turns if place_of(turn.inference_id) < 0.4}
     before = met("not_chosen")
-    judging.run(judging.start(share=0.4, requests_under_way=30))
+    judging.run(judging.start(turns={"share": 0.4}, requests={"under_way": 30}))
     assert {outcome.inference_id for outcome in judging.said()} == chosen
     assert 10 < len(chosen) < 40
     assert met("not_chosen") == before + 60 - len(chosen)
@@ -391,11 +393,11 @@ def test_the_share_is_the_same_turns_every_time(world: Any, events: Any, judging
     [
         ({"purpose": "side"}, {}, "not_chosen"),
         ({"purpose": "judge"}, {}, "not_chosen"),
-        ({"workload": "fix"}, {"workloads": ["write"]}, "not_chosen"),
+        ({"workload": "fix"}, {"turns": {"workloads": ["write"]}}, "not_chosen"),
         ({"learn": False}, {}, "no_consent"),
         ({"finish_reason": "abort"}, {}, "unfinished"),
         ({"finish_reason": "error"}, {}, "unfinished"),
-        ({"text": "x" * 2000}, {"max_characters": 1000}, "too_long"),
+        ({"text": "x" * 2000}, {"turns": {"max_characters": 1000}}, "too_long"),
         ({"received_at": None}, {}, "too_old"),
     ],
 )
@@ -462,10 +464,10 @@ def test_a_spec_that_cannot_take_it_is_refused_by_name(judging: Judging, outcome
     [
         ("ENABLED", "true", "base_url"),
         ("BASE_URL", "ftp://x", "base_url"),
-        ("VOTES", "0", "votes"),
-        ("SHARE", "1.5", "share"),
-        ("PURPOSES", '["judge"]', "purposes"),
-        ("GIVE_UP_S", "1", "give_up_s"),
+        ("REQUESTS__VOTES", "0", "votes"),
+        ("TURNS__SHARE", "1.5", "share"),
+        ("TURNS__PURPOSES", '["judge"]', "purposes"),
+        ("REQUESTS__GIVE_UP_S", "1", "give_up_s"),
         ("URL", "http://x", "url"),
         ("API_KEY", "a key", "api_key"),
     ],

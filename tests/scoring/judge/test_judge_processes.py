@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,10 +33,10 @@ def endpoint() -> Iterator[Endpoint]:
         yield endpoint
 
 
-def settings_of(endpoint: Endpoint, **more: object) -> dict[str, object]:
+def settings_of(endpoint: Endpoint, more: Mapping[str, object] = {}) -> dict[str, object]:
     """As `--set` takes them; turns of the tests' own time are old."""
-    usual = {"enabled": "true", "base_url": endpoint.url, "model": "judge-1", "max_age_s": 3e8}
-    return {f"judge.{name}": value for name, value in (usual | more).items()}
+    usual = {"enabled": "true", "base_url": endpoint.url, "model": "judge-1", "turns.max_age_s": 3e8}
+    return {f"judge.{name}": value for name, value in {**usual, **more}.items()}
 
 
 def command(directory: Path, settings: dict[str, object]) -> list[str]:
@@ -62,7 +62,8 @@ def test_processes_that_are_killed_and_stopped_judge_each_turn_once(
     endpoint.answer = lambda body: None if judged_text(body)["answer"]["text"] in slow else votes(1.0)
     turns = [events.turn(f"session-{number}", 1, text=f"answer {number}") for number in range(6)]
     world.append(*turns)
-    judging, line = Judging(world, endpoint), command(world.directory, settings_of(endpoint, requests_under_way=30))
+    judging = Judging(world, endpoint)
+    line = command(world.directory, settings_of(endpoint, {"requests.under_way": 30}))
     with subprocess.Popen(line, cwd=ROOT) as process:
         wait_for(lambda: len(judging.said()) == 4, process)
         process.send_signal(signal.SIGKILL)
@@ -129,11 +130,11 @@ def test_on_kafka_and_postgres_a_restart_judges_what_is_left(tmp_path: Path, eve
         try:
             turns = [events.turn(f"session-{number}", 1, text=f"answer {number}") for number in range(20)]
             log.append_blocking(Topic.TURNS, turns[:10])
-            first = judging.start(votes=1)
+            first = judging.start(requests={"votes": 1})
             judging.run(first, lambda: len(endpoint.asked) == 10 and not first._under_way and not first._unsaid)
             judging.close(first)
             log.append_blocking(Topic.TURNS, turns[10:])
-            second = judging.start(votes=1)
+            second = judging.start(requests={"votes": 1})
             judging.run(second)
             judging.close(second)
             assert [endpoint.asked_about(turn.text) for turn in turns] == [1] * 20

@@ -109,11 +109,10 @@ def settings_of(endpoint: Endpoint, **fields: Any) -> JudgeSettings:
         "enabled": True,
         "base_url": endpoint.url,
         "model": "judge-1",
-        "timeout_s": 30,
-        "give_up_s": 60,
-        "turns_per_minute": 10_000,
     }
-    return JudgeSettings.model_validate(usual | fields)
+    requests = {"timeout_s": 30, "give_up_s": 60, **fields.pop("requests", {})}
+    turns = {"per_minute": 10_000, **fields.pop("turns", {})}
+    return JudgeSettings.model_validate({**usual, **fields, "requests": requests, "turns": turns})
 
 
 def met(result: str) -> float:

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from core.errors import ConfigError
-from core.settings import ServingSettings
+from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local.attention import Row
 from serving.engines.local.model import load_decoder, slot_cache
 
@@ -55,7 +55,7 @@ def test_an_architecture_is_computed_as_transformers_does(
     tmp_path: Path, config: PreTrainedConfig, lean: bool, dtype: str
 ) -> None:
     stock = saved(config, tmp_path)
-    decoder = load_decoder(tmp_path, ServingSettings(dtype=dtype))
+    decoder = load_decoder(tmp_path, ServingSettings(local=LocalEngineSettings(dtype=dtype)))
     assert (decoder.rotary is not None) == lean
     cache = slot_cache(decoder.model, 3, 40)
     tokens = torch.randint(128, (30,), generator=torch.Generator().manual_seed(1)).tolist()

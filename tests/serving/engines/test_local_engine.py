@@ -13,7 +13,7 @@ from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, pro
 from core import telemetry
 from core.errors import ConfigError, Conflict, EngineUnavailable, InvalidRequest, NotFinite, WeightsError
 from core.ids import Version
-from core.settings import ServingSettings
+from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
 from serving.engines.local.sequence import Sequence
 from serving.engines.local.stream import Stream
@@ -94,7 +94,7 @@ def test_biases_and_penalties_move_the_choice(engine: LocalEngine) -> None:
 
 
 def test_a_swap_under_many_streams_loses_none(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=12)
+    engine = make_engine(local={"slots": 12})
     firsts: list[tuple[Version, datetime]] = []
     engine.on_first_token = lambda version, at: firsts.append((version, at))
     versions = [world.publish(number) for number in (201, 202, 203)]
@@ -127,7 +127,7 @@ def test_a_swap_under_many_streams_loses_none(world: World, make_engine: MakeEng
 
 
 def test_a_version_that_goes_live_again_speaks_first_again(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=2)
+    engine = make_engine(local={"slots": 2})
     firsts: list[Version] = []
     engine.on_first_token = lambda version, _at: firsts.append(version)
     engine.load(world.publish(204))
@@ -138,7 +138,7 @@ def test_a_version_that_goes_live_again_speaks_first_again(world: World, make_en
 
 
 def test_pinned_requests_stay_while_others_follow(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=8)
+    engine = make_engine(local={"slots": 8})
     engine.load(world.publish(205))
     engine.switch(Version(205))
 
@@ -164,14 +164,14 @@ def test_pinned_requests_stay_while_others_follow(world: World, make_engine: Mak
 
 
 def test_loaded_tells_the_digest_of_what_is_loaded(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=1)
+    engine = make_engine(local={"slots": 1})
     ref = world.publish(206)
     engine.load(ref)
     assert engine.loaded() == {1: world.anchor.digest, 206: ref.digest}
 
 
 def test_what_is_loaded_outlives_its_file(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=1)
+    engine = make_engine(local={"slots": 1})
     engine.load(world.publish(207))
     (shard,) = (world.directory / "blobs" / "weights" / "00000207").glob("*.safetensors")
     with shard.open("r+b") as file:
@@ -183,7 +183,7 @@ def test_what_is_loaded_outlives_its_file(world: World, make_engine: MakeEngine)
 
 
 def test_abort_frees_the_slot_at_once(make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=1)
+    engine = make_engine(local={"slots": 1})
 
     async def run() -> Answer:
         stream = engine.generate(request(prompt(1, 5), max_tokens=150))
@@ -197,7 +197,7 @@ def test_abort_frees_the_slot_at_once(make_engine: MakeEngine) -> None:
 
 
 def test_a_cancelled_reader_aborts_even_while_it_waits_for_a_slot(make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=1)
+    engine = make_engine(local={"slots": 1})
 
     async def run() -> None:
         first = asyncio.ensure_future(answer(engine, request(prompt(1, 5), max_tokens=150)))
@@ -236,7 +236,7 @@ def test_what_cannot_be_done_is_refused_by_name(engine: LocalEngine, asked: Any,
 
 
 def test_the_context_can_be_filled_to_the_last_token(world: World, make_engine: MakeEngine) -> None:
-    (given,) = answers(make_engine(slots=1), request(prompt(1, 100), max_tokens=CONTEXT - 100, seed=1))
+    (given,) = answers(make_engine(local={"slots": 1}), request(prompt(1, 100), max_tokens=CONTEXT - 100, seed=1))
     assert len(given.token_ids) == CONTEXT - 100
     scored = world.score(1, [*prompt(1, 100), *given.token_ids])[99:]
     assert (scored - torch.tensor(given.logprobs)).abs().max() <= 1e-4
@@ -265,7 +265,7 @@ def integers(tensors: dict[str, torch.Tensor]) -> None:
 def test_weights_that_do_not_fit_are_refused_and_serving_goes_on(
     world: World, make_engine: MakeEngine, version: int, change: Any, named: str
 ) -> None:
-    engine = make_engine(slots=2)
+    engine = make_engine(local={"slots": 2})
     with pytest.raises(WeightsError, match=named):
         engine.load(world.publish(version, change))
     assert set(engine.loaded()) == {1}
@@ -274,7 +274,7 @@ def test_weights_that_do_not_fit_are_refused_and_serving_goes_on(
 
 
 def test_corrupt_weights_are_refused(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=2)
+    engine = make_engine(local={"slots": 2})
     ref = world.publish(305)
     (shard,) = (world.directory / "blobs" / "weights" / "00000305").glob("*.safetensors")
     content = bytearray(shard.read_bytes())
@@ -290,7 +290,7 @@ def poison(tensors: dict[str, torch.Tensor]) -> None:
 
 
 def test_nan_weights_are_caught_by_the_probe_and_by_the_sampler(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=3)
+    engine = make_engine(local={"slots": 3})
     engine.load(world.publish(306, poison))
     assert engine.probe(Version(306))["finite"] == 0
     asked = [request(prompt(n, 30), max_tokens=5, version=306) for n in range(3)]
@@ -328,7 +328,12 @@ def test_a_row_that_is_not_finite_fails_alone(
 
 def test_a_prompt_left_half_computed_leaves_no_numbers_that_are_none(world: World) -> None:
     """Nobody sampled from what it left in its slot, and so nobody saw that it is not finite."""
-    engine = LocalEngine(ServingSettings(slots=1, prefill_tokens=16), world.model_dir, world.weights, world.anchor)
+    engine = LocalEngine(
+        ServingSettings(local=LocalEngineSettings(slots=1, prefill_tokens=16)),
+        world.model_dir,
+        world.weights,
+        world.anchor,
+    )
     engine.load(world.publish(311, poison))
     steps = engine._scheduler  # without its thread, so that it stops where it shall
 
@@ -361,7 +366,7 @@ def test_the_least_top_p_takes_the_likeliest(engine: LocalEngine) -> None:
 
 
 def test_the_probe_tells_distance_and_entropy(world: World, make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=2)
+    engine = make_engine(local={"slots": 2})
 
     def nudge(tensors: dict[str, torch.Tensor]) -> None:
         torch.manual_seed(1)  # version 1's own, slightly moved
@@ -375,14 +380,14 @@ def test_the_probe_tells_distance_and_entropy(world: World, make_engine: MakeEng
     assert 0 < near["kl_to_live"] < 0.1 < far["kl_to_live"]
     assert 0 < same["entropy"] < math.log(VOCABULARY)
     assert same["finite"] == near["finite"] == far["finite"] == 1
-    assert make_engine(slots=2).probe(Version(1)) == same, "a fixed seed"
+    assert make_engine(local={"slots": 2}).probe(Version(1)) == same, "a fixed seed"
 
 
 def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
     """A version that went wrong at one word only: nothing that the anchor draws has it."""
     said: list[tuple[int, ...]] = []
     begun = [(3, 4, 5)]
-    settings = ServingSettings(slots=2)
+    settings = ServingSettings(local=LocalEngineSettings(slots=2))
     engine = LocalEngine(settings, world.model_dir, world.weights, world.anchor, prompts=begun, recent=lambda: said)
     drawn = {token for sequence in engine._probe._sequences_LP for token in sequence}
     word = next(token for token in range(VOCABULARY) if token not in drawn)
@@ -407,7 +412,7 @@ def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
 def test_a_step_that_fails_tells_its_requests_and_the_engine_goes_on(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_engine(slots=2)
+    engine = make_engine(local={"slots": 2})
 
     def fail(*_args: Any) -> None:
         raise RuntimeError("no more memory")
@@ -425,7 +430,7 @@ def test_a_step_that_fails_tells_its_requests_and_the_engine_goes_on(
 def test_a_defect_ends_the_engine_and_leaves_nobody_waiting(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_engine(slots=1)
+    engine = make_engine(local={"slots": 1})
 
     def fail(*_args: Any) -> None:
         raise TypeError("a defect")
@@ -448,14 +453,14 @@ def test_a_defect_in_a_command_reaches_its_caller(make_engine: MakeEngine) -> No
     def fail() -> None:
         raise KeyError("a defect")
 
-    scheduler = make_engine(slots=1)._scheduler
+    scheduler = make_engine(local={"slots": 1})._scheduler
     with pytest.raises(EngineUnavailable, match="thread ended"):
         scheduler.between_steps(fail)
     scheduler._thread.join()
 
 
 def test_close_ends_requests_with_abort(make_engine: MakeEngine) -> None:
-    engine = make_engine(slots=1)
+    engine = make_engine(local={"slots": 1})
 
     async def run() -> list[Answer]:
         tasks = [asyncio.ensure_future(answer(engine, request(prompt(n, 5), max_tokens=150))) for n in range(3)]

@@ -34,7 +34,7 @@ def test_greedy_equals_generate_for_mixed_lengths_in_one_batch(
     world: World, make_engine: Callable[..., LocalEngine]
 ) -> None:
     asked = [request(prompt(n, n), temperature=0.0, max_tokens=24) for n in LENGTHS]
-    for given in answers(make_engine(slots=6, prefill_tokens=32), *asked):
+    for given in answers(make_engine(local={"slots": 6, "prefill_tokens": 32}), *asked):
         ids = torch.tensor([given.request.prompt_token_ids])
         made = world.models[Version(1)].generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24, pad_token_id=0
@@ -50,12 +50,12 @@ def test_recorded_logprobs_are_those_of_a_full_forward_pass(
     world: World, make_engine: Callable[..., LocalEngine], temperature: float, slots: int
 ) -> None:
     asked = [request(prompt(n, n), temperature=temperature, max_tokens=30, seed=n) for n in LENGTHS]
-    for given in answers(make_engine(slots=slots, prefill_tokens=48), *asked):
+    for given in answers(make_engine(local={"slots": slots, "prefill_tokens": 48}), *asked):
         assert_exact(world, given, temperature)
 
 
 def test_a_seed_means_the_same_tokens_alone_and_in_a_batch(make_engine: Callable[..., LocalEngine]) -> None:
-    engine = make_engine(slots=12)
+    engine = make_engine(local={"slots": 12})
     asked = request(prompt(1, 20), max_tokens=40, seed=7)
     others = [request(prompt(n, 2 * n), max_tokens=50) for n in range(2, 12)]
     (alone,) = answers(engine, asked)
@@ -71,21 +71,21 @@ def test_no_seed_draws_one(engine: LocalEngine) -> None:
 
 
 def test_a_reused_prefix_changes_nothing_and_is_used(world: World, make_engine: Callable[..., LocalEngine]) -> None:
-    engine = make_engine(slots=4)
+    engine = make_engine(local={"slots": 4})
     (first,) = answers(engine, request(prompt(1, 40), max_tokens=20, seed=1))
     longer = [*prompt(1, 40), *first.token_ids, *prompt(2, 10)]
     before = telemetry.CACHED_TOKENS._value.get()
     (reused,) = answers(engine, request(longer, max_tokens=20, seed=2))
     assert reused.cached_tokens == 59  # the last sampled token was never computed
     assert telemetry.CACHED_TOKENS._value.get() - before == 59
-    (fresh,) = answers(make_engine(slots=4), request(longer, max_tokens=20, seed=2))
+    (fresh,) = answers(make_engine(local={"slots": 4}), request(longer, max_tokens=20, seed=2))
     assert fresh.cached_tokens == 0
     assert reused.token_ids == fresh.token_ids
     assert reused.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
 
 
 def test_the_whole_prompt_may_be_cached_but_its_last_token(make_engine: Callable[..., LocalEngine]) -> None:
-    engine = make_engine(slots=4)
+    engine = make_engine(local={"slots": 4})
     first, *_ = answers(engine, request(prompt(1, 40), max_tokens=5, seed=1))
     (again,) = answers(engine, request(prompt(1, 40), max_tokens=5, seed=1))
     assert again.cached_tokens == 39
@@ -95,7 +95,7 @@ def test_the_whole_prompt_may_be_cached_but_its_last_token(make_engine: Callable
 def test_a_swap_in_mid_request_is_exact_on_both_sides(world: World, make_engine: Callable[..., LocalEngine]) -> None:
     import asyncio
 
-    engine = make_engine(slots=8)
+    engine = make_engine(local={"slots": 8})
     engine.load(world.publish(101))
     before = telemetry.REPREFILLED_TOKENS._value.get()
 
@@ -120,7 +120,7 @@ def test_a_swap_in_mid_request_is_exact_on_both_sides(world: World, make_engine:
 
 
 def test_what_is_not_to_be_remembered_is_not(make_engine: Callable[..., LocalEngine]) -> None:
-    engine = make_engine(slots=1)
+    engine = make_engine(local={"slots": 1})
     said = request(prompt(3, 40), max_tokens=1)
     answers(engine, msgspec.structs.replace(said, remember=False))
     assert not engine._scheduler._slots._tokens_ST.any()
@@ -128,7 +128,7 @@ def test_what_is_not_to_be_remembered_is_not(make_engine: Callable[..., LocalEng
 
 
 def test_a_prefix_is_never_reused_across_versions(world: World, make_engine: Callable[..., LocalEngine]) -> None:
-    engine = make_engine(slots=2)
+    engine = make_engine(local={"slots": 2})
     answers(engine, request(prompt(1, 40), max_tokens=4))
     engine.load(world.publish(102))
     engine.switch(Version(102))

@@ -13,14 +13,14 @@ from sglang_server import PYTHON, SglangServer, sglang_server
 from core.errors import EngineUnavailable, WeightsError
 from core.ids import ANCHOR, Version
 from core.model.probes import agrees, get_probe
-from core.settings import SglangSettings
+from core.settings import SglangSettings, SglangTimeoutSettings
 from serving.engines.sglang.admin import Admin
 from serving.engines.sglang.engine import SglangEngine
 from serving.engines.sglang.swap import NEXT, Step, drawing
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 TWO, THREE = Version(2), Version(3)
-SETTINGS = SglangSettings(python=PYTHON, admin_timeout_s=5.0, health_every_s=0.1, health_timeout_s=2.0)
+SETTINGS = SglangSettings(python=PYTHON, timeouts=SglangTimeoutSettings(admin_s=5.0, health_every_s=0.1, health_s=2.0))
 
 
 class Killed(BaseException):

@@ -30,7 +30,7 @@ from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
 from core.ids import Version
 from core.ports import TokenChunk
-from core.settings import ServingSettings, SglangSettings
+from core.settings import ServingSettings, SglangSettings, SglangTimeoutSettings
 from serving.engines.model_facts import ModelFacts
 from serving.fleet import FleetPolicy
 from serving.fleet import policy as fleet_policy
@@ -202,7 +202,7 @@ def test_who_failed_is_asked_again_when_nobody_else_is_left(tmp_path: Path, monk
 
 def test_when_all_lose_it_for_long_the_caller_is_told(tmp_path: Path) -> None:
     async def run() -> None:
-        async with fleet_of(tmp_path, engine_wait_s=0.1) as world:
+        async with fleet_of(tmp_path, fleet={"engine_wait_s": 0.1}) as world:
             world.a.scripts.append(dies)
             world.b.scripts.append(dies)
             with pytest.raises(EngineUnavailable, match="every engine lost the request"):
@@ -300,7 +300,7 @@ def test_a_hosts_word_is_not_believed_against_tokens_that_come(tmp_path: Path, m
 
 def test_silence_beyond_the_setting_is_a_loss(tmp_path: Path) -> None:
     async def run() -> None:
-        async with fleet_of(tmp_path, sglang=SglangSettings(silence_s=0.1)) as world:
+        async with fleet_of(tmp_path, sglang=SglangSettings(timeouts=SglangTimeoutSettings(silence_s=0.1))) as world:
             world.a.scripts.append(hangs)
             assert told(await world.ask(1)) == [("b", 10)]
 
@@ -309,7 +309,9 @@ def test_silence_beyond_the_setting_is_a_loss(tmp_path: Path) -> None:
 
 def test_the_time_that_a_hung_engine_took_is_not_held_against_the_request(tmp_path: Path) -> None:
     async def run() -> None:
-        async with fleet_of(tmp_path, engine_wait_s=0.1, sglang=SglangSettings(silence_s=0.3)) as world:
+        async with fleet_of(
+            tmp_path, fleet={"engine_wait_s": 0.1}, sglang=SglangSettings(timeouts=SglangTimeoutSettings(silence_s=0.3))
+        ) as world:
             world.a.scripts.append(hangs)
             assert told(await world.ask(1)) == [("b", 10)]
 
@@ -343,7 +345,7 @@ def test_who_hangs_up_closes_the_connection(tmp_path: Path) -> None:
 
 def test_while_nobody_is_there_a_request_waits_for_so_long(tmp_path: Path) -> None:
     async def run() -> None:
-        async with fleet_of(tmp_path, engine_wait_s=0.2) as world:
+        async with fleet_of(tmp_path, fleet={"engine_wait_s": 0.2}) as world:
             for name in "ab":
                 world.beat(name, state="starting", serving=None)
             assert world.policy.state == "no engine serves the live version yet"
@@ -375,7 +377,7 @@ def test_who_comes_meanwhile_answers(tmp_path: Path) -> None:
 
 def test_a_version_that_nobody_has_is_refused_at_once_and_one_that_some_have_goes_there(tmp_path: Path) -> None:
     async def run() -> None:
-        async with fleet_of(tmp_path, engine_wait_s=3600) as world:
+        async with fleet_of(tmp_path, fleet={"engine_wait_s": 3600}) as world:
             with pytest.raises(EngineUnavailable, match="version 4"):
                 await world.ask(version=NEXT)
             world.beat("b", serving=NEXT, pinnable=(NEXT,))

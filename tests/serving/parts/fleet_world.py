@@ -72,7 +72,7 @@ class Fleet:
             while work.policies.allocate(self.clock.now()) < max(world.refs):
                 pass
         publish(self.store, world.refs[ANCHOR], "live")
-        self.view = FleetView(self.store, CLUSTER, self.clock, settings.heartbeat_timeout_s, period_s=0.02)
+        self.view = FleetView(self.store, CLUSTER, self.clock, settings.fleet.heartbeat_timeout_s, period_s=0.02)
         self.policy = FleetPolicy(self.view, settings, read_model_facts(world.model), self.clock)
         self.view.on_look = self.policy.notice
         self._runner = asyncio.Runner()

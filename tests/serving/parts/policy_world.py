@@ -58,7 +58,7 @@ def asking(max_tokens: int = 3, *, prompt: tuple[int, ...] = (1, 2, 3), **fields
 @asynccontextmanager
 async def fleet_of(tmp_path: Path, **settings: Any) -> AsyncIterator[World]:
     table = FleetTable(tmp_path / "store.db")
-    world = World(table, **{"engine_wait_s": PATIENCE_S, **settings})
+    world = World(table, **{"fleet": {"engine_wait_s": PATIENCE_S}, **settings})
     table.release(LIVE)
     for name, server in world.servers.items():
         await server.start()

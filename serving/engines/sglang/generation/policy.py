@@ -33,7 +33,7 @@ def open_session(settings: SglangSettings) -> aiohttp.ClientSession:
     key = settings.admin_key
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=settings.silence_s),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=settings.timeouts.silence_s),
         headers=_HEADERS if key is None else {**_HEADERS, "Authorization": f"Bearer {key}"},
     )
 

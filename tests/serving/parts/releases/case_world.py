@@ -59,7 +59,7 @@ class Fleet:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         assert request.version is not None
         assert request.is_case
-        view = FleetView(self.world.store, CLUSTER, self.world.clock, self.world.serving.heartbeat_timeout_s)
+        view = FleetView(self.world.store, CLUSTER, self.world.clock, self.world.serving.fleet.heartbeat_timeout_s)
         able = choose(view.snapshot, request.version, None, {})
         if not able:
             raise EngineUnavailable(f"no engine serves version {request.version}")
@@ -112,7 +112,7 @@ def give_cases(world: ReleaseWorld, cases: int = ENOUGH, **settings: Any) -> Fle
 
 def check_users(world: ReleaseWorld) -> None:
     """What serves them was live, or its cases have let it pass."""
-    view = FleetView(world.store, CLUSTER, world.clock, world.serving.heartbeat_timeout_s)
+    view = FleetView(world.store, CLUSTER, world.clock, world.serving.fleet.heartbeat_timeout_s)
     states = world.states()
     for replica in choose(view.snapshot, None, None, {}):
         serving = world.engines[replica.name].serving()

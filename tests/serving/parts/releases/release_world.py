@@ -2,12 +2,13 @@
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from changed_settings import changed
 from memory_engine import MemoryEngine
 from mortal import Fuse, MortalBlobs, MortalLog, MortalStore, MortalWeights
 from safetensors.numpy import save_file
@@ -20,7 +21,7 @@ from core.model.probes import ProbeRecord
 from core.model.weights_digest import digest_of_shards
 from core.operations.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget
 from core.ports import Consumer, WeightsRef
-from core.settings import ReleaseSettings, ServingSettings
+from core.settings import Settings
 from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from serving.engines.host import EngineHost
@@ -80,14 +81,18 @@ class ReleaseWorld:
     """One service directory. Hosts and controllers are stepped by hand, at the pace of a clock that is told."""
 
     def __init__(
-        self, directory: Path, engines: Sequence[str] = ("local",), clock: Any = None, **settings: Any
+        self, directory: Path, engines: Sequence[str] = ("local",), clock: Any = None, settings: Mapping[str, Any] = {}
     ) -> None:
-        """`engines` other than `local` are of one version each. Settings of serving and of releases, by name."""
+        """`engines` other than `local` are of one version each. `settings` by their paths."""
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        release = {name: settings.pop(name) for name in list(settings) if name in ReleaseSettings.model_fields}
-        self.release_settings = ReleaseSettings(**{"lease_s": LEASE_S, "canary": "off", **release})
-        self.serving = ServingSettings(**{"min_swap_interval_s": 0.0, **settings})
+        usual = {
+            "release.lease_s": LEASE_S,
+            "release.canary.enabled": "off",
+            "serving.versions.min_swap_interval_s": 0.0,
+        }
+        chosen = changed(Settings(), {**usual, **settings})
+        self.release_settings, self.serving = chosen.release, chosen.serving
         self.clock = clock or ManualClock(START)
         self.log = SqliteEventLog(directory / "log.db", partitions=4, poll_s=0.01)
         self.store = open_sqlite(directory / "store.db")

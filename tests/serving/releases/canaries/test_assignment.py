@@ -71,7 +71,7 @@ def test_a_new_canary_leaves_the_held_back_where_they_are() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_share_that_is_none_is_named(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"release\.canary_share"):
+    with pytest.raises(ConfigError, match=r"release\.canary\.share"):
         Shares(share, 0.0)
-    with pytest.raises(ConfigError, match=r"release\.holdback_share"):
+    with pytest.raises(ConfigError, match=r"release\.holdback\.share"):
         Shares(0.0, share)

@@ -12,13 +12,19 @@ from release_world import ReleaseWorld
 from bench.releases.ratchet_trials import draw, draw_habits, looks
 from core.ids import Version
 from core.operations.fleet import CLUSTER, Experiment
-from core.settings import ReleaseSettings
+from core.settings import CanarySettings
 from serving.releases.canaries.evidence import ArmStatistics
 from serving.releases.canaries.ratchet import LIKELY_STEP, MOST_STEPS, Step, behind, steps_to
 from serving.releases.canaries.verdict import judge
 
 MakeWorld = Callable[..., ReleaseWorld]
-SETTINGS = {"canary": "on", "maturity_s": 10.0, "min_users": 5, "horizon_turns": 20, "horizon_s": 1000.0}
+SETTINGS = {
+    "release.canary.enabled": "on",
+    "release.canary.maturity_s": 10.0,
+    "release.canary.min_users": 5,
+    "release.canary.horizon_turns": 20,
+    "release.canary.horizon_s": 1000.0,
+}
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -92,14 +98,14 @@ def arm(users: int, mean: float, spread: float) -> ArmStatistics:
 
 def test_a_canary_is_held_against_earlier_versions_before_it_is_promoted() -> None:
     arms = arm(100, 0.1, 0.2), arm(400, 0.12, 0.2)  # an error of 0.022
-    settings = ReleaseSettings(horizon_turns=100)
+    settings = CanarySettings(horizon_turns=100)
     before = [step(2, -0.03, 0.02), step(1, -0.03, 0.02)]
     assert judge(*arms, 0.0, settings, Version(3)).action == "promote"
     assert judge(*arms, 0.0, settings, Version(3), [step(2, -0.01, 0.02)]).action == "promote"
     refused = judge(*arms, 0.0, settings, Version(3), before)
     assert (refused.action, refused.back_to) == ("rollback", 1)
     assert refused.why.startswith("worse than version 1: reward -0.07")
-    assert judge(*arms, 0.0, ReleaseSettings(horizon_turns=101), Version(3), before).action == "wait", (
+    assert judge(*arms, 0.0, CanarySettings(horizon_turns=101), Version(3), before).action == "wait", (
         "not before its end"
     )
     better = judge(arm(100, 0.5, 0.2), arms[1], 0.0, settings, Version(3), before)
@@ -119,7 +125,7 @@ def test_the_benchmarks_evidence_is_the_products() -> None:
             assert (found.turns, found.users) == (kept.turns, kept.users)
             assert found.mean == pytest.approx(kept.mean)
             assert found.squared_error == pytest.approx(kept.squared_error)
-    assert arms[True].turns == ReleaseSettings().horizon_turns
+    assert arms[True].turns == CanarySettings().horizon_turns
 
 
 # ------------------------------------------------------------------------------------------------ in a world
@@ -136,7 +142,7 @@ def tried(world: ReleaseWorld, difference: float) -> int:
 
 
 def test_a_third_small_step_down_is_refused(start_world: MakeWorld) -> None:
-    world = start_world(**SETTINGS)
+    world = start_world(settings=SETTINGS)
     first, second = tried(world, -0.015), tried(world, -0.005)
     assert world.live == second, "each is within what cannot be told"
     third = tried(world, -0.03)
@@ -149,7 +155,7 @@ def test_a_third_small_step_down_is_refused(start_world: MakeWorld) -> None:
 
 
 def test_what_is_worse_by_itself_takes_nothing_along_that_went_up(start_world: MakeWorld) -> None:
-    world = start_world(**SETTINGS)
+    world = start_world(settings=SETTINGS)
     tried(world, 0.1)
     live = tried(world, 0.1)
     bad = tried(world, -0.5)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.settings import ReleaseSettings
+from core.settings import CanarySettings
 from serving.releases.canaries.evidence import ArmStatistics
 from serving.releases.canaries.verdict import CanaryVerdict, drifted, judge
 
-SETTINGS = ReleaseSettings()
+SETTINGS = CanarySettings()
 
 
 def arm(users: int, mean: float, turns_each: int = 5, spread: float = 0.1) -> ArmStatistics:
@@ -23,7 +23,7 @@ def arm(users: int, mean: float, turns_each: int = 5, spread: float = 0.1) -> Ar
 
 
 def verdict(canary: ArmStatistics, live: ArmStatistics, age_s: float = 0.0, **settings: Any) -> CanaryVerdict:
-    return judge(canary, live, age_s, ReleaseSettings(**settings))
+    return judge(canary, live, age_s, CanarySettings(**settings))
 
 
 def test_worse_is_rolled_back_and_better_is_promoted_before_the_horizon() -> None:

@@ -11,7 +11,13 @@ from release_world import ReleaseWorld
 from core.events import Topic
 
 MakeWorld = Callable[..., ReleaseWorld]
-ON = {"canary": "on", "maturity_s": 10.0, "min_users": 5, "horizon_turns": 200, "horizon_s": 1000.0}
+ON = {
+    "release.canary.enabled": "on",
+    "release.canary.maturity_s": 10.0,
+    "release.canary.min_users": 5,
+    "release.canary.horizon_turns": 200,
+    "release.canary.horizon_s": 1000.0,
+}
 
 
 def raise_alarm(world: ReleaseWorld, name: str = "a", *, told: bool = True, **fields: Any) -> None:
@@ -143,7 +149,7 @@ def test_an_operator_may_always_go_back_and_not_forth(start_world: MakeWorld) ->
 
 
 def test_a_canary_is_taken_back_and_the_next_one_waits(start_world: MakeWorld) -> None:
-    world = start_world(**ON)
+    world = start_world(settings=ON)
     world.publish()
     world.run()
     assert world.states() == {1: "live", 2: "canary"}
@@ -164,7 +170,7 @@ def test_a_canary_is_taken_back_and_the_next_one_waits(start_world: MakeWorld) -
 
 
 def test_a_canary_goes_before_the_log_is_told(start_world: MakeWorld) -> None:
-    world = start_world(**ON)
+    world = start_world(settings=ON)
     world.publish()
     world.run()
     raise_alarm(world, told=False)
@@ -173,7 +179,7 @@ def test_a_canary_goes_before_the_log_is_told(start_world: MakeWorld) -> None:
 
 
 def test_a_promoted_canary_that_does_not_serve_all_yet_is_taken_back(start_world: MakeWorld) -> None:
-    world = start_world("a", "b", "c", **ON)
+    world = start_world("a", "b", "c", settings=ON)
     world.publish()
     world.run()
     assert world.states()[2] == "canary"

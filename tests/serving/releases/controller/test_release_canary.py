@@ -12,13 +12,19 @@ from core.events import Topic
 from core.operations.fleet import Experiment
 
 MakeWorld = Callable[..., ReleaseWorld]
-SETTINGS = {"canary": "on", "maturity_s": 10.0, "min_users": 5, "horizon_turns": 200, "horizon_s": 1000.0}
+SETTINGS = {
+    "release.canary.enabled": "on",
+    "release.canary.maturity_s": 10.0,
+    "release.canary.min_users": 5,
+    "release.canary.horizon_turns": 200,
+    "release.canary.horizon_s": 1000.0,
+}
 
 
 @pytest.fixture
 def world(start_world: MakeWorld) -> ReleaseWorld:
     """1 is live, 2 a canary."""
-    return begin(start_world(**SETTINGS))
+    return begin(start_world(settings=SETTINGS))
 
 
 def begin(world: ReleaseWorld) -> ReleaseWorld:
@@ -100,7 +106,7 @@ def test_what_cannot_be_told_apart_is_promoted_at_the_horizon(world: ReleaseWorl
 
 
 def test_without_evidence_time_decides(start_world: MakeWorld) -> None:
-    world = begin(start_world(**(SETTINGS | {"horizon_s": 20.0})))
+    world = begin(start_world(settings=SETTINGS | {"release.canary.horizon_s": 20.0}))
     world.pass_time(18)
     assert is_undecided(world)
     world.pass_time(2)

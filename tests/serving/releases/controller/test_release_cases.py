@@ -14,13 +14,13 @@ from core.ports import GenerateRequest, TokenChunk
 from serving.releases.cases import CaseGate
 
 MakeWorld = Callable[..., ReleaseWorld]
-CANARY = {"canary": "auto", "maturity_s": 1.0, "min_users": 5}
+CANARY = {"release.canary.enabled": "auto", "release.canary.maturity_s": 1.0, "release.canary.min_users": 5}
 
 
 @pytest.fixture
 def world(start_world: MakeWorld) -> Iterator[ReleaseWorld]:
     """Three engines of one version each."""
-    world = start_world("a", "b", "c", **CANARY)
+    world = start_world("a", "b", "c", settings=CANARY)
     yield world
     end(world)
 
@@ -64,7 +64,7 @@ def test_one_that_is_worse_never_serves_anybody(world: ReleaseWorld) -> None:
     assert world.experiments() == []
     assert world.why(version).startswith("cases: worse: 50.0% of 40 cases right against 100.0%")
     assert world.check_one_lives() == 1
-    assert world.release_settings.canary == "auto"
+    assert world.release_settings.canary.enabled == "auto"
     assert lanes(world) == dict.fromkeys("abc", ("live", 1))
 
 

@@ -13,7 +13,12 @@ from core.operations.fleet import Experiment
 MakeWorld = Callable[..., ReleaseWorld]
 MOST = 40
 FLEETS = [("local",), ("a", "b", "c")]
-CANARY = {"canary": "on", "maturity_s": 1.0, "min_users": 5, "keep_versions": 1000}
+CANARY = {
+    "release.canary.enabled": "on",
+    "release.canary.maturity_s": 1.0,
+    "release.canary.min_users": 5,
+    "serving.versions.keep": 1000,
+}
 
 
 def cut_off(world: ReleaseWorld, at: int) -> bool:
@@ -32,7 +37,7 @@ def cut_off(world: ReleaseWorld, at: int) -> bool:
 
 @pytest.mark.parametrize("engines", FLEETS)
 def test_a_release(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
-    world = start_world(*engines, keep_versions=2)
+    world = start_world(*engines, settings={"serving.versions.keep": 2})
     live = world.release(world.release())
     for at in (*range(5 + len(engines) + 3), MOST):
         version = world.publish(live)
@@ -49,7 +54,7 @@ def test_a_release(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
 
 def test_what_was_served_without_a_word_is_said_before_anything_newer_is_tried(start_world: MakeWorld) -> None:
     """A version may serve when its controller ends; one that came meanwhile does not make it superseded."""
-    world = start_world("a", "b", keep_versions=1000)
+    world = start_world("a", "b", settings={"serving.versions.keep": 1000})
     live = 1
     for at in range(7):  # targets thrice, chain, log, outbox, targets
         first = world.publish(live)
@@ -81,7 +86,7 @@ def test_a_refusal(start_world: MakeWorld) -> None:
 
 
 def test_superseding(start_world: MakeWorld) -> None:
-    world = start_world(keep_versions=1000)
+    world = start_world(settings={"serving.versions.keep": 1000})
     live = 1
     for at in range(MOST):
         versions = [world.publish(live) for _ in range(3)]
@@ -113,7 +118,7 @@ def test_a_rollback(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
 
 def test_orders_of_every_other_kind(start_world: MakeWorld) -> None:
     """Each is carried out once, and wholly."""
-    world = start_world(min_swap_interval_s=1e9)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 1e9})
     live = world.release()
     for at in range(MOST):
         version = world.publish(live)
@@ -131,7 +136,7 @@ def test_orders_of_every_other_kind(start_world: MakeWorld) -> None:
 @pytest.mark.parametrize(("canary", "verdict"), [(1.0, "promote"), (0.0, "rollback")])
 def test_a_canary(start_world: MakeWorld, canary: float, verdict: str) -> None:
     """Begun once, judged once, upon evidence that the controller which began it may never have seen."""
-    world = start_world(**CANARY)
+    world = start_world(settings=CANARY)
     live = 1
     for at in range(MOST):
         version = world.publish(live)
@@ -161,7 +166,7 @@ def _verdict(experiment: Experiment) -> tuple[int, str | None]:
 
 def test_a_start(start_world: MakeWorld) -> None:
     """The next controller may end as well, and the one after it."""
-    world = start_world(keep_versions=1000)
+    world = start_world(settings={"serving.versions.keep": 1000})
     live = 1
     for at in range(MOST):
         versions = [world.publish(live), world.publish(live)]

@@ -11,7 +11,7 @@ from core.ids import Version
 from core.operations.fleet import ReplicaTarget
 
 MakeWorld = Callable[..., ReleaseWorld]
-CANARY = {"canary": "auto", "maturity_s": 1.0, "min_users": 5}
+CANARY = {"release.canary.enabled": "auto", "release.canary.maturity_s": 1.0, "release.canary.min_users": 5}
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_an_engine_started_again_behind_its_hosts_back_is_put_right(world: Relea
 
 
 def test_a_canary_has_an_engine_of_its_own(start_world: MakeWorld) -> None:
-    world = start_world("a", "b", "c", **CANARY)
+    world = start_world("a", "b", "c", settings=CANARY)
     world.publish()
     world.run()
     assert world.states() == {1: "live", 2: "canary"}
@@ -188,7 +188,7 @@ def test_a_canary_has_an_engine_of_its_own(start_world: MakeWorld) -> None:
 
 
 def test_a_canary_that_is_promoted_turns_the_others_one_by_one(start_world: MakeWorld) -> None:
-    world = start_world("a", "b", "c", **CANARY)
+    world = start_world("a", "b", "c", settings=CANARY)
     world.publish()
     world.run()
     plant_arms(world, 8, canary=1.0, live=0.0)
@@ -205,7 +205,7 @@ def test_a_canary_that_is_promoted_turns_the_others_one_by_one(start_world: Make
 
 
 def test_a_canary_that_is_worse_loses_its_engine(start_world: MakeWorld) -> None:
-    world = start_world("a", "b", "c", **CANARY)
+    world = start_world("a", "b", "c", settings=CANARY)
     world.publish()
     world.run()
     plant_arms(world, 8, canary=0.0, live=1.0)
@@ -217,7 +217,7 @@ def test_a_canary_that_is_worse_loses_its_engine(start_world: MakeWorld) -> None
 
 
 def test_a_canary_that_its_engine_cannot_serve_is_taken_back(start_world: MakeWorld) -> None:
-    world = start_world("a", "b", "c", **CANARY)
+    world = start_world("a", "b", "c", settings=CANARY)
     world.engines["c"].unservable.add(2)
     world.publish()
     world.run()
@@ -229,7 +229,7 @@ def test_a_canary_that_its_engine_cannot_serve_is_taken_back(start_world: MakeWo
 
 def test_what_an_engine_of_the_others_refused_does_not_end_a_canary(start_world: MakeWorld) -> None:
     """Nor that one of two cannot serve it."""
-    world = start_world("a", "b", "c", "d", **CANARY, canary_share=0.5)
+    world = start_world("a", "b", "c", "d", settings={**CANARY, "release.canary.share": 0.5})
     world.engines["a"].unfit.add(2)
     world.engines["d"].unservable.add(2)
     world.publish()
@@ -242,7 +242,7 @@ def test_what_an_engine_of_the_others_refused_does_not_end_a_canary(start_world:
 def test_where_no_canary_can_or_need_run_versions_are_released_directly(
     start_world: MakeWorld, engines: tuple[str, ...], canary: str
 ) -> None:
-    world = start_world(*engines, canary=canary)
+    world = start_world(*engines, settings={"release.canary.enabled": canary})
     world.release()
     assert world.steps(2) == ["live"]
     assert world.experiments() == []
@@ -250,7 +250,7 @@ def test_where_no_canary_can_or_need_run_versions_are_released_directly(
 
 def test_who_is_held_back_stays_on_the_anchor(start_world: MakeWorld) -> None:
     """Through releases, canaries, orders and another controller."""
-    world = start_world("a", "b", "c", holdback_share=0.1)
+    world = start_world("a", "b", "c", settings={"release.holdback.share": 0.1})
     seen: set[Version | None] = set()
     step = world.engines["c"].switch
     world.engines["c"].switch = lambda version: (seen.add(version), step(version))[1]

@@ -67,7 +67,7 @@ def test_a_release_that_does_well_stays(world: ReleaseWorld) -> None:
 
 
 def test_what_was_as_bad_before_is_not_the_new_versions_fault(start_world: MakeWorld) -> None:
-    world = start_world(guard_turns=50)
+    world = start_world(settings={"release.canary.guard_turns": 50})
     served(world, 1, 100, finish_reason="error")
     world.release()
     served(world, 2, 100, finish_reason="error")
@@ -172,7 +172,9 @@ def test_a_version_on_its_way_is_judged_when_it_is_live(start_world: MakeWorld) 
 
 
 def test_slow_drift_is_seen_against_those_who_stayed_on_the_first_version(start_world: MakeWorld) -> None:
-    world = start_world(holdback_share=0.2, maturity_s=10.0, min_users=20)
+    world = start_world(
+        settings={"release.holdback.share": 0.2, "release.canary.maturity_s": 10.0, "release.canary.min_users": 20}
+    )
     world.release()
     for reward in (0.5, 0.2):
         plant(world, 15, 0.6, first=int(100 * reward), version=1, arm="holdback")

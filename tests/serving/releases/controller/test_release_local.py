@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from core import telemetry
 from core.events import PolicyVersion
 from core.ids import Version
-from core.settings import ServingSettings
+from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
 from serving.releases import LoopTimer, StoreTraffic
 
@@ -39,7 +39,9 @@ class EmbeddedWorld(ReleaseWorld):
         return [path]
 
     def start_engine(self, name: str) -> None:
-        self.engines[name] = LocalEngine(ServingSettings(slots=4), MODEL, self.weights, self.anchor())
+        self.engines[name] = LocalEngine(
+            ServingSettings(local=LocalEngineSettings(slots=4)), MODEL, self.weights, self.anchor()
+        )
         self.engines[name].start()
 
     def stop(self) -> None:
@@ -126,7 +128,15 @@ def test_outcomes_are_timed_to_the_first_token_that_learned_from_them(world: Rel
 @pytest.mark.parametrize(("verdict", "live"), [("promote", 2), ("rollback", 1)])
 def test_a_canary_speaks_to_its_users_who_decide(make_world: MakeWorld, verdict: str, live: int) -> None:
     """Users are assigned from the store, served by the arm's version, and decide."""
-    world = make_world(kind=EmbeddedWorld, canary="on", canary_share=0.5, maturity_s=1.0, min_users=5)
+    world = make_world(
+        kind=EmbeddedWorld,
+        settings={
+            "release.canary.enabled": "on",
+            "release.canary.share": 0.5,
+            "release.canary.maturity_s": 1.0,
+            "release.canary.min_users": 5,
+        },
+    )
     world.start()
     world.publish()
     world.run()

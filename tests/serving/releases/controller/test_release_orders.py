@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
+from changed_settings import changed
 from memory_engine import FINE
 from release_world import ReleaseWorld
 
@@ -25,7 +26,7 @@ def trying(start_world: MakeWorld) -> ReleaseWorld:
     """1 is retired, 2 is live, and 3 is a canary."""
     world = start_world()
     world.release()
-    world.release_settings = world.release_settings.model_copy(update={"canary": "on"})
+    world.release_settings = changed(world.release_settings, {"canary.enabled": "on"})
     world.start()
     world.publish(2)
     world.run()
@@ -113,7 +114,7 @@ def test_a_rollback_past_the_live_version_takes_a_running_canary_with_it(trying:
 
 
 def test_promotion_waits_for_no_distance(start_world: MakeWorld) -> None:
-    world = start_world(min_swap_interval_s=100)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 100})
     world.release()
     world.publish(2)
     world.run()
@@ -149,7 +150,7 @@ def test_who_promotes_another_than_the_canary_is_told_to_decide_on_it_first(tryi
 
 
 def test_the_gate_is_asked_whoever_promotes(start_world: MakeWorld) -> None:
-    world = start_world(min_swap_interval_s=100)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 100})
     world.release()
     world.engine.figures[Version(3)] = {**FINE, "finite": 0.0}
     world.publish(2)
@@ -159,7 +160,7 @@ def test_the_gate_is_asked_whoever_promotes(start_world: MakeWorld) -> None:
 
 
 def test_what_no_host_can_verify_is_not_promoted(start_world: MakeWorld) -> None:
-    world = start_world(min_swap_interval_s=100)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 100})
     world.release()
     world.engine.unfit.add(3)
     world.publish(2)
@@ -181,7 +182,7 @@ def test_what_is_held_waits_and_the_rest_goes_on(world: ReleaseWorld) -> None:
 
 
 def test_promotion_ends_a_hold(start_world: MakeWorld) -> None:
-    world = start_world(min_swap_interval_s=100)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 100})
     world.release()
     world.publish(2)
     world.carry_out("hold", 3)
@@ -254,7 +255,7 @@ def test_a_version_that_is_none_is_unknown(world: ReleaseWorld) -> None:
 
 
 def test_what_makes_no_sense_is_invalid(start_world: MakeWorld) -> None:
-    world = start_world(min_swap_interval_s=100)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 100})
     world.engine.unfit.add(2)
     world.publish()
     world.run()
@@ -291,7 +292,7 @@ def test_a_pin_allows_neither_canary_nor_promotion(trying: ReleaseWorld) -> None
 
 @pytest.mark.parametrize("kind", ["rollback", "promote", "pin"])
 def test_where_no_engine_can_serve_it_in_time_it_is_unavailable(start_world: MakeWorld, kind: OrderKind) -> None:
-    world = start_world(order_timeout_s=5.0, min_swap_interval_s=100)
+    world = start_world(settings={"release.order_timeout_s": 5.0, "serving.versions.min_swap_interval_s": 100})
     world.release()
     world.publish(2)
     world.run()

@@ -37,7 +37,7 @@ class Pause(Fuse):
 @pytest.mark.parametrize("order", [False, True])
 def test_one_that_sleeps_before_any_write_does_not_disturb_the_next(start_world: MakeWorld, order: bool) -> None:
     """It wakes when another has decided, and is fenced out; only what it was about to tell, it may tell again."""
-    world = start_world(keep_versions=1000)
+    world = start_world(settings={"serving.versions.keep": 1000})
     live = 1
     for at in count():
         assert at < 40
@@ -69,7 +69,10 @@ def test_one_that_sleeps_before_any_write_does_not_disturb_the_next(start_world:
 def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
     """Threads over one store and log, each falling asleep beyond its lease now and then, while versions and rollbacks
     come as they like."""
-    world = make_world(clock=SystemClock(), lease_s=0.15, heartbeat_timeout_s=60.0, keep_versions=1000)
+    world = make_world(
+        clock=SystemClock(),
+        settings={"release.lease_s": 0.15, "serving.fleet.heartbeat_timeout_s": 60.0, "serving.versions.keep": 1000},
+    )
     for name in world.names:
         world.start_engine(name)
         world.start_host(name)
@@ -95,7 +98,9 @@ def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
 
 def test_who_needs_long_to_begin_keeps_its_lease(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a member of a broker's group does on a busy machine: two such took the lease from each other for ever."""
-    world = make_world(clock=SystemClock(), lease_s=1.0, heartbeat_timeout_s=60.0)
+    world = make_world(
+        clock=SystemClock(), settings={"release.lease_s": 1.0, "serving.fleet.heartbeat_timeout_s": 60.0}
+    )
     join, began = world.log.consumer, []
 
     def join_slowly(group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:

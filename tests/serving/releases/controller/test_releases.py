@@ -66,7 +66,7 @@ def test_one_that_is_under_way_is_not_passed_by_a_newer_one(world: ReleaseWorld)
 
 def test_swaps_keep_their_distance(start_world: MakeWorld) -> None:
     """The first may come at once; those that come too early wait, and the newest of them is next."""
-    world = start_world(min_swap_interval_s=10)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 10})
     world.release()
     for seconds in (0.0, 5.0, 4.9):
         world.clock.advance(seconds)
@@ -80,7 +80,7 @@ def test_swaps_keep_their_distance(start_world: MakeWorld) -> None:
 
 
 def test_a_rollback_waits_for_nothing_and_the_next_swap_for_it(start_world: MakeWorld) -> None:
-    world = start_world(min_swap_interval_s=10)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 10})
     world.release()
     world.clock.advance(5)
     world.carry_out("rollback", 1)
@@ -106,7 +106,7 @@ def test_a_version_in_use_goes_when_it_is_free(world: ReleaseWorld) -> None:
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_a_policy_seen_again_changes_nothing(start_world: MakeWorld, waiting: bool) -> None:
-    world = start_world(min_swap_interval_s=10)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 10})
     version = world.release()
     if waiting:
         version = world.publish(version)
@@ -128,7 +128,7 @@ def test_a_policy_seen_again_changes_nothing(start_world: MakeWorld, waiting: bo
 
 def test_descendants_of_what_was_taken_back_or_refused_are_rejected(start_world: MakeWorld) -> None:
     """Those that wait and those that come later, whatever lies in between."""
-    world = start_world(min_swap_interval_s=10)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 10})
     world.release()
     waiting = world.publish(2)
     world.run()
@@ -160,7 +160,7 @@ def test_a_restart_serves_what_was_live(world: ReleaseWorld) -> None:
 
 
 def test_a_restart_considers_what_waits(start_world: MakeWorld) -> None:
-    world = start_world(min_swap_interval_s=10)
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 10})
     world.release()
     world.publish(2)
     world.publish(3)
@@ -260,7 +260,7 @@ def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
 
 def test_old_weights_are_let_go(start_world: MakeWorld) -> None:
     """Beyond the newest `keep_versions`; never the anchor, what serves and what served before it."""
-    world = start_world(keep_versions=3)
+    world = start_world(settings={"serving.versions.keep": 3})
     for parent in range(1, 8):
         newest = world.release(parent)
         kept = {1, *range(max(1, newest - 2), newest + 1)}
@@ -269,7 +269,7 @@ def test_old_weights_are_let_go(start_world: MakeWorld) -> None:
 
 def test_what_serves_is_never_let_go(start_world: MakeWorld) -> None:
     """However many were refused since."""
-    world = start_world(keep_versions=2)
+    world = start_world(settings={"serving.versions.keep": 2})
     world.release()
     for version in range(3, 9):
         world.engine.figures[Version(version)] = {**FINE, "finite": 0.0}
@@ -285,7 +285,7 @@ def test_what_serves_is_never_let_go(start_world: MakeWorld) -> None:
 
 
 def test_what_an_operator_holds_is_not_let_go(start_world: MakeWorld) -> None:
-    world = start_world(keep_versions=2, min_swap_interval_s=1)
+    world = start_world(settings={"serving.versions.keep": 2, "serving.versions.min_swap_interval_s": 1})
     world.release()
     held = world.publish(2)
     world.carry_out("hold", held)

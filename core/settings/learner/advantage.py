@@ -1,0 +1,51 @@
+"""What a reward is compared with."""
+
+from typing import Literal, Self
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from core.section import Section
+
+
+class AdvantageSettings(Section):
+    baseline: Literal["value", "ema", "beta", "batch", "centre", "leave_one_out", "raw"] = "value"
+    """What a reward is compared with: a value head on the hidden states; per stratum (namespace, workload, channel) a
+    moving average or a decayed Beta tracker; the batch's mean, whitened (`batch`) or not (`centre`); the other answers
+    to the same request, where there are any, else the stratum's moving average; nothing (`raw`: for comparisons)."""
+    channels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Outcomes, by name, that have base rates of their own (thumbs, test runs), by the channel that they come by. What
+    takes each other's place, as `accepted` and `rejected` do, belongs into one: else the baseline knows the outcome."""
+    value_learning_rate: float = Field(default=2e-3, gt=0)
+    """AdamW's, for the value head."""
+    ema_decay: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the moving average, a turn."""
+    reward_range: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
+    """What `beta` maps onto failure and success, as the reward spec's `clip`; what lies outside counts as an end."""
+    turn_discount: float = Field(default=0.0, ge=0, le=1)
+    """What a turn earns of what the turns that continue it do, of those in the same update; 0: its own reward alone."""
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """What a reward at a turn's end is worth a token earlier (GAE's gamma), with the value head."""
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """How far GAE trusts rewards rather than the value head's word of the next token: 1: rewards alone."""
+
+    @property
+    def expects_whole_rewards(self) -> bool:
+        """Whether a value head says of each token what the turn's reward will be."""
+        return (self.baseline, self.discount, self.gae_lambda) == ("value", 1, 1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        low, high = self.reward_range
+        if low >= high:
+            raise ValueError("reward_range: the lower end does not lie below the upper one")
+        self._channels_are_apart()
+        for name in ("discount", "gae_lambda"):
+            if getattr(self, name) != 1 and self.baseline != "value":
+                raise ValueError(f"{name}: baseline = {self.baseline} knows one baseline a turn; value has one a token")
+        return self
+
+    def _channels_are_apart(self) -> None:
+        outcomes = [outcome for each in self.channels.values() for outcome in each]
+        twice = sorted({outcome for outcome in outcomes if outcomes.count(outcome) > 1})
+        if twice:
+            raise ValueError(f"channels: {', '.join(twice)}: in more than one")

@@ -1,0 +1,68 @@
+"""Turns: how many an update has, which of them train, and how much one user counts."""
+
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field
+
+from core.section import Section
+
+MOST_VERSIONS_BEHIND: Final = 255
+_USUAL_AGE_S: Final = 86400.0
+
+
+class BatchSettings(Section):
+    turns: int = Field(default=64, ge=2)
+    """Scored turns in an update."""
+    min_turns: int = Field(default=16, ge=2)
+    """Fewest turns in an update."""
+    max_wait_s: float = Field(default=2.0, gt=0)
+    """A smaller batch of at least `min_turns` trains when its oldest turn has waited so long."""
+    backlog_turns: int = Field(default=192, ge=2)
+    """Most turns that wait for an update; beyond it those are let go, and counted, whose reward is about the mean of
+    their workload, then the oldest. It bounds how long feedback waits when it comes faster than it can be learned
+    from."""
+
+
+class AdmissionSettings(Section):
+    max_divergence: float = Field(default=0.5, gt=0)
+    """A turn whose mean k3 between behaviour and current policy is larger does not train."""
+    min_ess: float = Field(default=0.3, ge=0, le=1)
+    """Smallest effective sample size of a batch's turns, as a share; the most divergent are left out until it holds."""
+    max_versions_behind: int | None = Field(default=None, ge=0, le=MOST_VERSIONS_BEHIND)
+    """Tokens since whose version more versions than this were released do not train; None: no bound."""
+    max_outcome_age_s: dict[str, float] = Field(default={})
+    """Age, by name of outcome, past which a reward comes too late for importance weights: see `late`. What is not named
+    has `default_max_age_s`."""
+    default_max_age_s: float | None = Field(default=None, gt=0)
+    """The same for outcomes not named above. None: a day; for an outcome that the reward spec waits for longer, or that
+    comes no sooner, half as long again as that."""
+    late: Literal["baseline", "kto"] = "baseline"
+    """What becomes of turns that are too old or too divergent for importance weights: they teach the baselines alone,
+    or the policy by KTO too, which needs none."""
+    late_max_age_s: float = Field(default=14 * 86400.0, gt=0)
+    """Age past which an outcome teaches the baselines alone, also where `late` is `kto`. So long the learner remembers
+    what it has learned from a turn."""
+    kto_outcomes: tuple[str, ...] = ()
+    """Outcomes, by name, that train by KTO at any age (a thumb, say): rewards that are made of these alone."""
+    keep_out: Path | None = None
+    """A suite of eval cases: turns whose answers resemble the solution of one do not train, and are counted. None: that
+    of `release.evals.suite`, where there is one."""
+
+    @property
+    def usual_max_age_s(self) -> float:
+        """Of outcomes that nothing else is said of."""
+        return _USUAL_AGE_S if self.default_max_age_s is None else self.default_max_age_s
+
+
+class UserSettings(Section):
+    max_share: float = Field(default=0.05, gt=0, le=1)
+    """Most of the last ten or so updates that one user's turns may be, as a share, or twice an even share where too few
+    users were heard for that to be less; beyond it they count less each, and those of others up to twice as much. A
+    turn that names no user counts by its session. 1: no bound."""
+    distrust: bool = False
+    """Whether a user counts less whose words keep going against what the value head expects of such answers: liars, but
+    also who has a taste that nobody shares. Needs `baseline` value, `discount` 1 and `gae_lambda` 1 in
+    `learner.advantage.baseline`."""
+    share_repeats: bool = True
+    """Whether turns of one user in an update with the same prompt and answer count as one together."""

@@ -1,0 +1,55 @@
+"""Weights: how far an update moves them, what that costs, and what is kept of them."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from core.section import Section
+
+
+class OptimizerSettings(Section):
+    """AdamW."""
+
+    learning_rate: float = Field(default=4e-4, gt=0)
+    """AdamW's."""
+    warmup_updates: int = Field(default=0, ge=0)
+    """Updates over which the learning rate rises to its value, after which it stays; again for a fresh optimizer."""
+    gradient_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's."""
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """AdamW's."""
+
+
+class ComputeSettings(Section):
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What the policy computes in. Weights and optimizer are float32 in either."""
+    micro_batch_tokens: int = Field(default=1024, ge=64)
+    """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
+    packed: bool = False
+    """Whether sequences of different length share a row instead of being padded: for attention kernels that skip what
+    sequences do not see of each other, on a GPU."""
+    gradient_checkpointing: bool = False
+    """Whether activations are computed again on the way back, which costs a third of the time and saves memory."""
+    peak_tflops: float | None = Field(default=None, gt=0)
+    """What one device can do at most in `precision`, for the figure `mfu`; None: it is not told."""
+
+
+class LoraSettings(Section):
+    rank: int = Field(default=0, ge=0)
+    """0: all weights train. Else adapters of that rank beside the model's matrices (LoRA): less memory, and nothing new
+    for serving, which gets whole weights. They learn at a higher `optimizer.learning_rate`."""
+    alpha: float = Field(default=32.0, gt=0)
+    """What adapters add is scaled by `alpha` / `rank`."""
+    targets: tuple[str, ...] = ()
+    """Names of the modules that get adapters, `q_proj` for example; none: all linear ones but the output matrix."""
+
+
+class CheckpointSettings(Section):
+    keep: int = Field(default=8, ge=2)
+    """Checkpoints kept besides the live version's."""
+    max_lead: int = Field(default=2, ge=1)
+    """Most versions ahead of the live one; then turns accumulate."""
