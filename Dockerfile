@@ -2,7 +2,8 @@
 # `learn` for the learner (and the simulator), `sglang-cpu` for an engine without a GPU. The last two share the layer
 # with torch, by far the largest.
 # No part needs BuildKit.
-FROM python:3.11-slim-bookworm AS base
+ARG PYTHON=python:3.11-slim-bookworm
+FROM $PYTHON AS base
 ENV PATH=/opt/onward/bin:$PATH PYTHONPATH=/app:/app/kernels PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 # Named volumes are made as these directories are: the user's.
 RUN useradd --uid 10001 --create-home onward && mkdir -m 700 /run/secrets && mkdir /app /data /blobs \
