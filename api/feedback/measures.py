@@ -2,12 +2,10 @@
 
 import asyncio
 
-from api.access.services import ApiServices
+from api.feedback.targets import NamedTurn
 from api.feedback.values import spec_of
-from api.turns.lookup import look_up
 from core.errors import InvalidRequest, NotFound
 from core.events import Completion
-from core.ids import InferenceId, Namespace
 from core.reward_spec import Measure, RewardSpec
 from core.text.edits import LONGEST, edit_distance, patched, share_left, text_of_call
 
@@ -28,15 +26,12 @@ def check_measured(spec: RewardSpec, metric: str, field: str, text: str) -> Meas
     return measure
 
 
-async def measured(
-    services: ApiServices, namespace: Namespace, inference_id: InferenceId, call_id: str | None, field: str, text: str,
-    measure: Measure,
-) -> float:  # fmt: skip
+async def measured(named: NamedTurn, call_id: str | None, field: str, text: str, measure: Measure) -> float:
     """Raises NotFound for a turn that is not known, InvalidRequest for one that suggested no text, or for a text that
     cannot be compared with it; StoreUnavailable."""
-    turn = await look_up(services, lambda view: view.turns.get(namespace, inference_id))
+    turn = await named.load()
     if turn is None:
-        raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+        raise NotFound(f"no inference {named.inference_id}", param="inference_id", code="unknown_inference")
     suggested = _suggested(turn, call_id)
     return await asyncio.to_thread(_measure, measure, suggested, field, text)
 

@@ -15,7 +15,7 @@ from api.access.limits import ERRORS, admit, admit_user
 from api.access.plain import body_of, identity_of, json_body, json_response
 from api.access.services import ApiServices
 from api.feedback.measures import check_measured, measured
-from api.feedback.targets import Subject, check_is_own, check_superseded, check_target, find_subject
+from api.feedback.targets import NamedTurn, Subject, check_is_own, check_superseded, check_target, find_subject
 from api.feedback.values import check_level, check_value
 from api.turns.intake import check_id, is_id
 from api.turns.lookup import look_up, read
@@ -29,8 +29,8 @@ from core.errors import (
     Unavailable,
 )
 from core.events import Outcome, TokenRange, ToolCallTarget, Topic
-from core.ids import InferenceId, Namespace, OutcomeId, SessionId, is_uuid, new_outcome_id
-from core.store import turns
+from core.ids import InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
+from core.store.turns import outcome_digest
 from core.telemetry import OUTCOMES
 
 _WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names ids of withdrawals (RFC 9562, version 5)
@@ -105,10 +105,12 @@ async def _post(context: Context, identity: Identity, request: Request) -> Respo
     body = await body_of(context, request, feedback_decoder)
     _check(context, body)
     inference_id, session_id = _named(body)
-    await _admit_user(context, identity, body)
-    await check_is_own(context.services, identity, inference_id, session_id)
-    outcome = _outcome(context, identity, body, await _value(context, identity, body))
-    return await context.background.insist(_record(context, identity, outcome, own_id=body.feedback_id is not None))
+    named = NamedTurn(context.services, identity.namespace, inference_id)
+    await _admit_user(context, identity, body, named)
+    await check_is_own(context.services, identity, named, session_id)
+    outcome = _outcome(context, identity, body, await _value(context, body, named))
+    own_id = body.feedback_id is not None
+    return await context.background.insist(_record(context, identity, outcome, named, own_id=own_id))
 
 
 async def _get(context: Context, identity: Identity, outcome_id: OutcomeId) -> Response:
@@ -128,7 +130,7 @@ def _check(context: Context, body: FeedbackBody) -> None:
             check_id(getattr(body, name), name)
 
 
-async def _admit_user(context: Context, identity: Identity, body: FeedbackBody) -> None:
+async def _admit_user(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> None:
     """Raises TooManyRequests."""
     services, namespace = context.services, identity.namespace
     per_minute = services.settings.feedback.user_per_minute
@@ -136,20 +138,20 @@ async def _admit_user(context: Context, identity: Identity, body: FeedbackBody) 
         return
     user: str | None = context.keys.user_of(identity, body.user)
     if user is None and body.inference_id is not None:
-        user = await _user_of(services, namespace, InferenceId(body.inference_id.lower()))
+        user = await _user_of(named)
     await admit_user(services.live_state, namespace, user or body.session_id or str(body.inference_id), per_minute)
 
 
-async def _user_of(services: ApiServices, namespace: Namespace, inference_id: InferenceId) -> str | None:
+async def _user_of(named: NamedTurn) -> str | None:
     """Who its turn was for; where nobody was named, its session. None: it cannot be told now."""
     try:
-        turn = await look_up(services, lambda view: view.turns.get(namespace, inference_id))
+        turn = await named.load()
     except StoreUnavailable:
         return None
     return None if turn is None else turn.user_id or turn.session_id
 
 
-async def _value(context: Context, identity: Identity, body: FeedbackBody) -> bool | float | str:
+async def _value(context: Context, body: FeedbackBody, named: NamedTurn) -> bool | float | str:
     """As said, or computed of the text that is there instead."""
     services = context.services
     texts = [name for name in _TEXTS if getattr(body, name) is not None]
@@ -165,8 +167,7 @@ async def _value(context: Context, identity: Identity, body: FeedbackBody) -> bo
         raise InvalidRequest(f"{field}: only of an inference", param=field)
     if body.evidence is not None:
         raise InvalidRequest(f"evidence: {field} is the evidence", param="evidence")
-    subject = identity.namespace, InferenceId(body.inference_id.lower()), body.tool_call_id
-    return await measured(services, *subject, field, text, measure)
+    return await measured(named, body.tool_call_id, field, text, measure)
 
 
 def _outcome(context: Context, identity: Identity, body: FeedbackBody, value: bool | float | str) -> Outcome:
@@ -211,16 +212,18 @@ def _observed(at: datetime, now: datetime, context: Context) -> datetime:
         raise InvalidRequest("observed_at: before the first year", param="observed_at") from None
 
 
-async def _record(context: Context, identity: Identity, outcome: Outcome, *, own_id: bool) -> Response:
+async def _record(
+    context: Context, identity: Identity, outcome: Outcome, named: NamedTurn, *, own_id: bool
+) -> Response:
     """Check it against what is known, then append it; durable when this returns. `own_id`: its id is the client's."""
     services, namespace = context.services, outcome.namespace
-    digest = turns.outcome_digest(outcome)
+    digest = outcome_digest(outcome)
     try:
         known = await read(services, lambda view: view.outcomes.get(namespace, outcome.outcome_id)) if own_id else None
         if known is not None:
             return _answer(outcome, known[1], digest)
-        subject: Subject = await find_subject(services, outcome)
-        await check_target(services, outcome, subject)
+        subject: Subject = await find_subject(services, outcome, named)
+        await check_target(outcome, subject, named)
         await check_superseded(services, identity, outcome)
         answer = _recorded(outcome)
     except StoreUnavailable:

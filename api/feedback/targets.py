@@ -1,5 +1,6 @@
 """What an outcome speaks of: does it exist, in this namespace, and does it have such a part?"""
 
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from api.access.identity import Identity
@@ -12,10 +13,38 @@ from core.ids import InferenceId, Namespace, SessionId, is_uuid
 Subject = Literal["inference", "session"]
 
 
-async def find_subject(services: ApiServices, outcome: Outcome) -> Subject:
+class NamedTurn:
+    """The turn that a request names: loaded when it is first asked for, and kept for the rest of the request."""
+
+    def __init__(self, services: ApiServices, namespace: Namespace, inference_id: InferenceId | None) -> None:
+        """`inference_id` None: the request names a session."""
+        self._services = services
+        self._namespace = namespace
+        self.inference_id = inference_id
+        self._turn: Completion | None = None
+
+    async def load(self) -> Completion | None:
+        """None: there is none now. Raises StoreUnavailable; then, too, it is asked for again."""
+        if self._turn is None and self.inference_id is not None:
+            query = self._namespace, self.inference_id
+            self._turn = await look_up(self._services, lambda view: view.turns.get(*query))
+        return self._turn
+
+    async def exists(self) -> bool:
+        """Raises StoreUnavailable."""
+        if self._turn is not None:
+            return True
+        if self.inference_id is None or not is_uuid(self.inference_id):
+            return False
+        if await self._services.live_state.get_session(self._namespace, self.inference_id) is not None:
+            return True
+        return await _is_stored(self._services, self.load)
+
+
+async def find_subject(services: ApiServices, outcome: Outcome, named: NamedTurn) -> Subject:
     """Raises NotFound for what this namespace does not have after `api.feedback.lookup_s`, StoreUnavailable."""
     if outcome.inference_id is not None:
-        if not await _has_inference(services, outcome.namespace, outcome.inference_id):
+        if not await named.exists():
             raise NotFound(f"no inference {outcome.inference_id}", param="inference_id", code="unknown_inference")
         return "inference"
     assert outcome.session_id is not None
@@ -24,25 +53,22 @@ async def find_subject(services: ApiServices, outcome: Outcome) -> Subject:
     return "session"
 
 
-async def _has_inference(services: ApiServices, namespace: Namespace, inference_id: InferenceId) -> bool:
-    if not is_uuid(inference_id):
-        return False
-    if await services.live_state.get_session(namespace, inference_id) is not None:
-        return True
-    return await _is_stored(services, lambda view: view.turns.get(namespace, inference_id))
-
-
 async def has_session(services: ApiServices, namespace: Namespace, session_id: SessionId) -> bool:
     if await services.live_state.has_session(namespace, session_id):
         return True
-    return await _is_stored(services, lambda view: view.turns.has_session(namespace, session_id) or None)
+    query = _session_of(namespace, session_id)
+    return await _is_stored(services, lambda: look_up(services, query))
 
 
-async def _is_stored(services: ApiServices, query: Query[object]) -> bool:
+def _session_of(namespace: Namespace, session_id: SessionId) -> Query[bool | None]:
+    return lambda view: view.turns.has_session(namespace, session_id) or None
+
+
+async def _is_stored(services: ApiServices, load: Callable[[], Awaitable[object]]) -> bool:
     """To be asked right after live state did not know it. Raises StoreUnavailable where live state could not be asked:
     another replica may have it in its spool, and that is where one would hear of it."""
     heard = services.live_state.state == OK
-    if await look_up(services, query) is not None:
+    if await load() is not None:
         return True
     if not heard:
         raise StoreUnavailable("not found, and what replicas have told each other cannot be asked: try again")
@@ -50,7 +76,7 @@ async def _is_stored(services: ApiServices, query: Query[object]) -> bool:
 
 
 async def check_is_own(
-    services: ApiServices, identity: Identity, inference_id: InferenceId | None, session_id: SessionId | None
+    services: ApiServices, identity: Identity, named: NamedTurn, session_id: SessionId | None
 ) -> None:
     """Of a key that is bound to a user. Raises NotFound for what is another's, StoreUnavailable where nobody can say
     whose it is."""
@@ -58,10 +84,10 @@ async def check_is_own(
         return
     if session_id is not None:
         await check_session_is_own(services, identity, session_id)
-    elif inference_id is not None and is_uuid(inference_id):
-        turn = await look_up(services, lambda view: view.turns.get(identity.namespace, inference_id))
+    elif named.inference_id is not None and is_uuid(named.inference_id):
+        turn = await named.load()
         if turn is None or not identity.made(turn):
-            raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+            raise NotFound(f"no inference {named.inference_id}", param="inference_id", code="unknown_inference")
 
 
 async def check_session_is_own(services: ApiServices, identity: Identity, session_id: SessionId) -> None:
@@ -69,23 +95,21 @@ async def check_session_is_own(services: ApiServices, identity: Identity, sessio
     user = identity.user
     if user is None:
         return
-    known = await look_up(services, lambda view: view.turns.has_session(identity.namespace, session_id) or None)
+    known = await look_up(services, _session_of(identity.namespace, session_id))
     if known is None or await read(services, lambda view: view.turns.has_others(identity.namespace, session_id, user)):
         raise NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
 
 
-async def check_target(services: ApiServices, outcome: Outcome, subject: Subject) -> None:
+async def check_target(outcome: Outcome, subject: Subject, named: NamedTurn) -> None:
     """Raises InvalidRequest naming `target_range` or `tool_call_id`."""
     if outcome.target_range is None and outcome.target_call is None:
         return
     if subject != "inference":
         param = "target_range" if outcome.target_range is not None else "tool_call_id"
         raise InvalidRequest(f"{param}: only of an inference", param=param)
-    assert outcome.inference_id is not None
-    namespace, inference_id = outcome.namespace, outcome.inference_id
-    turn = await look_up(services, lambda view: view.turns.get(namespace, inference_id))
+    turn = await named.load()
     if turn is None:
-        raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
+        raise NotFound(f"no inference {outcome.inference_id}", param="inference_id", code="unknown_inference")
     _check_parts(turn, outcome)
 
 
