@@ -150,7 +150,6 @@ class Scorer:
         if not due:
             return
         if len(due) == _EXPIRE_BATCH:  # no further than these, and soon again
-            assert due[-1].due_at is not None
             until = dict.fromkeys(until, due[-1].due_at)
             self._next_tick_s = 0.0
         book = LedgerTransaction(self._spec, self._shelf)

@@ -89,6 +89,16 @@ class Turn(msgspec.Struct, kw_only=True):
         return self.opened_at, self.turn_index, self.inference_id
 
 
+class DueTurn(msgspec.Struct, frozen=True):
+    """A turn whose wait is over at `due_at`."""
+
+    inference_id: InferenceId
+    session_id: SessionId
+    namespace: Namespace
+    partition: int
+    due_at: datetime
+
+
 class Heard(msgspec.Struct, frozen=True):
     """An outcome and its offset in the log."""
 

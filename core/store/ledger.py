@@ -14,7 +14,7 @@ from sqlalchemy import BindParameter, Column, Row, Select, bindparam, delete, fu
 from core.clock import from_micros, to_micros
 from core.events import Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
-from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
+from core.operations.ledger import DueTurn, Facts, Heard, SessionKey, SessionRow, Turn
 from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import Among, upsert
@@ -48,8 +48,8 @@ _FIRST_NAMESPACE = select(func.min(_outcomes.namespace)).where(_outcomes.namespa
 _WAITING_OUTCOMES = select(_outcomes.record, _outcomes.log_offset).where(
     _outcomes.namespace == bindparam("namespace"), _outcomes.session_id.is_(None)
 )
-_DUE = (
-    select(tables.ledger_turns)
+_DUE: Select[Any] = (
+    select(_turns.inference_id, _turns.session_id, _turns.namespace, _turns.partition, _turns.due_at)
     .where(_turns.partition.in_(_PARTITIONS), _turns.due_at <= bindparam("moment"))
     .order_by(_turns.due_at, _turns.inference_id)
     .limit(bindparam("limit"))
@@ -69,13 +69,13 @@ class LedgerReader(Repository):
     def is_empty(self) -> bool:
         return self._connection.execute(select(tables.ledger_turns.c.inference_id).limit(1)).first() is None
 
-    def due_turns(self, until: Mapping[int, datetime], limit: int = _NO_LIMIT) -> list[Turn]:
+    def due_turns(self, until: Mapping[int, datetime], limit: int = _NO_LIMIT) -> list[DueTurn]:
         """At most `limit` turns whose wait is over by the moment of their partition, the earliest first."""
         if not until:
             return []
         values = {"partitions": list(until), "moment": to_micros(max(until.values())), "limit": limit}
-        turns = map(_turn, self._connection.execute(_DUE, values))
-        return [turn for turn in turns if turn.due_at is not None and turn.due_at <= until[turn.partition]]
+        turns = map(_due, self._connection.execute(_DUE, values))
+        return [turn for turn in turns if turn.due_at <= until[turn.partition]]
 
     def sessions_of(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, SessionKey]:
         """The sessions of those turns that are known."""
@@ -182,6 +182,10 @@ def by_namespace(pairs: Iterable[tuple[Namespace, Id]]) -> list[tuple[Namespace,
 
 def _moment(micros: int | None) -> datetime | None:
     return None if micros is None else from_micros(micros)
+
+
+def _due(row: Row[Any]) -> DueTurn:
+    return DueTurn(row.inference_id, row.session_id, row.namespace, row.partition, from_micros(row.due_at))
 
 
 def _turn(row: Row[Any]) -> Turn:

@@ -1,7 +1,6 @@
 """`onward doctor`: what a service needs, looked at one by one, and what to do where it is not as it must be."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,17 +170,13 @@ def _kafka(settings: Settings) -> str:
 
 def _postgres(settings: Settings) -> str:
     from core.store import open_postgres
-    from core.store.database.postgres import version_and_clock
+    from core.store.database.postgres import version_and_skew
 
     store = open_postgres(settings.postgres)
     try:
-        with store.read() as connection:
-            before_s = time.time()
-            version, clock_s = version_and_clock(connection)
-            after_s = time.time()
+        version, skew_s = version_and_skew(store)
     finally:
         store.close()
-    skew_s = clock_s - (before_s + after_s) / 2
     if abs(skew_s) > _MAX_SKEW_S:
         raise ConfigError(f"its clock is {skew_s:+.1f} s from ours: leases and waits would end at other times")
     return f"{version.split(' (')[0]}, clock {1000 * skew_s:+.0f} ms"

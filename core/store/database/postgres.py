@@ -107,10 +107,13 @@ def _connect(url: str) -> PatientConnection:
     return connection
 
 
-def version_and_clock(connection: Connection) -> tuple[str, float]:
-    """What the server says it is, and what its clock says in seconds."""
-    row = connection.execute(text("SELECT version(), extract(epoch FROM clock_timestamp())::float8")).one()
-    return str(row[0]), float(row[1])
+def version_and_skew(store: SqlStore) -> tuple[str, float]:
+    """What the server says it is, and how many seconds its clock is ahead of ours."""
+    with store.read() as connection:
+        before_s = time.time()
+        row = connection.execute(text("SELECT version(), extract(epoch FROM clock_timestamp())::float8")).one()
+        after_s = time.time()
+    return str(row[0]), float(row[1]) - (before_s + after_s) / 2
 
 
 def conninfo(settings: PostgresSettings, application_name: str, options: str) -> str:
