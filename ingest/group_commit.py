@@ -1,8 +1,7 @@
-"""Group commit: what arrives while one commit runs shares the next.
+"""Group commit: items that arrive while one commit runs share the next.
 
-The durable write (an fsync) costs the same for one item and for a hundred, so one thread takes everything that waits,
-applies it at once, and tells each event loop about all of its items in a single wake-up.
-"""
+The durable write (an fsync) costs the same for one item and for a hundred, so one thread takes all waiting items,
+applies them together, and notifies each event loop once about all of its items."""
 
 import asyncio
 import threading
@@ -21,9 +20,10 @@ Waiter = asyncio.Future[R] | Future[R]
 
 
 class GroupCommit(Generic[T, R]):
-    """`apply` gets the items of one batch in order of arrival and returns one result, or one error, for each.
-    When it raises an OnwardError or OSError, every item of the batch fails with that. It runs on this object's own
-    thread."""
+    """A thread that calls `apply` with batches of items in their order of arrival.
+
+    `apply` returns one result, or one error, for each item. When it raises an OnwardError or OSError, every item of the
+    batch fails with that error."""
 
     def __init__(self, name: str, apply: Callable[[Sequence[T]], Sequence[R | Exception]], max_items: int) -> None:
         self._apply = apply
@@ -35,19 +35,19 @@ class GroupCommit(Generic[T, R]):
         self._thread.start()
 
     def submit(self, item: T) -> asyncio.Future[R]:
-        """For the running event loop. Giving up the wait does not take the item back."""
+        """Submit from the running event loop. Cancelling the wait does not withdraw the item."""
         waiter: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._put(item, waiter)
         return waiter
 
     def submit_blocking(self, item: T) -> R:
-        """For threads."""
+        """Submit from a thread."""
         waiter: Future[R] = Future()
         self._put(item, waiter)
         return waiter.result()
 
     def close(self) -> None:
-        """Finish what was submitted; refuse what comes later."""
+        """Finish what was submitted; refuse later items."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -69,7 +69,7 @@ class GroupCommit(Generic[T, R]):
             self._refuse(batch)
 
     def _next_batch(self) -> list[tuple[T, Waiter[R]]]:
-        """What waits, or what comes next; empty at the end."""
+        """Return the waiting items, or wait for some; empty at the end."""
         batch: list[tuple[T, Waiter[R]]] = []
         entry = self._queue.get()
         while entry is not None:
@@ -93,7 +93,7 @@ class GroupCommit(Generic[T, R]):
         return results
 
     def _refuse(self, batch: list[tuple[T, Waiter[R]]]) -> None:
-        """After a defect in `apply`, which ends the thread: nobody waits for ever."""
+        """Refuse all items after a defect in `apply`, which ends the thread, so that nobody waits for ever."""
         with self._lock:
             self._closed = True
         while not self._queue.empty():

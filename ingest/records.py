@@ -1,4 +1,4 @@
-"""From bytes that a log holds to records."""
+"""Conversion of a log's bytes to records."""
 
 from datetime import datetime
 
@@ -9,7 +9,9 @@ from core.ports import Record
 
 
 def to_record(topic: Topic, partition: int, offset: int, appended_at: datetime, raw: bytes, log: str) -> Record:
-    """What does not decode comes through raw. Raises NewerSchema naming the place in `log`."""
+    """Make a record; bytes that cannot be decoded are passed through raw.
+
+    Raises NewerSchema naming the place in `log`."""
     event: Event | None = None
     error: str | None = None
     try:

@@ -1,4 +1,4 @@
-"""Which partition an event belongs to: the same on every adapter of the log."""
+"""The partition to which an event belongs: the same on every adapter of the log."""
 
 import zlib
 
@@ -7,10 +7,10 @@ from core.ids import inference_routing, session_routing
 
 
 def partition_of(event: Event, partitions: int) -> int:
-    """Of `partitions`. All that concerns one session is in one partition, in order; so is all of one version.
+    """Return which of `partitions` an event belongs to.
 
-    Raises ValueError for an outcome whose inference id is no UUID.
-    """
+    Events of one session are in one partition, in order, and so are those of one version. Raises ValueError for an
+    outcome whose inference id is not a UUID."""
     match event:
         case Completion() | SessionEnded() | Reward():
             routing = session_routing(event.session_id)

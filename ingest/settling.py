@@ -1,4 +1,6 @@
-"""Telling those who wait, from a thread of ours: threads at once, event loops with one wake-up for all that is due."""
+"""Notification of those who wait for an append, from a separate thread.
+
+Threads are notified at once, each event loop with one wake-up for all that is due."""
 
 import asyncio
 import threading
@@ -11,14 +13,14 @@ Waiter = asyncio.Future[R] | Future[R]
 
 
 class Settler(Generic[R]):
-    """Thread-safe."""
+    """Notifies waiters; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._due: dict[asyncio.AbstractEventLoop, list[tuple[Waiter[R], R | Exception]]] = {}
 
     def settle(self, waiter: Waiter[R], result: R | Exception) -> None:
-        """Whoever has given up the wait is not told."""
+        """Notify the waiters; those that were cancelled are skipped."""
         if isinstance(waiter, Future):
             _set(waiter, result)
             return

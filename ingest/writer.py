@@ -1,9 +1,7 @@
-"""The writer: turns and outcomes from the log into the store, each exactly once.
+"""The writer: copies turns and outcomes from the log into the store, each exactly once.
 
-What a batch does to the store and how far the batch reaches are one transaction, so a crash repeats nothing and skips
-nothing; and an event that stands in the log twice (a retried append) meets its own id in the store. Any number of
-writers share the log's partitions.
-"""
+A batch's rows and its offsets are one transaction, so a crash repeats nothing and skips nothing; an event that is in
+the log twice (a retried append) finds its own id in the store. Any number of writers share the log's partitions."""
 
 import logging
 import threading
@@ -28,8 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """A stage: one thread calls `step`. Raises NewerSchema (naming the record), and LogError where the store is not of
-    this log; waits while log or store are unavailable, and joins again where another writer took its place."""
+    """A stage that copies the log to the store; one thread calls `step`.
+
+    Raises NewerSchema (naming the record), and LogError when the store belongs to another log. It waits while log or
+    store are unreachable, and joins again when another writer took its place."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Writer:
         self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
 
     def step(self, timeout_s: float) -> int:
-        """Write what is there, or wait for it. Returns how many records are done."""
+        """Write the waiting records, or wait for some. Return how many records are done."""
         try:
             records = self._member.poll(self._batch_records, timeout_s)
             if records:
@@ -77,7 +77,7 @@ class Writer:
         telemetry.DEAD_LETTERS.labels(topic=Topic.TURNS).inc(len(letters))
 
     def _announce(self, records: Sequence[Record]) -> list[DeadLetter]:
-        """Before they are set aside: a crash in between announces them again, never not at all."""
+        """Announce dead letters before they are stored: after a crash in between this is repeated, never left out."""
         letters = {(record.source, record.offset): self._dead_letter(record) for record in records}
         news = [letter for place, letter in letters.items() if place not in self._announced]
         self._log.append_blocking(
@@ -104,5 +104,7 @@ class Writer:
 
 
 def is_usable(event: Event | None) -> bool:
-    """In onward.turns. The end of a session concerns the scorer alone, and is no dead letter."""
+    """Return whether a record belongs in onward.turns.
+
+    The end of a session concerns the scorer alone, and is no dead letter."""
     return isinstance(event, Completion | Outcome | SessionEnded)

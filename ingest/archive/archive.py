@@ -1,10 +1,9 @@
-"""The archive: turns and rewards, stretch by stretch, from the log into Parquet files.
+"""Copy turns and rewards from the log into Parquet files, one range of offsets after another.
 
-A stretch is read, its end is planned in the store, its files are written, and it is finished in the store: see
-`core.store.archived`. Killed anywhere in between, the next one finds the plan and makes the same files again; what was
-not planned yet is not there. So each record of the log below the position is in the archive once, and readers, who take
-from the archive what the log no longer has (`ingest.archive.history`), meet each once whatever happened.
-"""
+A range is read, its end is planned in the store, its files are written, and it is marked finished in the store: see
+`core.store.archived`. After a kill anywhere in between, the next archiver finds the plan and makes the same files
+again. So each record below the archive's position is in the archive once. Readers take from the archive what the log no
+longer has (`ingest.archive.history`), and read each record once whatever happened."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -23,8 +22,10 @@ _POLL_S: Final = 0.5
 
 
 class Archiver:
-    """One thread. Holds one stretch of `segment_bytes` in memory. Raises what the log, the store and blobs raise, and
-    Fenced where another archives the same log: begin anew."""
+    """The archiver of one log; not thread-safe.
+
+    It holds one range of `segment_bytes` in memory. Raises what the log, the store and blobs raise, and Fenced when
+    another process archives the same log: make a new one then."""
 
     def __init__(self, log: EventLog, store: Store, blobs: Blobs, segment_bytes: int) -> None:
         self._log, self._store, self._blobs = log, store, blobs
@@ -32,7 +33,7 @@ class Archiver:
         self._readers: dict[Topic, LogReader] = {}
 
     def archive(self, source: TopicPartition) -> Iterator[int]:
-        """What of a partition is not archived now; yields after each stretch how many records it had."""
+        """Archive what a partition has by now; yield the number of records after each range."""
         target = self._log.end(source)
         known = self._known(source)
         lag = telemetry.ARCHIVE_LAG.labels(topic=source.topic, partition=source.partition)
@@ -55,13 +56,13 @@ class Archiver:
         return known
 
     def _refuse_anothers(self, source: TopicPartition) -> None:
-        """Files of a store that was lost, or of another service: records would be in the archive twice."""
+        """Refuse files of a lost store or of another service: records would be in the archive twice."""
         for path in self._blobs.list(f"{folder(source.topic)}/"):
             if parse(source.topic, path).stretch.partition == source.partition:
                 raise LogError(f"archive.url: {path} is there, and this store knows nothing of it; take another place")
 
     def _archive_stretch(self, source: TopicPartition, known: Archived, target: int) -> tuple[int, int]:
-        """Returns where it ends, and how many records it has."""
+        """Return where the archived range ends, and how many records it has."""
         files, end = self._read(source, known, target)
         stretch = ArchivedRange(source.partition, known.next_offset, end)
         if known.planned_end is None:
@@ -74,7 +75,7 @@ class Archiver:
         return end, files.records
 
     def _read(self, source: TopicPartition, known: Archived, target: int) -> tuple[Files, int]:
-        """Up to the planned end, else to the target or to a full stretch."""
+        """Read up to the planned end, else to the target or until the range is full."""
         reader, files = self._reader(source.topic), Files(source)
         reader.seek(source, known.next_offset)
         end = known.planned_end or target
@@ -87,7 +88,9 @@ class Archiver:
         return files, end
 
     def _reader(self, topic: Topic) -> LogReader:
-        """At the end of all partitions but the one that is archived: of these little comes meanwhile."""
+        """Open a reader at the end of all partitions but the one that is being archived.
+
+        Few records arrive in the others meanwhile."""
         if topic not in self._readers:
             self._readers[topic] = reader = self._log.reader([topic])
             for source in reader.assignment():

@@ -1,12 +1,10 @@
-"""The files of the archive: Parquet, each with the records of one stretch of a partition that are of one namespace and
-one day (UTC).
+"""Parquet files of the archive: each holds one range of a partition, one namespace and one day (UTC).
 
     archive/turns/namespace=acme/day=2026-11-21/0003-000000012000-000000012999.parquet
 
-The name says which partition and which offsets, first and last, the stretch has; where its records lie in between
-follows from the records alone. So writing a stretch again writes the same files. A record that is no event of ours, or
-of no namespace, is under Hive's name for nothing, which readers of partitioned data know as null.
-"""
+The name gives the partition and the range's first and last offset; which of its records are in the file follows from
+the records alone. So writing a range again writes the same files. A record that cannot be decoded, or has no namespace,
+is filed under Hive's name for null."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -45,7 +43,7 @@ SCHEMA: Final = pa.schema(
 
 
 class ArchivedRange(msgspec.Struct, frozen=True, order=True):
-    """Of a partition: the offsets from `start` to before `end`."""
+    """The offsets of a partition from `start` to before `end`."""
 
     partition: int
     start: int
@@ -70,7 +68,7 @@ def folder(topic: Topic) -> str:
 
 
 def parse(topic: Topic, path: str) -> ArchiveFile:
-    """Raises ValueError where it is no file of the archive."""
+    """Parse a file's name. Raises ValueError when it is no file of the archive."""
     namespace, day, name = path.removeprefix(f"{folder(topic)}/").split("/")
     partition, first, last = map(int, name.removesuffix(_SUFFIX).split("-"))
     quoted = namespace.removeprefix("namespace=")
@@ -96,8 +94,9 @@ def namespace_of(event: Event | None) -> Namespace | None:
 
 
 class Files:
-    """The files of one stretch, in memory: compressed, but for the last few megabytes. What is written follows from the
-    records alone."""
+    """The files of one range, in memory: compressed, except the last few megabytes.
+
+    Their content follows from the records alone."""
 
     def __init__(self, source: TopicPartition) -> None:
         self._source = source
@@ -117,7 +116,7 @@ class Files:
             self._write()
 
     def close(self, stretch: ArchivedRange) -> Iterator[tuple[str, bytes]]:
-        """(path, content) of each."""
+        """Return (path, content) of each file."""
         self._write()
         for (namespace, day), (content, writer) in sorted(self._open.items(), key=lambda each: str(each[0])):
             writer.close()
@@ -153,7 +152,7 @@ def to_row(record: Record) -> dict[str, Any]:
 
 
 def read_records(content: bytes, name: str) -> Iterator[Record]:
-    """In order of offset. Raises NewerSchema as a log does."""
+    """Read a file's records in the order of their offsets. Raises NewerSchema as a log does."""
     for batch in pq.ParquetFile(pa.BufferReader(content)).iter_batches(_ROWS_AT_ONCE):
         yield from (_to_record(row, name) for row in batch.to_pylist())
 
@@ -166,7 +165,7 @@ def _to_record(row: dict[str, Any], name: str) -> Record:
 
 
 def stretches(files: Iterable[ArchiveFile]) -> dict[ArchivedRange, list[ArchiveFile]]:
-    """In order."""
+    """Return the archived ranges in order."""
     found: dict[ArchivedRange, list[ArchiveFile]] = {}
     for file in sorted(files, key=lambda file: file.stretch):
         found.setdefault(file.stretch, []).append(file)

@@ -1,4 +1,4 @@
-"""All that ever was in a topic: from the log, and from the archive what the log no longer has."""
+"""Everything that was ever appended to a topic: from the log, and from the archive what the log no longer has."""
 
 import heapq
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Progress:
-    """How far a partition was read, in order of offset, and what was not there to be read."""
+    """How far a partition was read, in the order of offsets, and which offsets were missing."""
 
     has_begun: bool
     """Whether what is not there is missed: all is asked for, or something was found that is."""
@@ -38,7 +38,7 @@ class _Progress:
         self.next = max(self.next, end)
 
     def want(self) -> None:
-        """What is next belongs to what is asked for, and so does all since the last that did."""
+        """Note that the next record is one that was asked for, and so are all since the last such record."""
         self.has_begun = True
         if self._gaps:
             self.missing += self._gaps
@@ -46,9 +46,11 @@ class _Progress:
 
 
 class History:
-    """Up to what is the log's end when this is made, as often as one likes: each record once, those of a partition in
-    order, whatever archive and retention do meanwhile. `begin` and `end` bound the time at which records were appended:
-    from `begin` to before `end`. Raises LogUnavailable, NewerSchema."""
+    """A topic's whole past, up to where the log ended when this was made; it can be read any number of times.
+
+    Each record is read once, and those of a partition in order, whatever archive and retention do meanwhile. `begin`
+    and `end` bound the time at which records were appended: from `begin` to before `end`. Raises LogUnavailable,
+    NewerSchema."""
 
     def __init__(
         self,
@@ -68,17 +70,19 @@ class History:
 
     @property
     def missing(self) -> int:
-        """Records that the last reading found in neither: of all, or between the first and the last of each partition
-        that were asked for. Of a namespace, what the archive lacks of a stretch that it has is not told."""
+        """Return how many records the last reading found neither in the log nor in the archive.
+
+        Counted are those between the first and the last record of each partition that were asked for, or all. For one
+        namespace, gaps inside an archived range are not noticed."""
         return sum(progress.missing for progress in self._read.values())
 
     @property
     def share(self) -> float:
-        """Of what is to be read: how much was."""
+        """Return which share of what is to be read has been read."""
         return sum(progress.next for progress in self._read.values()) / max(1, sum(self._ends.values()))
 
     def read(self) -> Iterator[list[Record]]:
-        """In batches."""
+        """Yield the records in batches."""
         self._read = {source: _Progress(not self._is_part) for source in self._sources}
         for records in read_whole(self._log, self._topic, self._starts(), self._ends):
             chosen: list[Record] = []
@@ -127,7 +131,9 @@ class History:
                 )
 
     def _files(self) -> list[ArchiveFile]:
-        """Those that may have what is asked for. Listed when they are needed: retention goes on meanwhile."""
+        """List the files that may hold what is asked for.
+
+        They are listed when needed, since retention goes on meanwhile."""
         files = (parse(self._topic, path) for path in self._archive.list(f"{folder(self._topic)}/"))
         return [file for file in files if self._may_have(file)]
 

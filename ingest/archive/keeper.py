@@ -1,4 +1,4 @@
-"""The keeper of the log: archives all that is there, then deletes what may go; now and again."""
+"""The stage that archives the log and then deletes what is no longer needed, at intervals."""
 
 import logging
 import threading
@@ -16,13 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class Keeper:
-    """A stage: a round every `interval_s`, the first at once. Raises NewerSchema, and LogError where the archive is not
-    of this log; tries again where something is away or there is no room."""
+    """A stage that works every `interval_s`, and at once when it starts.
+
+    Raises NewerSchema, and LogError when the archive belongs to another log; it tries again when something is
+    unreachable or the disk is full."""
 
     def __init__(
         self, log: EventLog, archiver: Archiver | None, retention: Retention | None, interval_s: float
     ) -> None:
-        """None: that is not done."""
+        """Make the stage; whichever part is None is not done."""
         self._log, self._archiver, self._retention = log, archiver, retention
         self._interval_s = interval_s
         self._next_s = 0.0
@@ -32,7 +34,7 @@ class Keeper:
         self.state = "ok"
 
     def step(self, timeout_s: float) -> int:
-        """One stretch archived, or one partition's old records deleted, or a wait. Returns how many records."""
+        """Archive one range, or delete one partition's old records, or wait. Return how many records it was."""
         wait_s = self._next_s - time.monotonic()
         if self._round is None and wait_s > 0:
             self._closing.wait(min(wait_s, timeout_s))
@@ -53,7 +55,7 @@ class Keeper:
         self._next_s = time.monotonic() + wait_s
 
     def round(self) -> Iterator[int]:
-        """All that is to do now, a piece for each number of records."""
+        """Do all that is due now; yield the number of records of each piece of work."""
         sources = self._sources()
         if self._archiver is not None:
             yield from self._archive(self._archiver, sources)

@@ -1,4 +1,4 @@
-"""Retention: what is old, archived, and read by everybody who must have read it, is deleted from the log."""
+"""Retention: delete from the log what is old, archived, and read by every group that needs it."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Retention:
-    """`floors`: by topic, of those who must have read a record before it goes."""
+    """Deletes old records. `floors`: for each topic, the readers that must have read a record before it is deleted."""
 
     def __init__(
         self, log: EventLog, store: Store, clock: Clock, keep_s: float, floors: Mapping[Topic, Sequence[Floor]]
@@ -25,7 +25,7 @@ class Retention:
         self._floors = floors
 
     def delete(self, source: TopicPartition) -> int:
-        """Of a partition; how many records."""
+        """Delete a partition's old records; return how many."""
         earliest = self._log.earliest(source)
         old = self._log.offset_at(source, self._clock.now() - self._keep)
         floor = min(old, self._floor(source, old))
@@ -52,7 +52,7 @@ def archived(view: View, source: TopicPartition) -> int:
 
 
 def read_by(group: str) -> Floor:
-    """A group whose offsets are in the store."""
+    """Return the offsets of a group that keeps them in the store."""
 
     def floor(view: View, source: TopicPartition) -> int:
         return view.offsets.of_group(group).get(source, 0)
@@ -61,8 +61,10 @@ def read_by(group: str) -> Floor:
 
 
 def learned(versions: int) -> Floor:
-    """The learner: what each of its newest `versions` had read, as it may have to go on from any of them. Proposed ones
-    are not its own: from them it goes on with what it has read itself."""
+    """Return what each of the learner's newest `versions` had read, since it may have to resume from any of them.
+
+    Versions made by `onward propose` are not the learner's own: resuming from them continues at what it has read
+    itself."""
 
     def floor(view: View, source: TopicPartition) -> int:
         newest = [policy for policy, _ in view.policies.newest(versions) if not policy.is_proposed]
@@ -72,5 +74,7 @@ def learned(versions: int) -> Floor:
 
 
 def committed_by(log: EventLog, group: str) -> Floor:
-    """A group whose offsets are in the log. One that has committed nothing begins at the end, and is not waited for."""
+    """Return the offsets of a group that commits them to the log.
+
+    A group that has committed nothing starts at the end of the log, and is not waited for."""
     return lambda _, source: log.committed(group, source)

@@ -1,4 +1,4 @@
-"""Kafka's clients as we want them: how they are configured, made, and what their errors mean to us."""
+"""How Kafka's clients are configured and made, and what their errors mean to Onward."""
 
 import logging
 import socket
@@ -28,8 +28,10 @@ _REFUSALS = (AuthorizationError, SaslAuthenticationFailedError, KafkaConfigurati
 
 
 class _Direct(KafkaNetSocket):  # type: ignore[misc]
-    """No proxy. kafka-python leaves the sockets of failed connections to the garbage collector: an outage would take
-    all descriptors before that comes by."""
+    """Connections without a proxy, whose sockets are closed at once.
+
+    kafka-python leaves the sockets of failed connections to the garbage collector: an outage would use up all file
+    descriptors first."""
 
     SCHEMES = (_SCHEME,)
 
@@ -46,7 +48,7 @@ def topic_name(settings: KafkaSettings, topic: Topic) -> str:
 
 
 def options(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:
-    """Of every client. Requests take `timeout_s` at most."""
+    """Return the options of every client. Requests take at most `timeout_s`."""
     return {
         "bootstrap_servers": list(settings.bootstrap_servers),
         "client_id": "onward",
@@ -67,11 +69,10 @@ def options(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]:
 
 
 def connected(settings: KafkaSettings, make: Callable[..., T], **more: Any) -> T:
-    """`make(**more)` once a broker accepts connections. Raises LogUnavailable and LogError.
+    """Return `make(**more)` once a broker accepts connections. Raises LogUnavailable and LogError.
 
-    kafka-python's constructors wait for a broker and, when none comes, leave a thread and sockets behind: so brokers
-    are looked for first, and what was begun is ended.
-    """
+    kafka-python's constructors wait for a broker and, when none answers, leave a thread and sockets behind: so brokers
+    are looked for first, and a half-made client is closed."""
     reach_any(settings)
     begun: list[KafkaNetClient] = []
 
@@ -91,7 +92,7 @@ def connected(settings: KafkaSettings, make: Callable[..., T], **more: Any) -> T
 
 
 def _why_not(settings: KafkaSettings, said: Sequence[str]) -> LogError | LogUnavailable:
-    """A broker accepts connections and nothing comes of it."""
+    """Say why a broker that accepts connections does not answer."""
     refusals = [reason for reason in said if "Sasl" in reason or "SSL" in reason]
     if refusals:
         return LogError(f"Kafka refuses: {refusals[-1]}")
@@ -102,7 +103,7 @@ def _why_not(settings: KafkaSettings, said: Sequence[str]) -> LogError | LogUnav
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """To why a client could not connect: kafka-python tells nobody but its log."""
+    """Collect why a client could not connect: kafka-python tells only its log."""
     said: list[str] = []
 
     class Ear(logging.Handler):
@@ -120,7 +121,7 @@ def _listening() -> Iterator[list[str]]:
 
 
 def reach_any(settings: KafkaSettings) -> None:
-    """Raises LogUnavailable saying why none of the brokers accepts a connection."""
+    """Connect to any broker. Raises LogUnavailable saying why none accepts a connection."""
     reasons = []
     for server in settings.bootstrap_servers:
         host, _, port = server.rpartition(":")
@@ -135,7 +136,7 @@ def reach_any(settings: KafkaSettings) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Kafka's errors as ours: LogError where trying again is of no use, else LogUnavailable."""
+    """Translate Kafka's errors: LogError when trying again is useless, else LogUnavailable."""
     try:
         yield
     except _REFUSALS as error:

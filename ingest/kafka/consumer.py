@@ -1,4 +1,4 @@
-"""Groups on Kafka: members share the partitions, and learn on their own thread what they gain and lose."""
+"""Consumer groups on Kafka: members share the partitions, and learn in `poll` which they gain and lose."""
 
 import time
 from collections import deque
@@ -26,7 +26,9 @@ _Kind = Literal["assigned", "revoked", "lost"]
 
 
 class _Notes(AsyncConsumerRebalanceListener):  # type: ignore[misc]
-    """What Kafka's thread is told of, for ours to tell on. What is assigned is paused until then."""
+    """What Kafka's rebalance thread reports, for the polling thread to act on.
+
+    Newly assigned partitions are paused until then."""
 
     def __init__(self, client: RoundConsumer) -> None:
         self._client = client
@@ -100,7 +102,7 @@ class KafkaMember(KafkaReader):
                 raise Fenced(f"group {self._group} has gone on without this member") from error
 
     def close(self) -> None:
-        """Again: nothing happens."""
+        """Leave the group. Closing twice does nothing."""
         if self._closed or self._client is None:
             self._closed = True
             return
@@ -132,7 +134,7 @@ class KafkaMember(KafkaReader):
         client.beginning_offsets(self._all_of(counts), timeout_ms=int(1000 * self._timeout_s))
 
     def _after_round(self, client: RoundConsumer, found: Found) -> Found:
-        """Pass on what happened to the group. The listener may have sought: what was fetched is then fetched again."""
+        """Report what happened to the group. If the listener sought, records fetched before are fetched again."""
         assert self._notes is not None
         if not self._notes.waiting and not self._arriving:
             return found
@@ -145,7 +147,9 @@ class KafkaMember(KafkaReader):
         return {}
 
     def _finish_rebalance(self, client: RoundConsumer, timeout_s: float) -> MemberState:
-        """Nothing can be committed while one is under way. What is revoked by it is ours until the next round."""
+        """Wait for the rebalance to end: nothing can be committed during it.
+
+        Partitions that it revokes are still this member's until the next round."""
         deadline_s = time.monotonic() + timeout_s
         while client.group_metadata().state is MemberState.REBALANCING and time.monotonic() < deadline_s:
             with explained():
@@ -175,7 +179,7 @@ class KafkaMember(KafkaReader):
         self._tell(kind, sources & self._positions.keys())
 
     def _tell(self, kind: Literal["revoked", "lost"], sources: frozenset[TopicPartition]) -> None:
-        """That they are gone, which they are whatever the listener does."""
+        """Tell the listener which partitions are gone; they are gone whatever it does."""
         if not sources:
             return
         telemetry.REBALANCES.labels(group=self._group, kind=kind).inc()
@@ -191,7 +195,7 @@ class KafkaMember(KafkaReader):
             self._newer.pop(source, None)
 
     def _welcome(self, client: RoundConsumer) -> None:
-        """Where the listener fails it is told again by the next poll."""
+        """Tell the listener of new partitions. If it fails, the next poll tells it again."""
         positions = {}
         for source in self._arriving:
             with explained():

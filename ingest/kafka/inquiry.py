@@ -1,4 +1,4 @@
-"""Questions and orders about offsets, beside reading and appending."""
+"""Queries and commands about offsets, apart from reading and appending."""
 
 import threading
 import time
@@ -20,7 +20,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Inquiry:
-    """What a log's owner asks. Thread-safe. Connects when it is first asked; raises LogUnavailable, LogError."""
+    """Answers a log's questions about offsets; thread-safe.
+
+    It connects when first asked, and raises LogUnavailable, LogError."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -78,7 +80,7 @@ class Inquiry:
 
 
 class _OneAtATime:
-    """A client of Kafka, made when it is needed, and anew after it failed."""
+    """A Kafka client that is made when needed, and made again after it failed."""
 
     def __init__(self, connect: Callable[[], Any], close: Callable[[Any], None]) -> None:
         self._connect, self._close = connect, close

@@ -33,8 +33,9 @@ _PART: Final = 500  # records of one append that are under way at once
 
 
 class KafkaEventLog:
-    """Implements core.ports.EventLog. Connects by itself, now and after every outage; until then, and while brokers
-    are away, it raises LogUnavailable."""
+    """Implements core.ports.EventLog. It connects in the background, at the start and after each outage.
+
+    Until it is connected, and while brokers are unreachable, it raises LogUnavailable."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -114,13 +115,13 @@ class KafkaEventLog:
         self._inquiry.delete_before(partition, offset)
 
     def close(self) -> None:
-        """Readers and consumers are closed by those who made them. Again: nothing happens."""
+        """Close it; readers and consumers are closed by those who made them. Closing twice does nothing."""
         self._appends.close()
         self._inquiry.close()
 
 
 def key_of(event: Event) -> bytes:
-    """What a record is about: sessions, versions. Compaction keeps the latest of each key."""
+    """Return what a record is about: its session or version. Compaction keeps the latest record of each key."""
     match event:
         case Completion() | SessionEnded() | Reward():
             key: str = event.session_id

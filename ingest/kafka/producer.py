@@ -1,8 +1,8 @@
-"""Appending to Kafka: one idempotent producer, made and mended by a thread of its own.
+"""Appending to Kafka: one idempotent producer, made and replaced by a thread of its own.
 
 kafka-python's producer waits for brokers in its constructor, may wait for metadata in `send`, and buffers without
-bound; none of that may happen to an event loop. So appends are counted and queued here, and our thread hands them on.
-"""
+bound; none of that may happen on an event loop. So appends are counted and queued here, and the thread passes them
+on."""
 
 import logging
 import threading
@@ -40,7 +40,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 
 class _Append:
-    """Records of one topic that are waited for together."""
+    """Records of one topic that are acknowledged together."""
 
     def __init__(
         self, topic: Topic, records: Sequence[Outgoing], waiter: Waiter[list[Position]], give_up_s: float
@@ -54,7 +54,7 @@ class _Append:
 
 
 class Appends:
-    """Thread-safe. `submit` never waits."""
+    """The queue of appends; thread-safe. `submit` never waits."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -71,15 +71,16 @@ class Appends:
         self._thread.start()
 
     def partitions(self, topic: Topic) -> int:
-        """Raises LogUnavailable until a broker has said it."""
+        """Return the number of partitions. Raises LogUnavailable until a broker has said it."""
         count = self._partitions.get(topic)
         if count is None:
             raise LogUnavailable(self._away or "the log is closed")
         return count
 
     def submit(self, topic: Topic, records: Sequence[Outgoing], waiter: Waiter[list[Position]]) -> None:
-        """Raises LogUnavailable when nothing can be taken: then nothing was appended. What is larger than the whole
-        buffer is taken when nothing else waits."""
+        """Queue records. Raises LogUnavailable when the buffer is full: then nothing was appended.
+
+        An append larger than the whole buffer is accepted when nothing else waits."""
         append = _Append(topic, records, waiter, time.monotonic() + self._settings.client.delivery_timeout_s)
         with self._lock:
             if self._closed:
@@ -93,7 +94,7 @@ class Appends:
             self._queue.put(append)
 
     def close(self) -> None:
-        """Deliver what was submitted, as far as that is possible; refuse what comes later. Again: nothing happens."""
+        """Deliver what was submitted, if possible; refuse later appends. Closing twice does nothing."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -126,7 +127,7 @@ class Appends:
             self._retire(producer)
 
     def _connect(self) -> Any:
-        """A producer that knows all topics; None where there is none to be had."""
+        """Return a producer that knows all topics, or None when there is none to be had."""
         producer = None
         try:
             producer = connected(self._settings, KafkaProducer, **producer_options(self._settings))
@@ -153,7 +154,7 @@ class Appends:
             raise LogUnavailable(f"Kafka knows no topic {name}: run `onward migrate`") from error
 
     def _hand_on(self, producer: Any) -> None:
-        """Until the producer is of no more use, or all was handed on and we are closed."""
+        """Pass on appends until the producer fails, or all were passed on and the queue is closed."""
         append: _Append | None = None
         while True:
             with suppress(Empty):
@@ -187,12 +188,12 @@ class Appends:
             sent.add_errback(self._failed, append)
 
     def _drop(self, append: _Append, count: int, why: str | None = None) -> None:
-        """Its last `count` records were not sent."""
+        """Fail the last `count` records of an append, which were not sent."""
         sent = "nothing of this was appended" if count == len(append.records) else "not all of this was appended"
         self._settle(append, count, LogUnavailable(f"{why or self._away or 'the log is closed'}; {sent}"))
 
     def _retire(self, producer: Any) -> None:
-        """Nothing overtakes what is under way: a new producer begins when the old one is done."""
+        """Wait for the old producer to finish before a new one starts, so that nothing is reordered."""
         self._shut(producer)
         while not self._queue.empty():
             append = self._queue.get()
@@ -205,7 +206,7 @@ class Appends:
             self._settle(append, append.left, LogUnavailable(broken))
 
     def _shut(self, producer: Any) -> None:
-        """After what is under way was delivered or has failed, as far as that is to be had."""
+        """Close the producer after pending records were delivered or have failed, if possible."""
         with self._lock:
             newest = next(reversed(self._under_way), None)
         left_s = 0.0 if newest is None else max(0.0, newest.give_up_s - time.monotonic())
@@ -216,7 +217,7 @@ class Appends:
             producer._sender.join(_GRACE_S)
 
     def _refuse(self, why: str) -> None:
-        """From here on."""
+        """Refuse all appends from here on."""
         if why != self._away and not self._closed:
             logger.warning("no appends: %s", why)
         with self._lock:
@@ -229,14 +230,16 @@ class Appends:
         self._settle(append, 1)
 
     def _failed(self, append: _Append, error: Exception) -> None:
-        """After a delivery that took too long kafka-python's producer gives up its identity and waits for another one
-        for ever, so whatever the error is, another producer takes over."""
+        """Replace the producer after a failed delivery, whatever the error was.
+
+        After a delivery that timed out, kafka-python's producer gives up its identity and waits for another one for
+        ever."""
         self._refuse(f"Kafka: {error}")
         self._queue.put(None)
         self._settle(append, 1, LogUnavailable(f"Kafka: {error}; whether this was appended is unknown"))
 
     def _settle(self, append: _Append, count: int, error: LogUnavailable | None = None) -> None:
-        """`count` more of its records have come to their end; the last one tells those who wait."""
+        """Count `count` more records of an append as done; the last one notifies those who wait."""
         with self._lock:
             append.left -= count
             append.error = append.error or error
@@ -253,7 +256,7 @@ class Appends:
 
 
 def producer_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Of every producer of ours."""
+    """Return the options of every producer."""
     delivery_ms, linger_ms = int(1000 * settings.client.delivery_timeout_s), int(1000 * settings.client.linger_s)
     return {
         **options(settings, settings.client.delivery_timeout_s - settings.client.linger_s),

@@ -1,4 +1,4 @@
-"""Reading Kafka."""
+"""Reading from Kafka."""
 
 import logging
 import time
@@ -28,9 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 class RoundConsumer(KafkaConsumer):  # type: ignore[misc]
-    """One round at a time. `poll` may go through both rounds of a rebalance in one call: what was revoked in the first
-    is another's after the second, before anybody could commit it. And a join whose end falls between two calls is
-    begun anew, for the whole group: so joining is waited for, up to `JOIN_S`."""
+    """A consumer that goes through one round of a rebalance at a time.
+
+    kafka-python's `poll` may go through both rounds in one call: partitions revoked in the first belong to another
+    member after the second, before anybody could commit them. And a join whose end falls between two calls is started
+    again, for the whole group: so `poll` waits for a join to end, up to `JOIN_S`."""
 
     def round(self, max_records: int, timeout_s: float) -> Found:
         if self.config["group_id"] is not None and self._coordinator.need_rejoin():
@@ -41,10 +43,10 @@ class RoundConsumer(KafkaConsumer):  # type: ignore[misc]
 
 
 class KafkaReader:
-    """Implements core.ports.Reader. Connects when it is first used."""
+    """Implements core.ports.Reader. It connects when first used."""
 
     def __init__(self, settings: KafkaSettings, topics: Sequence[Topic], count: Callable[[Topic], int]) -> None:
-        """`count`: of a topic's partitions; raises LogUnavailable."""
+        """Make a reader. `count` returns a topic's number of partitions, and raises LogUnavailable."""
         self._settings = settings
         self._topics = {topic_name(settings, topic): topic for topic in topics}
         self._count = count
@@ -61,7 +63,7 @@ class KafkaReader:
         return frozenset(self._positions)
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Takes longer than `timeout_s` while it connects or joins."""
+        """Return the next records. Takes longer than `timeout_s` while it connects or joins."""
         deadline_s = time.monotonic() + timeout_s
         client = self._open()
         while True:
@@ -85,7 +87,7 @@ class KafkaReader:
         self._newer.pop(partition, None)
 
     def close(self) -> None:
-        """Again: nothing happens."""
+        """Close the reader. Closing twice does nothing."""
         self._close(self._timeout_s)
 
     def _close(self, timeout_s: float) -> None:
@@ -97,7 +99,7 @@ class KafkaReader:
     # ------------------------------------------------------------------------------------------ opening
 
     def _open(self) -> RoundConsumer:
-        """Raises LogUnavailable, LogError."""
+        """Connect. Raises LogUnavailable, LogError."""
         assert not self._closed, "used after close"
         if self._client is None:
             counts = {topic: self._count(topic) for topic in self._topics.values()}
@@ -142,7 +144,7 @@ class KafkaReader:
         client.seek(self._theirs(source), offset)
 
     def _take(self, client: RoundConsumer, found: Found) -> list[Record]:
-        """Of each partition up to the first record of a newer schema; the next poll raises that."""
+        """Return each partition's records up to the first of a newer schema, for which the next poll raises."""
         records: list[Record] = []
         for partition, fetched in found.items():
             source = self._ours(partition)
@@ -165,7 +167,7 @@ class KafkaReader:
         return to_record(source.topic, source.partition, fetched.offset, appended_at, fetched.value or b"", "Kafka")
 
     def _notice_jump(self, source: TopicPartition, offset: int) -> None:
-        """Kafka goes on elsewhere when it no longer has what comes next."""
+        """Notice that Kafka skipped offsets, because it no longer has the next ones."""
         expected = self._positions[source]
         if offset == expected:
             return
@@ -180,12 +182,12 @@ class KafkaReader:
             logger.error("%s: ends before offset %d: not the log it was; read again from %d", source, expected, offset)
 
     def _notice_jumps(self, client: RoundConsumer) -> None:
-        """Positions move without records, too: where all was dropped, or compacted away."""
+        """Notice positions that moved without any record: where all were dropped, or compacted away."""
         for source in self._positions:
             offset = client.position(self._theirs(source), timeout_ms=0)
             if offset is not None:
                 self._notice_jump(source, offset)
 
     def _after_round(self, client: RoundConsumer, found: Found) -> Found:
-        """What of a round's records counts."""
+        """Return which of a round's records count."""
         return found

@@ -1,13 +1,11 @@
-"""Our topics on Kafka: made by `onward migrate`, looked at by `onward doctor`.
+"""Onward's topics on Kafka: made by `onward migrate`, checked by `onward doctor`.
 
-Turns and rewards have `ingest.partitions` partitions and are kept until they are deleted by us: brokers would not ask
-who has read them (`ingest.archive.retention`). Of the others each has one partition: there is little of them, and
-what one says follows from what the one before said, so their readers need a single order. Alarms and dead letters are
-kept for `kafka.topics.retention_s`.
-Policies are kept for good. Releases are compacted, by version and cluster: every step for that long, then of each
-version the latest, in the order of those steps, for good. The learner, who reads them from the beginning, needs no
-more: which version is live, and which were refused.
-"""
+Turns and rewards have `ingest.partitions` partitions and are kept until Onward deletes them: brokers would not ask who
+has read them (`ingest.archive.retention`). Every other topic has one partition: its volume is small, and each record
+builds on the one before, so its readers need a single order. Alarms and dead letters are kept for
+`kafka.topics.retention_s`, policies for good. Releases are compacted by version and cluster: every step is kept that
+long, then the latest step of each version, in order, for good. The learner, which reads them from the beginning, needs
+no more: which version is live, and which were refused."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,8 +29,10 @@ _FLUSHED, _NOT_FLUSHED = "1", str((1 << 63) - 1)  # records after which the disk
 
 
 def migrate(settings: KafkaSettings, partitions: int) -> None:
-    """Make what is missing, and set what follows from settings. Raises ConfigError naming the setting at fault: also
-    where a topic has other partitions, as sessions would move from one to another. LogUnavailable: try again."""
+    """Make missing topics, and set what follows from settings.
+
+    Raises ConfigError naming the setting at fault, also when a topic has another number of partitions, since sessions
+    would move from one to another; LogUnavailable: try again."""
     with _admin(settings) as admin:
         wanted = {topic_name(settings, topic): _wanted(settings, topic, partitions) for topic in Topic}
         found = _describe(admin, list(wanted))
@@ -60,7 +60,7 @@ def _create(admin: Any, topics: Mapping[str, Any], settings: KafkaSettings) -> N
 
 
 def check(settings: KafkaSettings) -> str:
-    """What is there, in a line. Raises ConfigError saying what is wrong, with the setting at fault; LogUnavailable."""
+    """Return a line about each topic. Raises ConfigError saying what is wrong, with the setting; LogUnavailable."""
     with _admin(settings) as admin:
         names = [topic_name(settings, topic) for topic in Topic]
         found = _describe(admin, names)
@@ -122,7 +122,7 @@ def _describe(admin: Any, names: list[str]) -> dict[str, Any]:
 
 
 def _faults(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    """What cannot be changed any more."""
+    """Return what is wrong and cannot be changed any more."""
     count, expected = len(found["partitions"]), wanted["num_partitions"]
     if count != expected:
         where = f"ingest.partitions is {expected}" if expected > 1 else "it is to have 1"
@@ -133,7 +133,7 @@ def _faults(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> I
 
 
 def _differences(admin: Any, name: str, wanted: Mapping[str, str]) -> Iterator[str]:
-    """What `migrate` would change."""
+    """Return what `migrate` would change."""
     described = admin.describe_configs([ConfigResource("TOPIC", name)], config_filter="all")["topic"][name]
     for key, value in wanted.items():
         if described[key]["value"] != value:
@@ -142,7 +142,9 @@ def _differences(admin: Any, name: str, wanted: Mapping[str, str]) -> Iterator[s
 
 @contextmanager
 def _admin(settings: KafkaSettings) -> Iterator[Any]:
-    """Raises LogUnavailable where Kafka is not there, ConfigError where it does not let us in, naming the settings."""
+    """Return an admin client.
+
+    Raises LogUnavailable when no broker answers, ConfigError naming the settings when brokers refuse the login."""
     try:
         admin = connected(settings, KafkaAdminClient, **options(settings, _TIMEOUT_S))
         try:

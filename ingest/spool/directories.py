@@ -1,5 +1,7 @@
-"""Spool directories of several processes under one root: one each, locked while its process lives (flock(2)), and
-adopted when that is gone, so that what waits in it still reaches the log."""
+"""Spool directories of several processes under one root.
+
+Each process has its own, locked while it lives (flock(2)). Another process adopts a directory whose owner is gone, so
+that what waits in it still reaches the log."""
 
 import fcntl
 import logging
@@ -19,7 +21,7 @@ OpenSpool = Callable[[Path], SpoolingLog]
 
 
 class SpoolDirectory:
-    """Ours until `release`, or until this process ends."""
+    """A directory that this process holds until `release`, or until it ends."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path, self._lock = path, lock
@@ -29,7 +31,7 @@ class SpoolDirectory:
 
 
 def claim(root: Path) -> SpoolDirectory:
-    """The first directory that nobody holds, with what waits in it, or a new one."""
+    """Claim the first directory that no process holds, with what waits in it, or make a new one."""
     root.mkdir(parents=True, exist_ok=True)
     number = 0
     while True:
@@ -52,16 +54,16 @@ def _try(path: Path) -> SpoolDirectory | None:
 
 
 class Orphans:
-    """A stage: looks for directories whose processes are gone, and lets what waits in them follow into the log."""
+    """A stage that adopts directories whose processes are gone, and appends what waits in them to the log."""
 
     def __init__(self, root: Path, open_spool: OpenSpool) -> None:
-        """`open_spool`: on a directory; closing it must leave the log open."""
+        """Make the stage. `open_spool` opens a directory's spool; closing that must leave the log open."""
         self._root, self._open_spool = root, open_spool
         self._adopted: tuple[SpoolDirectory, SpoolingLog] | None = None
         self._look_at_s = 0.0
 
     def step(self, timeout_s: float) -> int:
-        """One at a time: nobody waits for them."""
+        """Drain one orphan at a time: no client waits for them."""
         if self._adopted is None and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + _LOOK_EVERY_S
             self._adopted = self._find()
@@ -72,7 +74,7 @@ class Orphans:
         return 0
 
     def close(self) -> None:
-        """What still waits stays for the next one."""
+        """Stop; what still waits is left for the next process."""
         if self._adopted is not None:
             self._let_go()
 

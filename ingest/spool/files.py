@@ -1,8 +1,7 @@
 """The files of the spool: sealed and open segments of CRC-framed records, oldest first by name.
 
 A frame is `length (u32), CRC-32 of the payload (u32), payload`, little-endian. A record counts once its frame is
-synced; whatever a crash left behind the last whole frame was never acknowledged.
-"""
+synced; bytes that a crash left after the last whole frame were never acknowledged."""
 
 import os
 import struct
@@ -19,7 +18,7 @@ _TORN = ".torn"  # drained, but did not end in a whole frame: kept for whoever w
 
 @dataclass(frozen=True)
 class Segment:
-    """What a file holds: its whole frames' payloads, and how many bytes behind them are none."""
+    """A file's content: the payloads of its whole frames, and how many bytes after them are no whole frame."""
 
     path: Path
     payloads: tuple[bytes, ...]
@@ -53,13 +52,15 @@ def read_segment(path: Path) -> Segment:
 
 
 def has_segments(directory: Path) -> bool:
-    """Whether anything may wait there."""
+    """Return whether anything may wait in the directory."""
     return any(path.suffix in (_OPEN, _SEALED) for path in directory.iterdir())
 
 
 class SegmentFiles:
-    """The directory. One thread writes (`append`, `seal`), one reads and removes; a segment passes between them by its
-    name. `append` starts a new segment after `segment_bytes`, and after every failure."""
+    """A directory of segments.
+
+    One thread writes (`append`, `seal`), one reads and removes; a segment is passed between them by its name. `append`
+    starts a new segment after `segment_bytes`, and after every failure."""
 
     def __init__(self, directory: Path, segment_bytes: int) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -73,11 +74,11 @@ class SegmentFiles:
         self._size = 0
 
     def sealed(self) -> list[Path]:
-        """Oldest first."""
+        """Return the names of sealed segments, oldest first."""
         return sorted(self._directory.glob(f"*{_SEALED}"))
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Durable when it returns. Raises OSError; then none of them is in the spool."""
+        """Append records; they are durable when it returns. After an OSError none of them is in the spool."""
         if self._file is None:
             self._start()
         assert self._file is not None
@@ -95,7 +96,7 @@ class SegmentFiles:
             self.seal()
 
     def seal(self) -> None:
-        """Hand the segment being written to the reader."""
+        """Pass the segment being written to the reading thread."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

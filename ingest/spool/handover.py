@@ -1,8 +1,7 @@
-"""The gate before an event log and its spool: shut for as long as the last of the spool goes to the log.
+"""The gate before an event log and its spool: closed while the last records of the spool go to the log.
 
-Without it, new appends would queue up behind the old ones as fast as these leave, and a spool under load would be
-drained for ever.
-"""
+Without it, new appends would queue up behind the old ones as fast as these are drained, and a spool under load would
+never be empty."""
 
 import asyncio
 import threading
@@ -14,7 +13,9 @@ from ingest.settling import Settler, Waiter
 
 
 class Gate:
-    """Thread-safe. Whoever passes may do so just before it is shut: what is under way then is to be drained, too."""
+    """A gate that appends pass; thread-safe.
+
+    An append may pass just before the gate closes, so appends in progress must be waited for, too."""
 
     def __init__(self) -> None:
         self._settler = Settler[None]()
@@ -40,7 +41,7 @@ class Gate:
                 await waiter
 
     def passed_blocking(self) -> None:
-        """For threads."""
+        """Pass the gate, from a thread."""
         while self._waiters is not None:
             waiter: Future[None] = Future()
             if self._joined(waiter):

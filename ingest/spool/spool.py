@@ -1,10 +1,9 @@
-"""The spool: where appends go, durably, while the log is down, and from where they follow, in order, when it is back.
+"""The spool: appends go there, durably, while the log is down, and follow in order when it is back.
 
-Once something waits in the spool, everything appended later waits behind it. A crash between a segment's append to
-the log and its removal appends the segment again: the log is then read at least once, and readers know ids. When less
-than a segment is left, new appends wait until it is in the log, and go there directly: else a spool under load would
-never be empty.
-"""
+Once something waits in the spool, everything appended later waits behind it. A crash between a segment's append to the
+log and its removal appends the segment again: the log is then read at least once, and readers know ids. When less than
+a segment is left, new appends wait until it is in the log, and then go there directly: else a spool under load would
+never be empty."""
 
 import logging
 import threading
@@ -45,7 +44,7 @@ _Payloads = tuple[bytes, ...]  # of one append; () asks for the open segment to 
 
 
 class SpoolingLog:
-    """Implements core.ports.EventLog around another one, whose appends it backs up. Reading goes to the log alone."""
+    """Implements core.ports.EventLog around another log, whose appends it backs up. Reading uses the log alone."""
 
     def __init__(self, log: EventLog, directory: Path, max_bytes: int) -> None:
         self._log = log
@@ -72,7 +71,7 @@ class SpoolingLog:
 
     @property
     def depth_records(self) -> int:
-        """Records that wait for the log."""
+        """The number of records that wait for the log."""
         return self._depth_records
 
     @property
@@ -81,7 +80,7 @@ class SpoolingLog:
 
     @property
     def state(self) -> str:
-        """For readiness: "ok", or what is wrong."""
+        """The state for readiness: "ok", or what is wrong."""
         with self._changed:
             if self._depth_records == 0 and self._reason is None:
                 return "ok"
@@ -91,7 +90,7 @@ class SpoolingLog:
     # ------------------------------------------------------------------------------------------ appending
 
     async def append(self, topic: Topic, event: Event) -> Position:
-        """Raises LogUnavailable when neither log nor spool took it."""
+        """Append records. Raises LogUnavailable when neither log nor spool accepts them."""
         await self._gate.passed()
         if self._direct():
             try:
@@ -137,7 +136,7 @@ class SpoolingLog:
             logger.warning("the log takes no appends, the spool does: %s", reason)
 
     def _reserve(self, topic: Topic, events: Sequence[Event]) -> _Payloads:
-        """Room in the spool, and the place in the order: from here on nothing is appended directly."""
+        """Reserve room and a place in the order of the spool: from here on nothing is appended directly."""
         raws = [encode(event) for event in events]
         limit = self._log.max_record_bytes
         for raw in raws:
@@ -180,7 +179,7 @@ class SpoolingLog:
     # ------------------------------------------------------------------------------------------ the draining thread
 
     def _count_what_is_left(self) -> None:
-        """By an earlier process."""
+        """Count what an earlier process left."""
         for path in self._files.sealed():
             segment = read_segment(path)
             if segment.torn_bytes:
@@ -227,7 +226,9 @@ class SpoolingLog:
             self._release(segment.payloads)  # last: direct appends may follow from here on
 
     def _append_segment(self, segment: Segment) -> None:
-        """Topic by topic: between them the log has no order. Goes on behind what an earlier attempt achieved."""
+        """Append a segment topic by topic: the log has no order between topics.
+
+        It continues after what an earlier attempt achieved."""
         if self._done[0] != segment.path:
             self._done = (segment.path, Counter())
         done, raws = self._done[1], defaultdict[Topic, list[bytes]](list)
@@ -265,12 +266,12 @@ class SpoolingLog:
         self._log.delete_before(partition, offset)
 
     def close(self) -> None:
-        """Closes the log, too."""
+        """Close the spool and the log."""
         self.close_spool()
         self._log.close()
 
     def close_spool(self) -> None:
-        """What waits in the spool stays there for the next start."""
+        """Close the spool alone. What waits in it stays for the next start."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Groups of the embedded log: one member owns all partitions."""
+"""Consumer groups of the embedded log: one member owns all partitions."""
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,7 @@
 """The embedded event log: topics and partitions in one SQLite file, for one machine.
 
-Any number of processes append and read. Within a process one thread does all the writing, in group commits; readers
-of the same process are woken by it, those of other processes poll.
-"""
+Any number of processes append and read. Within a process one thread does all the writing, in group commits; it wakes
+readers of the same process, those of other processes poll."""
 
 import sqlite3
 import threading
@@ -65,8 +64,10 @@ class SqliteEventLog:
     """Implements core.ports.EventLog."""
 
     def __init__(self, path: Path, partitions: int, poll_s: float, busy_timeout_s: float = 5.0) -> None:
-        """Opens or makes the file. Raises ConfigError when it was made with other partitions, LogError when it is
-        corrupt, LogUnavailable when it cannot be opened; each names the file."""
+        """Open or make the file.
+
+        Raises ConfigError when it was made with other partitions, LogError when it is corrupt, LogUnavailable when it
+        cannot be opened; each names the file."""
         self._path = path
         self._partitions = partitions
         self._poll_s = poll_s
@@ -227,7 +228,7 @@ class SqliteEventLog:
             return _end(self._reader, partition)
 
     def offset_at(self, partition: TopicPartition, moment: datetime) -> int:
-        """Looks at all records before it."""
+        """Return the offset of the first record at or after a time. It looks at all records before it."""
         with self._reading, explained(self._path):
             found = self._reader.execute(
                 "SELECT record_offset FROM records WHERE topic = ? AND partition = ? AND appended_at >= ? "
@@ -241,14 +242,15 @@ class SqliteEventLog:
             return committed(self._reader, group, partition)
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
-        """The latest record stays: the next one is counted from it. What was deleted makes room for what comes; the
-        file does not shrink."""
+        """Delete a partition's records before an offset, except the latest, from which the next offset is counted.
+
+        The file does not shrink; new records use the freed space."""
         last = min(offset, self.end(partition) - 1)
         for before in range(self.earliest(partition), last, _DELETED_AT_ONCE):  # appends go on in between
             self._commits.submit_blocking(_Delete(partition, min(before + _DELETED_AT_ONCE, last)))
 
     def close(self) -> None:
-        """Consumers are closed by those who made them. Again: nothing happens."""
+        """Close the log; consumers are closed by those who made them. Closing twice does nothing."""
         self._commits.close()
         if not self._closed:
             self._closed = True

@@ -1,7 +1,6 @@
-"""Who may read for a group of the embedded log: the one process that holds the group's lock file.
+"""Membership in a group of the embedded log: the one process that holds the group's lock file may read.
 
-The lock is the operating system's (flock(2)), so it dies with its holder, however that ends.
-"""
+The lock is the operating system's (flock(2)), so it ends with its holder, however that ends."""
 
 import fcntl
 import os
@@ -12,7 +11,7 @@ from core.errors import GroupBusy
 
 
 class GroupLock:
-    """Held from construction until `release`. Raises GroupBusy when another member, of any process, holds it."""
+    """A lock held from construction until `release`. Raises GroupBusy when another member, of any process, holds it."""
 
     def __init__(self, log_path: Path, group: str) -> None:
         assert re.fullmatch(r"[\w-]+", group), f"{group!r} would not do as a file name"

@@ -24,7 +24,7 @@ _Row = tuple[int, str, int, int, int, bytes]  # sequence, topic, partition, offs
 
 
 class Wakeups:
-    """Tells this process's readers of a topic that it has grown. Thread-safe."""
+    """Wakes this process's readers of a topic when it has grown; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,8 +48,10 @@ class Wakeups:
 
 
 class SqliteReader:
-    """Implements core.ports.Reader. Records come in the order in which they were appended, over all partitions, so
-    that two readings of one log see the same."""
+    """Implements core.ports.Reader.
+
+    Records come in the order in which they were appended, over all partitions, so that two readings of one log see the
+    same."""
 
     def __init__(
         self,
@@ -74,8 +76,9 @@ class SqliteReader:
         return frozenset(self._positions)
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Records that come one by one are taken together, `poll_s` apart: to read one costs as much as to read fifty,
-        and so does most of what is done with them."""
+        """Return the next records. Records that arrive one by one are collected for `poll_s`.
+
+        Reading one costs as much as reading fifty, and so does most of what is done with them."""
         assert not self._closed, "poll after close"
         deadline = time.monotonic() + timeout_s
         if (early_s := min(self._look_at_s, deadline) - time.monotonic()) > 0:
@@ -100,7 +103,7 @@ class SqliteReader:
         self._read_to = -1
 
     def close(self) -> None:
-        """Again: nothing happens."""
+        """Close the reader. Closing twice does nothing."""
         if not self._closed:
             self._closed = True
             self._wakeups.forget(self._grown)
@@ -126,7 +129,7 @@ class SqliteReader:
         return records
 
     def _notice_jump(self, record: Record) -> None:
-        """What comes next was deleted."""
+        """Notice that the next records were deleted."""
         expected = self._positions[record.source]
         if record.offset > expected:
             telemetry.LOG_RESETS.labels(topic=record.topic).inc()
@@ -137,7 +140,7 @@ class SqliteReader:
 
     @contextmanager
     def _snapshot(self) -> Iterator[int]:
-        """A read transaction, in which all partitions end at the same moment: at the yielded sequence."""
+        """Begin a read transaction, in which all partitions end at the same moment: at the yielded sequence."""
         self._connection.execute("BEGIN")
         try:
             yield self._connection.execute("SELECT max(sequence) FROM records").fetchone()[0] or 0
@@ -145,7 +148,9 @@ class SqliteReader:
             self._connection.execute("COMMIT")
 
     def _rows(self, source: TopicPartition) -> Iterator[_Row]:
-        """Lazily, in order of both offset and sequence. The sequence is unique: comparing rows stops there."""
+        """Yield rows lazily, in order of both offset and sequence.
+
+        The sequence is unique: comparing rows stops there."""
         return self._connection.execute(
             "SELECT sequence, topic, partition, record_offset, appended_at, raw FROM records "
             "WHERE topic = ? AND partition = ? AND record_offset >= ? ORDER BY record_offset",
@@ -153,7 +158,7 @@ class SqliteReader:
         )
 
     def _decode(self, rows: Sequence[_Row]) -> list[Record]:
-        """Up to the first record of a newer schema, which is raised when it comes first."""
+        """Decode rows up to the first of a newer schema; raise NewerSchema when it comes first."""
         records: list[Record] = []
         for _, topic, partition, offset, appended_at, raw in rows:
             try:

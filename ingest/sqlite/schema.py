@@ -35,8 +35,9 @@ CREATE TABLE IF NOT EXISTS offsets (
 
 
 def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection in WAL whose commits are on the disk when they return. Transactions are begun by hand. One thread
-    at a time uses it, not always the one that made it."""
+    """Open a connection in WAL mode whose commits are on the disk when they return.
+
+    Transactions are begun explicitly. One thread at a time uses it, not always the one that made it."""
     connection = sqlite3.connect(
         path,
         timeout=busy_timeout_s,
@@ -50,7 +51,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def create(connection: sqlite3.Connection, path: Path, partitions: int) -> None:
-    """Make the tables, or check those that are there. Raises ConfigError when they were made otherwise."""
+    """Make the tables, or check existing ones. Raises ConfigError when they were made otherwise."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         with writing(connection, path):  # whole or not at all; another process may be doing the same
             for statement in _SCHEMA.split(";\n")[:-1]:
@@ -66,7 +67,7 @@ def create(connection: sqlite3.Connection, path: Path, partitions: int) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """SQLite's errors as ours, each naming the file: what may pass is LogUnavailable, a broken file is LogError."""
+    """Translate SQLite's errors, each naming the file: LogUnavailable where it may pass, LogError for a broken file."""
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -79,8 +80,9 @@ def explained(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """A transaction that holds the write lock from its beginning. When it fails, nothing of it happened, unless the
-    LogUnavailable raised says that this is unknown."""
+    """Begin a transaction that holds the write lock from its beginning.
+
+    When it fails, nothing of it happened, unless the LogUnavailable raised says that this is unknown."""
     with explained(path):
         connection.execute("BEGIN IMMEDIATE")
         try:
