@@ -25,8 +25,9 @@ class FsspecBlobs:
     """
 
     def __init__(self, url: str | Path, cache: Path | None = None) -> None:
-        """`cache`: where `local` puts what it fetches; a directory needs none. Raises ConfigError for a URL of no known
-        kind."""
+        """Open the blobs at a URL. `cache`: where `local` puts fetched files; a directory needs none.
+
+        Raises ConfigError for a URL of an unknown kind."""
         try:
             self._fs: Any
             self._fs, self._root = url_to_fs(str(url), use_listings_cache=False)
@@ -57,7 +58,7 @@ class FsspecBlobs:
         return bytes(self._fs.cat_file(self._full(path)))
 
     def local(self, path: str, target: Path | None = None) -> Path:
-        """Raises FileNotFoundError, and ConfigError where a cache is needed and there is none."""
+        """Return a local file. Raises FileNotFoundError, and ConfigError when a cache is needed and none is set."""
         if self._directory is not None:
             found = self._directory / _checked(path)
             if not found.is_file():
@@ -80,14 +81,14 @@ class FsspecBlobs:
         return bool(self._fs.isfile(self._full(path)))
 
     def list(self, prefix: str) -> list[str]:
-        """The paths that begin with `prefix`, sorted. Looks no further than the folder that the prefix names."""
+        """Return the paths that begin with `prefix`, sorted. It looks only in the folder that the prefix names."""
         folder = prefix.rpartition("/")[0]
         found = self._fs.find(f"{self._root}/{folder}" if folder else self._root)
         paths = (path.removeprefix(self._root).lstrip("/") for path in found)
         return sorted(path for path in paths if path.startswith(prefix) and not path.startswith(f"{_PARTIAL}/"))
 
     def delete(self, path: str) -> None:
-        """Of what is not there: nothing happens."""
+        """Delete a blob; deleting a missing one does nothing."""
         with suppress(FileNotFoundError):
             self._fs.rm_file(self._full(path))
 
@@ -105,7 +106,7 @@ def _protocols(filesystem: Any) -> tuple[str, ...]:
 
 
 def _checked(path: str) -> str:
-    """Raises ValueError for what would leave the root."""
+    """Return the path. Raises ValueError for one that would leave the root."""
     pure = PurePosixPath(path)
     if not path or pure.is_absolute() or ".." in pure.parts or str(pure) != path or path.startswith(_PARTIAL):
         raise ValueError(f"{path!r} is no blob path")

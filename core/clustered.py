@@ -11,7 +11,9 @@ def mean(values: Values) -> float:
 
 
 def squared_error(values: Values, centre: float) -> float:
-    """Of the mean `centre`: as units differ, whose values resemble each other, and never less than values do."""
+    """Return the squared error of the mean `centre`, between units and never less than between values.
+
+    Values of one unit resemble each other."""
     off: defaultdict[str, float] = defaultdict(float)
     for unit, value in values:
         off[unit] += value - centre
@@ -21,11 +23,11 @@ def squared_error(values: Values, centre: float) -> float:
 
 
 def share_error(values: Values, share: float) -> float:
-    """The same of zeros and ones."""
+    """Return the same for values of zero and one."""
     return smoothed(squared_error(values, share), share, len(values))
 
 
 def smoothed(error: float, share: float, count: int) -> float:
-    """A share's squared error, with half a value of each kind added: a share of none is not taken for certain."""
+    """Return a share's squared error with half a value of each kind added: a share of 0 or 1 is not certain."""
     smooth = (share * count + 0.5) / (count + 1)
     return max(error, smooth * (1 - smooth) / count)

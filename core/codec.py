@@ -23,8 +23,10 @@ _events: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 def encode(event: Event) -> bytes:
-    """Raises InvalidRequest for what msgpack cannot hold (integers beyond 64 bits, half a surrogate pair, what is
-    nested too deep): only what a client sent can contain them."""
+    """Encode an event. Raises InvalidRequest for what msgpack cannot hold.
+
+    That is integers beyond 64 bits, half a surrogate pair, and what is nested too deep: only text of clients can
+    contain them."""
     try:
         return _encoder.encode((SCHEMA_VERSION, event))
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:
@@ -32,7 +34,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode(raw: bytes) -> Event:
-    """Raises NewerSchema for a newer build's record and Undecodable, saying why, for anything else."""
+    """Decode an event. Raises NewerSchema for a newer build's record, else Undecodable with the reason."""
     try:
         envelope = _envelopes.decode(raw)
         if envelope.schema > SCHEMA_VERSION:

@@ -100,7 +100,7 @@ class StoreUnavailable(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """As much is under way as may be; says when to come back."""
+    """The limit of work in progress is reached; the error says when to try again."""
 
     def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -108,7 +108,7 @@ class Overloaded(Unavailable):
 
 
 class EngineUnavailable(Unavailable):
-    """No engine can generate."""
+    """An engine that can generate is missing."""
 
 
 class NotFinite(EngineUnavailable):

@@ -70,7 +70,9 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tokens were asked for. What narrows the distribution makes a turn untrainable (see `capture`)."""
+    """Parameters with which the tokens were sampled.
+
+    Options that narrow the distribution make a turn untrainable (see `capture`)."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -85,15 +87,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogprobSpace(msgspec.Struct, frozen=True, kw_only=True):
-    """The distribution the behaviour log-probabilities belong to: softmax(logits / temperature), unmasked unless
-    `mask` names an attachment that holds the mask of each token."""
+    """The distribution of the behaviour log-probabilities: softmax(logits / temperature).
+
+    It is unmasked unless `mask` names an attachment that holds each token's mask."""
 
     temperature: float
     mask: str | None = None
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was said in a turn whose words are not kept: tokens of prompt and output, characters of the answer."""
+    """The size of a turn whose text is not kept: tokens of prompt and output, characters of the answer."""
 
     prompt_tokens: int
     output_tokens: int
@@ -165,7 +168,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
 
     @property
     def num_characters(self) -> int:
-        """Of the answer, without its tool calls."""
+        """The number of characters of the answer, without its tool calls."""
         return len(self.text) if self.unstored is None else self.unstored.characters
 
 
@@ -181,12 +184,11 @@ class ToolCallTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
-    """What somebody or something made of a turn or a session.
+    """The report of a person or a program about a turn or a session.
 
-    Written by api (clients, the simulator through it) and scoring (derived); read by ingest and scoring. It names an
-    inference or a session, never neither. An amendment is a new outcome that `supersedes`; a withdrawal is one that
-    supersedes with `withdrawn` and no value.
-    """
+    Written by api (clients, and the simulator through it) and scoring (derived); read by ingest and scoring. It names
+    an inference or a session, never neither. An amendment is a new outcome that `supersedes`; a withdrawal is one that
+    supersedes with `withdrawn` and no value."""
 
     outcome_id: OutcomeId
     inference_id: InferenceId | None
@@ -225,10 +227,9 @@ class Credit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
-    """What a turn was worth, as far as is known. Written by scoring; read by the learner, ingest and the console.
+    """The value of a turn, as far as it is known. Written by scoring; read by the learner, ingest and the console.
 
-    `revision` counts from 0; a late outcome makes the next. `decided_at` is event time: replay yields the same.
-    """
+    `revision` counts from 0; a late outcome makes the next. `decided_at` is event time: replay yields the same."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -248,8 +249,10 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
 
 
 class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of a version before users have it: `hold` waits for an operator who promotes it, `ask` for the
-    service's own cases. Written by `onward propose` and by the release controller, which obeys it."""
+    """The result of checking a version before users get it.
+
+    `hold` waits for an operator who promotes it, `ask` for the service's own eval cases. Written by `onward propose`
+    and by the release controller, which obeys it."""
 
     action: Literal["refuse", "hold", "pass", "ask"]
     why: str
@@ -277,7 +280,7 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_versi
 
     @property
     def is_proposed(self) -> bool:
-        """Whether it was made offline: what the learner made meanwhile does not descend from it."""
+        """True when the version was made offline: versions that the learner made meanwhile do not descend from it."""
         return self.verdict is not None and self.verdict.proposed
 
 

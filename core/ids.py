@@ -28,12 +28,12 @@ _ROUTING_BYTES = 2
 
 
 def session_routing(session_id: SessionId) -> int:
-    """The 16 bits of a session's hash that choose its partition."""
+    """Return the 16 bits of a session's hash that choose its partition."""
     return int.from_bytes(hashlib.blake2b(session_id.encode(), digest_size=_ROUTING_BYTES).digest(), "big")
 
 
 def inference_routing(inference_id: InferenceId) -> int:
-    """The same 16 bits, read from an inference id. Raises ValueError when the text is no UUID."""
+    """Return the same 16 bits, read from an inference id. Raises ValueError when the text is not a UUID."""
     return int.from_bytes(uuid.UUID(inference_id).bytes[-_ROUTING_BYTES:], "big")
 
 

@@ -15,12 +15,12 @@ _BEARER: Final = re2.compile(r"(?i)\bBearer\s+[!-~]+")
 
 
 def keep(secrets: Iterable[str]) -> None:
-    """From now on nothing that goes through `redacted` shows them."""
+    """Remember secrets: from now on `redacted` hides them."""
     _known.update(secret for secret in secrets if len(secret) >= _LEAST)
 
 
 def redacted(text: str) -> str:
-    """The text without known secrets, passwords of URLs and of libpq's conninfo, and bearer tokens."""
+    """Return the text without known secrets, passwords of URLs and of libpq's conninfo, and bearer tokens."""
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, SHOWN)
     text = _IN_URL.sub(rf"\1:{SHOWN}@", text)
@@ -28,6 +28,6 @@ def redacted(text: str) -> str:
 
 
 def password_of(url: str) -> str | None:
-    """As the URL spells it; None where it has none."""
+    """Return the password as the URL spells it; None when it has none."""
     found = re2.search(r"://[^\s/@:]*:([^\s/@]+)@", url)
     return None if found is None else str(found[1])

@@ -1,8 +1,7 @@
-"""Which temperatures there are: 0, which asks for the likeliest token, and from the least to the largest one.
+"""The allowed temperatures: 0, which asks for the likeliest token, and those from the least to the largest.
 
-What lies between is refused wherever a temperature comes in. Logits divided by it leave what float32 can hold: the row
-becomes NaN, and neither the user nor the learner gets anything of it.
-"""
+Others are refused wherever a temperature comes in. Logits divided by a tiny one leave the range of float32: the row
+becomes NaN, useless to the user and to the learner."""
 
 from typing import Annotated
 
@@ -14,7 +13,7 @@ TEMPERATURES = f"0, or from {LEAST_TEMPERATURE:g} to {LARGEST_TEMPERATURE:g}"
 
 
 def is_temperature(value: float) -> bool:
-    """Not for NaN, which is no number that could be compared."""
+    """Return whether a value is an allowed temperature; NaN is not."""
     return value == 0 or LEAST_TEMPERATURE <= value <= LARGEST_TEMPERATURE
 
 

@@ -1,4 +1,6 @@
-"""What rests of a turn that its client did not want stored (`store: false`): who, when, how much, by which version."""
+"""The part of a turn that is kept when its client did not want it stored (`store: false`).
+
+That is who asked, when, how much, and by which version."""
 
 from typing import Final
 
@@ -22,8 +24,9 @@ does not rest until it is named here."""
 
 
 def without_words(turn: Completion) -> Completion:
-    """The turn as it may rest: nothing that the user or the model said, in words, in tokens or as a digest. Of its tool
-    calls the ids are left, which feedback names."""
+    """Return the turn as it may be kept: without text, tokens or digests of what the user or the model said.
+
+    Of its tool calls the ids are kept, which feedback names."""
     kept = {name: getattr(turn, name) for name in KEPT}
     sampling = msgspec.structs.replace(turn.sampling, seed=None, stop=(), logit_bias=None)
     return Completion(

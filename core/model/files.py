@@ -1,8 +1,7 @@
-"""What of a model's directory is read: safetensors for weights, and text. Nothing of it is run.
+"""The files of a model's directory that are read: safetensors for weights, and text. No code in it is run.
 
-Pickles (`.bin`, `.pt` and their like) are programs that run when they are read, and a repository's own modelling code
-runs when it is trusted. Both come from whoever made the model, and would run with the rights of the service.
-"""
+Pickles (`.bin`, `.pt` and the like) are programs that run when they are read, and a repository's own modelling code
+runs when it is trusted. Both come from the model's author, and would run with the rights of the service."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ LOCAL: Final[dict[str, Any]] = {"local_files_only": True, "trust_remote_code": F
 
 
 def check_model_files(directory: Path) -> None:
-    """Raises ConfigError naming a file that may not lie there, and what to do."""
+    """Check a model's directory. Raises ConfigError naming a forbidden file, and what to do."""
     for path in sorted(directory.glob("*")):
         if path.suffix.lower() in PICKLES:
             raise ConfigError(

@@ -1,8 +1,7 @@
-"""What a probe's texts begin with: the shapes that a product asks a model in, rendered by the model's own template.
+"""The prompts of a probe: the shapes in which a product asks a model, rendered by the model's own template.
 
-A probe that begins where texts begin looks where no user ever is: a version can lose its way behind the mark of an
-assistant's turn, and a text without such a mark would not tell.
-"""
+Probing only the beginning of plain texts would look where no user ever is: a version can go wrong after the marker of
+an assistant's turn, and a text without such a marker would not show it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,8 +34,9 @@ _TYPED = ("def total(xs):\n    ", "import os\n\n", "for i in range(", "class Sta
 
 
 def probe_prompts(renderer: Renderer) -> tuple[tuple[int, ...], ...]:
-    """Sixteen: questions with and without a system's word and tools, later turns, and text that is typed. What this
-    model's template has no place for is left out."""
+    """Return sixteen prompts: questions with and without a system message and tools, later turns, and plain text.
+
+    Shapes for which this model's template has no place are left out."""
     user = [[_said("user", text)] for text in _ASKED]
     later = [[_said("user", a), _said("assistant", b), _said("user", c)] for a, b, c in _FOLLOWED]
     with_system = [[_said("system", _SYSTEM), *messages] for messages in (user[1], user[4])]

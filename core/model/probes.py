@@ -30,12 +30,11 @@ Nearer = Literal["own", "parent", "indistinguishable"]
 
 
 class _Dtype(msgspec.Struct, frozen=True):
-    """How far an engine that serves the very weights in this dtype may be from the record, in nats.
+    """The largest differences from the record, in nats, of an engine that serves the right weights in this dtype.
 
-    `limit` bounds the largest difference where `by_token` (relative to log-probabilities beyond one nat, since rounding
-    grows with logits), and else the mean: in half precision one flipped router moves a token by nats. `noise` is the
-    root of the mean square, the rounding of the weights included.
-    """
+    `limit` bounds the largest difference where `by_token` is set (relative to log-probabilities beyond one nat, since
+    rounding grows with logits), and else the mean: in half precision one flipped router moves a token by nats. `noise`
+    is the root of the mean square, the rounding of the weights included."""
 
     by_token: bool
     limit: float
@@ -79,7 +78,7 @@ class ProbeRecord(ProbeSet, frozen=True, kw_only=True):
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """Of |measured - recorded| over the N tokens, nats."""
+    """Statistics of |measured - recorded| over the N tokens, in nats."""
 
     max_abs: float
     mean_abs: float
@@ -110,7 +109,7 @@ def put_probe(blobs: Blobs, version: Version, record: ProbeRecord) -> None:
 
 
 def get_probe(blobs: Blobs, version: Version, weights_digest: str | None = None) -> ProbeRecord:
-    """Raises WeightsError naming the blob that is missing, corrupt, or of other weights than `weights_digest`."""
+    """Return a version's probe. Raises WeightsError naming a blob that is missing, corrupt, or of other weights."""
     path = path_of(version)
     try:
         content = blobs.get(path)
@@ -137,17 +136,16 @@ def discard_probe(blobs: Blobs, version: Version) -> None:
 
 
 def mismatch(measured: Logprobs, record: ProbeRecord) -> Mismatch:
-    """Raises WeightsError when `measured` is not of the record's texts."""
+    """Compare with the record. Raises WeightsError when `measured` is of other texts."""
     gaps_N = np.abs(_flat(measured, record) - _flat(record.logprobs, record))
     return Mismatch(float(gaps_N.max()), float(gaps_N.mean()), float(np.quantile(gaps_N, 0.99)))
 
 
 def agrees(measured: Logprobs, record: ProbeRecord, served_dtype: str) -> ProbeComparison:
-    """Whether an engine that computes in `served_dtype` may have these weights.
+    """Return whether an engine that computes in `served_dtype` may have these weights.
 
-    It finds wrong weights, not necessarily the version before: ask `nearer`, too. Raises ConfigError for a dtype
-    without a known limit, WeightsError as `mismatch`.
-    """
+    This finds wrong weights, but may not tell them from the previous version's: use `nearer` as well. Raises
+    ConfigError for a dtype without a known limit, WeightsError as `mismatch` does."""
     dtype = _dtype(served_dtype)
     measured_N, recorded_N = _flat(measured, record), _flat(record.logprobs, record)
     if not record.finite:
@@ -163,12 +161,11 @@ def agrees(measured: Logprobs, record: ProbeRecord, served_dtype: str) -> ProbeC
 
 
 def nearer(measured: Logprobs, record: ProbeRecord, parent: ProbeRecord, served_dtype: str) -> Nearer:
-    """Which record the measured log-probabilities are nearer to, in mean square: for engines that kept the old weights.
+    """Return to which record the measurement is nearer, in mean square: finds engines that kept the old weights.
 
     With noise e on top of a record, the nearer one is the right one while |e| is below half the distance between the
     two, in whatever direction e lies; where they are nearer to each other than that, it is "indistinguishable". Raises
-    WeightsError when the two are of other texts, or as `mismatch`; ConfigError as `agrees`.
-    """
+    WeightsError when the two are of other texts, or as `mismatch`; ConfigError as `agrees`."""
     _check_same_texts(record, parent)
     own_N, parent_N, measured_N = (
         _flat(record.logprobs, record),
@@ -207,13 +204,12 @@ def _check_same_texts(record: ProbeRecord, other: ProbeRecord) -> None:
 
 
 def figures(record: ProbeRecord, live: ProbeRecord) -> dict[str, float]:
-    """What the sanity gate asks of a candidate, from records alone: for engines that hold one version at a time.
+    """Return what the sanity gate checks, from records alone: for engines that hold one version at a time.
 
     `kl_to_live`: the mean over the N places of KL(candidate || live), nats, with each distribution taken over the
-    place's K choices and the rest together. Never more than over the whole vocabulary (the data processing inequality),
-    and never blind to what leaves the choices. Where not finite, it and `entropy` are NaN. Raises WeightsError when the
-    records are of different texts.
-    """
+    place's K choices and the rest together. It is never more than over the whole vocabulary (the data processing
+    inequality), and sees probability that moves outside the choices. When not finite, it and `entropy` are NaN. Raises
+    WeightsError when the records are of different texts."""
     _check_same_texts(record, live)
     if not record.finite:
         return {"finite": 0.0, "kl_to_live": float("nan"), "entropy": float("nan")}

@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
-    """The tensors' entries and the offset of the first tensor byte. Raises WeightsError naming the file."""
+    """Return the tensors' entries and the offset of the first tensor byte. Raises WeightsError naming the file."""
     prefix = file.read(_LENGTH_BYTES)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < _LENGTH_BYTES or length > _MAX_HEADER_BYTES:
@@ -62,7 +62,7 @@ def _tensor_bytes(path: Path, start: int, end: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor's bytes are."""
+    """The place of a tensor's bytes."""
 
     path: Path
     dtype: str  # as safetensors names it
@@ -71,12 +71,14 @@ class StoredTensor:
     end: int
 
     def head(self, name: str) -> bytes:
-        """What the digest covers before the tensor's bytes."""
+        """Return what the digest covers before the tensor's bytes."""
         return f"{name}\0{self.dtype}\0{','.join(map(str, self.shape))}\0".encode()
 
 
 def tensors_of(shards: Sequence[Path]) -> dict[str, StoredTensor]:
-    """By name, in name order. Raises WeightsError naming the file that cannot be read or holds a tensor twice."""
+    """Return the tensors by name, in name order.
+
+    Raises WeightsError naming the file that cannot be read or holds a tensor twice."""
     tensors: dict[str, StoredTensor] = {}
     for path in shards:
         try:
@@ -93,7 +95,7 @@ def tensors_of(shards: Sequence[Path]) -> dict[str, StoredTensor]:
 
 
 def digest_of_shards(shards: Sequence[Path]) -> str:
-    """Raises WeightsError naming the file that is missing, truncated or holds a tensor twice."""
+    """Return the digest. Raises WeightsError naming a file that is missing, truncated or repeats a tensor."""
     hasher = blake3()
     for name, tensor in tensors_of(shards).items():
         hasher.update(tensor.head(name))

@@ -23,7 +23,9 @@ NO_MONITORS: Final = frozenset({NOT_FINITE, STAGE_DOWN})
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """What opened it. `window_start` and `window_end`: arrival of the first and the last turn that it looked at."""
+    """The finding that opened an alarm.
+
+    `window_start` and `window_end`: arrival of the first and the last turn that was examined."""
 
     alarm_id: str
     monitor: str
@@ -60,7 +62,7 @@ class StoredAlarm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds_releases(self) -> bool:
-        """Until it is acknowledged or closed."""
+        """True while the alarm holds releases: until it is acknowledged or closed."""
         return self.state == "opened" and self.opening.severity == "critical" and RELEASE in self.opening.holds
 
     def event(self) -> Alarm:

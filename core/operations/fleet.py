@@ -1,9 +1,8 @@
-"""What a fleet of engines says of itself, and what is wanted of it. Kept in the store, one row per replica.
+"""The state that a fleet of engines reports, and the state that is wanted; one row per replica in the store.
 
 release controller ──ReplicaTarget──► host (`onward serve`, or the embedded engine's own)
 host ──ReplicaStatus──► release controller, and the router in every API replica
-release controller ──Experiment──► the router, which assigns users to arms
-"""
+release controller ──Experiment──► the router, which assigns users to arms"""
 
 from datetime import datetime
 from typing import Final, Literal
@@ -24,7 +23,9 @@ GUARD: Final = "guard"
 
 
 class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica shall serve. Written by the release controller, read by the replica's host and by the routers."""
+    """The version that a replica must serve.
+
+    Written by the release controller, read by the replica's host and by the routers."""
 
     name: str
     lane: Lane
@@ -35,7 +36,7 @@ class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a replica is. Written by its host; who finds the heartbeat old takes it for gone."""
+    """The state of a replica, written by its host. Readers treat one with an old heartbeat as gone."""
 
     name: str
     cluster: str
@@ -80,16 +81,19 @@ LIVE = Assignment()
 
 
 class Switches(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's standing words: a pinned version serves and nothing else is released; a held one is neither
-    promoted, superseded nor released by itself."""
+    """An operator's standing orders.
+
+    A pinned version serves and nothing else is released; a held one is not promoted, superseded or released
+    automatically."""
 
     pinned: Version | None = None
     held: tuple[Version, ...] = ()
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A word to the release controller, and what came of it. `by`: the name or the fingerprint of the API key that gave
-    it, or a guard."""
+    """An order to the release controller, and its result.
+
+    `by`: the name or the fingerprint of the API key that gave it, or a guard."""
 
     order_id: int
     kind: OrderKind

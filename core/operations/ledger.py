@@ -1,4 +1,4 @@
-"""What the ledger keeps: of a turn, of what was said of it, and of its session."""
+"""Records of the ledger: a turn, the outcomes reported about it, and its session."""
 
 from datetime import datetime
 from typing import NewType
@@ -13,8 +13,9 @@ SessionKey = NewType("SessionKey", tuple[Namespace, SessionId])
 
 
 class Effort(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens by kind, calls, and turns. `tool_output` is the share of the prompt's new tokens that tools' answers have
-    by their length in characters."""
+    """Tokens by kind, calls, and turns.
+
+    `tool_output` is the share of the prompt's new tokens that belongs to tools' answers, by length in characters."""
 
     thinking: int = 0
     tool_call: int = 0
@@ -40,8 +41,10 @@ class Effort(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest
-    of what the turn adds to its conversation. `whole`: neither broken off nor failed."""
+    """Facts about a turn.
+
+    `before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest of
+    what the turn adds to its conversation. `whole`: neither cut off nor failed."""
 
     parent_id: InferenceId | None = None
     group_id: GroupId | None = None
@@ -58,9 +61,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Turn(msgspec.Struct, kw_only=True):
-    """One row of `ledger_turns`. `due_at` is None when no wait runs; `closed` says that the waits ran out for good;
-    `revision` is -1, `value` and `decided_at` None before the first reward; outcomes whose offset in the log is at
-    least `seen_offset` are news to the last reward."""
+    """One row of `ledger_turns`.
+
+    `due_at` is None when no wait runs; `closed` says that the waits ran out for good; `revision` is -1, `value` and
+    `decided_at` None before the first reward; outcomes whose log offset is at least `seen_offset` came after the last
+    reward."""
 
     inference_id: InferenceId
     session_id: SessionId

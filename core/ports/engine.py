@@ -12,22 +12,23 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the replica, as stamped on the turns it served."""
+        """The replica's name, as stamped on the turns that it served."""
         ...
 
     @property
     def url(self) -> str:
-        """Where the engine answers; "" within this process."""
+        """The engine's address; "" within this process."""
         ...
 
     @property
     def holds_many(self) -> bool:
-        """Whether requests may be pinned to every loaded version; else only to the one that serves."""
+        """True when requests may be pinned to any loaded version; else only to the one that serves."""
         ...
 
     def serving(self) -> Version | None:
-        """What unpinned requests are served by, confirmed; None while the engine is away, hangs, was started again,
-        or serves what nobody confirmed."""
+        """Return the confirmed version that serves requests without a pin.
+
+        None while the engine is unreachable, hangs, was restarted, or serves an unconfirmed version."""
         ...
 
     def pinnable(self) -> frozenset[Version]:
@@ -47,16 +48,19 @@ class Engine(Protocol):
         ...
 
     def what_is_wrong(self, version: Version) -> str | None:
-        """Of a version that requests may ask for: by its probe, computed by the engine now; None where nothing is, or
-        the engine does not serve it. Raises EngineUnavailable."""
+        """Check a loaded version by computing its probe on the engine now; return the fault, or None.
+
+        None also when the engine does not serve it. Raises EngineUnavailable."""
         ...
 
     def switch(self, version: Version) -> None:
-        """Serve `version` from the next token on; running requests continue under it. Drops nobody. Returns when what
-        serves is confirmed. Raises WeightsError when the version cannot serve: the engine then serves the last good
-        one again, or `serving` is None. Raises EngineUnavailable when the engine is away."""
+        """Serve `version` from the next token on, without dropping any request; running ones continue under it.
+
+        Returns when the served version is confirmed. Raises WeightsError when the version cannot serve: the engine
+        then serves the last good one again, or `serving` is None. Raises EngineUnavailable when the engine is
+        unreachable."""
         ...
 
     def unload(self, version: Version) -> None:
-        """Raises Conflict while it serves or a request is pinned to it."""
+        """Unload a version. Raises Conflict while it serves or a request is pinned to it."""
         ...

@@ -31,7 +31,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bucket has."""
+    """The tokens in a rate limit's bucket."""
 
     wait_s: float  # until it has one again; 0: it had one
     remaining: int
@@ -39,7 +39,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted in the last minute, to within the width of a slot; names that were not are absent."""
+    """Counts of the last minute, to within the width of a slot; names that were not counted are absent."""
 
     counts: Mapping[str, int]
     complete: bool  # over all API replicas; else of this one alone
@@ -47,25 +47,26 @@ class RecentCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Announcer(Protocol):
     def announce(self, channel: str) -> None:
-        """Wake who waits for changes of the channel, in every process. From any thread; never blocks or raises.
-        Announcements may be lost and may be joined: who waits also looks by itself now and then."""
+        """Wake those who wait for changes of the channel, in every process. From any thread; never blocks or raises.
+
+        Announcements may be lost or merged: waiting readers also poll now and then."""
         ...
 
 
 class Changes(Protocol):
     async def wait(self, timeout_s: float) -> bool:
-        """Whether the channel was announced since the last wait ended (or these changes began); False after
-        `timeout_s`."""
+        """Return whether the channel was announced since the last wait ended (or since this object was made).
+
+        False after `timeout_s`."""
         ...
 
 
 class LiveState(Announcer, Protocol):
-    """A cache beside the store. Losing all of it costs speed, and that a turn which is not in the store yet is not
-    continued: what follows it is rendered afresh.
+    """A cache beside the store.
 
-    Used from one event loop, within `async with`. No operation raises when a server behind it is away: it then does
-    what it can for this process alone.
-    """
+    Losing all of it costs speed, and the continuation of turns that are not in the store yet: the next prompt is then
+    rendered afresh. It is used from one event loop, within `async with`. No operation raises when a server behind it is
+    unreachable: it then does what it can for this process alone."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -75,7 +76,7 @@ class LiveState(Announcer, Protocol):
 
     @property
     def state(self) -> str:
-        """ "ok", or why replicas do not see one another's entries."""
+        """The state: "ok", or why replicas do not see one another's entries."""
         ...
 
     async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None: ...
@@ -85,27 +86,29 @@ class LiveState(Announcer, Protocol):
         ...
 
     async def settle(self) -> None:
-        """Wait until other replicas know the inferences that were put here, unless they know that they may not: `state`
-        says so. A few seconds at most."""
+        """Wait until other replicas know the inferences that were put here, a few seconds at most.
+
+        They may fail to; `state` says so then."""
         ...
 
     async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
-        """The chain of the first digest that is known."""
+        """Return the chain of the first known digest."""
         ...
 
     async def get_session(self, namespace: Namespace, inference_id: InferenceId) -> SessionId | None: ...
 
     async def has_session(self, namespace: Namespace, session_id: SessionId) -> bool:
-        """Whether an inference of the session was put."""
+        """Return whether an inference of the session was put."""
         ...
 
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str | None:
-        """Remember the content first seen under an idempotency key; returns the content that holds it. None: this
-        process knows of no other content, and nobody can say whether another does."""
+        """Remember the content first seen under an idempotency key; return the content that holds the key.
+
+        None: this process knows of no other content, and cannot tell whether another process does."""
         ...
 
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
-        """Where that content holds it. Other replicas that claimed the same content may hold it on."""
+        """Release the key if that content holds it. Other replicas that claimed it may still hold it."""
         ...
 
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:

@@ -10,8 +10,10 @@ from core.events import Event, Topic, TopicPartition
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a record was put. The offset is -1 while it waits, durably, in the spool: the log gives it later; so is the
-    partition where the log has not said yet how many there are."""
+    """The place of a record in the log.
+
+    The offset is -1 while the record waits, durably, in the spool: the log gives it later. So is the partition until
+    the log has said how many there are."""
 
     topic: Topic
     partition: int
@@ -35,22 +37,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogReader(Protocol):
-    """Reads all partitions of its topics, beside any number of others; whoever has it keeps the positions. Not
-    thread-safe: one thread polls, seeks and closes.
+    """Reads all partitions of its topics, independently of other readers; its user keeps the positions.
 
-    An offset is always the *next* message: a position of 7 says that 0..6 were read.
-    """
+    Not thread-safe: one thread polls, seeks and closes. An offset is always that of the *next* record: a position of 7
+    says that 0..6 were read."""
 
     def assignment(self) -> frozenset[TopicPartition]: ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Records in offset order per partition; [] after `timeout_s` with nothing to read, which says nothing of
-        the log's end: that is reached when positions are `EventLog.end`.
+        """Return records in offset order per partition; [] after `timeout_s` with nothing to read.
 
-        Starts at the earliest record. Where the log has dropped what comes next, it goes on with the earliest that is
-        left, counts that and says so. Raises LogUnavailable where the log says that it is away, and NewerSchema at a
-        record of a newer build: the reader stays before it.
-        """
+        An empty result does not mean the end of the log: that is reached when positions equal `EventLog.end`. It starts
+        at the earliest record. When the log has dropped the next records, it continues with the earliest that is left,
+        counts the gap and logs it. Raises LogUnavailable when the log is unreachable, and NewerSchema at a record of a
+        newer build: the reader stays before it."""
         ...
 
     def position(self, partition: TopicPartition) -> int: ...
@@ -61,8 +61,9 @@ class LogReader(Protocol):
 
 
 class RebalanceListener(Protocol):
-    """Told from within `Consumer.poll` and `close`, on the caller's thread. It may use the consumer: commit, seek, ask
-    for positions; not poll."""
+    """Called from within `Consumer.poll` and `close`, on the caller's thread.
+
+    It may use the consumer to commit, seek or ask for positions, but not to poll."""
 
     def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Comes before any record of them. Where it raises, so does `poll`, and the next poll tells it again."""
@@ -75,36 +76,42 @@ class RebalanceListener(Protocol):
 
 
 class Consumer(LogReader, Protocol):
-    """One member of a group, whose members share the partitions. Starts at the committed offsets, and at the earliest
-    record where nothing was committed. What it is assigned may change within each `poll`."""
+    """One member of a group, whose members share the partitions.
+
+    It starts at the committed offsets, and at the earliest record when nothing was committed. Its assignment may change
+    in each `poll`."""
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """Of the group. Raises LogUnavailable."""
+        """Return the group's committed offset. Raises LogUnavailable."""
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Durable when it returns. Raises Fenced when this member is no longer of the group's current generation or
-        does not own one of the partitions (then nothing was committed), which tells a zombie from the rightful owner;
-        LogUnavailable when it is unknown whether it was committed."""
+        """Commit offsets; durable when it returns.
+
+        Raises Fenced when this member is no longer of the group's current generation or does not own one of the
+        partitions (then nothing was committed), which tells a zombie from the rightful owner; LogUnavailable when it is
+        unknown whether it was committed."""
         ...
 
 
 class EventLog(Protocol):
-    """The durable, ordered, partitioned log. Thread-safe. Making one, or its readers, does not wait for what may be
-    away: their first use may, and raises LogUnavailable."""
+    """The durable, ordered, partitioned log; thread-safe.
+
+    Making one, or its readers, does not wait for a server: the first use may, and raises LogUnavailable."""
 
     @property
     def max_record_bytes(self) -> int | None:
-        """Of an encoded event: larger ones are refused with TooLarge. None: any."""
+        """The largest encoded event; larger ones are refused with TooLarge. None: no limit."""
         ...
 
     async def append(self, topic: Topic, event: Event) -> Position:
-        """Durable when it returns. Never blocks the event loop. Raises LogUnavailable; then nothing was appended
-        unless the message says that it is unknown."""
+        """Append an event; durable when it returns. It never blocks the event loop.
+
+        Raises LogUnavailable; then nothing was appended unless the message says that it is unknown."""
         ...
 
     def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
-        """The same for threads; all events in one batch, in order per partition."""
+        """Append from a thread; all events in one batch, in order per partition."""
         ...
 
     def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
@@ -112,33 +119,35 @@ class EventLog(Protocol):
         ...
 
     def reader(self, topics: Sequence[Topic]) -> LogReader:
-        """For those who keep their positions themselves: no group, no commits."""
+        """Return a reader whose user keeps the positions: no group, no commits."""
         ...
 
     def partitions(self, topic: Topic) -> int:
-        """Raises LogUnavailable while the log has never said it."""
+        """Return the number of partitions. Raises LogUnavailable until the log has said it."""
         ...
 
     def earliest(self, partition: TopicPartition) -> int:
-        """Of the records that are left. Raises LogUnavailable."""
+        """Return the offset of the earliest record that is left. Raises LogUnavailable."""
         ...
 
     def end(self, partition: TopicPartition) -> int:
-        """The offset that the next record will have. Raises LogUnavailable."""
+        """Return the offset that the next record will have. Raises LogUnavailable."""
         ...
 
     def offset_at(self, partition: TopicPartition, moment: datetime) -> int:
-        """Of the first record left that was appended at `moment` or later, to the millisecond; the end where there is
-        none. Raises LogUnavailable."""
+        """Return the offset of the first record left that was appended at `moment` or later, to the millisecond.
+
+        The end, when there is none. Raises LogUnavailable."""
         ...
 
     def committed(self, group: str, partition: TopicPartition) -> int | None:
-        """Of a group, asked by anybody; None: it has committed nothing. Raises LogUnavailable."""
+        """Return a group's committed offset, None when it has committed nothing. Raises LogUnavailable."""
         ...
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
-        """Drop the records before `offset`, for good; the latest one may stay. The end stays what it is. Again: nothing
-        happens. Raises LogUnavailable; then some of them may be gone."""
+        """Delete the records before `offset` for good; the latest one may stay, and the end does not change.
+
+        Repeating it does nothing. Raises LogUnavailable; then some of them may be gone."""
         ...
 
     def close(self) -> None: ...

@@ -42,15 +42,16 @@ class Policy(Protocol):
     """Generates. `capture` says what the engine can vouch for."""
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
-        """Chunks as they are sampled; the last has a finish_reason. Closing the iterator aborts the request. A token of
-        `stop_token_ids` ends the answer and is part of it; an engine may also end it at the model's own end-of-text
-        tokens. `sampling.seed` is best effort, as in OpenAI's API: an engine that cannot repeat itself ignores it.
-        Raises EngineUnavailable (after the first chunk only when the engine is lost), InvalidRequest for what the model
-        cannot do."""
+        """Yield chunks as they are sampled; the last has a finish_reason. Closing the iterator aborts the request.
+
+        A token of `stop_token_ids` ends the answer and is part of it; an engine may also end it at the model's own
+        end-of-text tokens. `sampling.seed` is best effort, as in OpenAI's API: an engine that cannot repeat itself
+        ignores it. Raises EngineUnavailable (after the first chunk only when the engine is lost), InvalidRequest for
+        what the model cannot do."""
         ...
 
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
-        """Why turns sampled like this cannot be trained on (design: exactly what was sampled); () when they can."""
+        """Return why turns sampled like this cannot be trained on (only exact samples can); () when they can."""
         ...
 
     @property
@@ -61,16 +62,17 @@ class Policy(Protocol):
 
 
 class Traffic(Protocol):
-    """Which version a user is served by: the arms of the running experiment."""
+    """Assigns users to versions: the arms of the running experiment."""
 
     def assign(self, unit: str) -> Assignment:
-        """The same unit (a user's hash, or the session where there is no user) has the same arm while an experiment
-        runs. Never blocks."""
+        """Return a unit's arm: the same unit has the same arm while an experiment runs. Never blocks.
+
+        A unit is a user's hash, or the session where there is no user."""
         ...
 
 
 class OutputDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What newly decoded tokens mean to the client."""
+    """The part of the answer that newly decoded tokens add."""
 
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()  # complete calls, in order
@@ -83,7 +85,7 @@ class OutputParser(Protocol):
     def feed(self, token_ids: Sequence[int]) -> OutputDelta: ...
 
     def finish(self) -> OutputDelta:
-        """What was held back. A tool call that never became whole is content."""
+        """Return what was held back. An incomplete tool call is returned as content."""
         ...
 
 
@@ -100,17 +102,19 @@ class Renderer(Protocol):
     def stop_token_ids(self) -> tuple[int, ...]: ...
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """The prompt, up to where the assistant speaks. Raises InvalidRequest naming the message."""
+        """Return the prompt, up to where the assistant speaks. Raises InvalidRequest naming the message."""
         ...
 
     def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """`token_ids` (a prompt and its answer, as sampled) continued by the new messages: a prompt that begins
-        with exactly those tokens. Closes an answer that was cut off."""
+        """Continue `token_ids` (a prompt and its answer, as sampled) by the new messages.
+
+        The returned prompt begins with exactly those tokens. An answer that was cut off is closed."""
         ...
 
     def render_text(self, prompt: str, suffix: str | None) -> tuple[int, ...]:
-        """A raw completion's prompt; with a suffix in the model's fill-in-the-middle form.
-        Raises InvalidRequest where the model has none."""
+        """Return a raw completion's prompt; with a suffix in the model's fill-in-the-middle form.
+
+        Raises InvalidRequest when the model has no such form."""
         ...
 
     def parser(self, *, tools: bool) -> OutputParser: ...

@@ -7,15 +7,16 @@ from core.store.work import View, Work
 
 
 class Store(Protocol):
-    """Rows of all that happened, in a database. The queries are the same for every one: `core.store` has them by
-    subject."""
+    """A database of everything that happened.
+
+    Queries are the same for every adapter: `core.store` has them by subject."""
 
     def work(self) -> AbstractContextManager[Work]:
-        """A unit of work, committed on leaving. Raises StoreUnavailable. Blocks: keep off the event loop."""
+        """Open a unit of work, committed on leaving. Raises StoreUnavailable. It blocks: keep off the event loop."""
         ...
 
     def look(self) -> AbstractContextManager[View]:
-        """A consistent read. Raises StoreUnavailable."""
+        """Open a consistent view for reading. Raises StoreUnavailable."""
         ...
 
     def close(self) -> None: ...

@@ -22,8 +22,9 @@ class Weights(Protocol):
     """Published weights. Blocks: keep off the event loop."""
 
     def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
-        """Store safetensors shards as `version`, atomically: a reader sees all or nothing. Again with the same
-        content: the same answer; with other content: WeightsError."""
+        """Store safetensors shards as `version`, atomically: a reader sees all or nothing.
+
+        Publishing the same content again returns the same reference; other content raises WeightsError."""
         ...
 
     def open(self, ref: WeightsRef) -> Sequence[Path]:
@@ -31,7 +32,7 @@ class Weights(Protocol):
         ...
 
     def chain(self, ref: WeightsRef) -> Sequence[WeightsRef]:
-        """What `open` reads where nothing is there yet, from the anchor to `ref`."""
+        """Return what `open` reads when nothing is cached, from the anchor to `ref`."""
         ...
 
     def discard(self, version: Version) -> None: ...  # it opens no more; what others need of it stays while they do
@@ -47,13 +48,13 @@ class Blobs(Protocol):
     def put_file(self, path: str, source: Path) -> None: ...
 
     def get(self, path: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """Return a blob's content. Raises FileNotFoundError."""
         ...
 
     is_local: bool  # whether `local` is the blob itself
 
     def local(self, path: str, target: Path | None = None) -> Path:
-        """The blob as a local file, fetched where it is remote: to `target`, a new file, where it is given."""
+        """Return the blob as a local file, fetched when it is remote: to `target`, a new file, when it is given."""
         ...
 
     def exists(self, path: str) -> bool: ...

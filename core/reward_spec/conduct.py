@@ -1,4 +1,4 @@
-"""What a turn costs by itself, whatever anybody says of it: its effort, its form, and what it claims."""
+"""The cost of a turn by itself, without any feedback: its effort, its form, and its claims."""
 
 import math
 from typing import Annotated, Final
@@ -15,14 +15,13 @@ Penalty = Annotated[float, Field(ge=-LARGEST, le=0)]
 
 
 class EffortSpec(Part):
-    """An effort penalty, subtracted with its coefficient (Composer 2, arXiv 2603.24477):
+    """An effort penalty, subtracted with its coefficient (Composer 2, arXiv 2603.24477).
 
         C(x) = ((1 + kx)^(1 - q) - 1) / (k (1 - q))
 
     over a weighted sum x of tokens, calls and turns along the session. It is concave for q > 0: the first steps of a
     session cost the most. Its limits are ln(1 + kx) / k at q = 1 and x at k = 0. A turn pays C up to and including
-    itself less C up to its parent, so the turns on a path together pay C of the whole path.
-    """
+    itself less C up to its parent, so the turns on a path together pay C of the whole path."""
 
     coefficient: Amount = 0.0
     """0: effort costs nothing."""
@@ -64,7 +63,7 @@ class EffortSpec(Part):
 
 
 class PenaltySpec(Part):
-    """What bad form costs a turn, once each; 0: nothing. Suggestions are judged by what becomes of them alone."""
+    """The costs of bad form, charged once each per turn; 0: none. Suggestions are judged by their outcomes alone."""
 
     malformed_call: Penalty = 0.0
     """A tool call that never became whole, names no tool that was offered, or whose arguments are not what it takes."""

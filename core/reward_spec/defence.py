@@ -1,4 +1,4 @@
-"""What of a session's outcomes does not count, lest somebody teach by saying much."""
+"""Limits on a session's outcomes, so that nobody steers the model by repeating feedback."""
 
 from pydantic import Field
 
@@ -6,8 +6,9 @@ from core.reward_spec.part import Part, Seconds
 
 
 class DefenceSpec(Part):
-    """Of outcomes that somebody said: what the scorer derived, and withdrawals, are never left out. A user is who
-    feedback names as `user`; all who name nobody are one. None: no bound."""
+    """The limits on reported outcomes; outcomes that the scorer derived, and withdrawals, are never left out.
+
+    A user is the `user` that feedback names; those who name nobody count as one. None: no bound."""
 
     burst_outcomes: int | None = Field(default=None, ge=1)
     """Most outcomes of one user within any `burst_window_s`."""

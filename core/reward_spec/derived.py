@@ -1,4 +1,4 @@
-"""What the scorer concludes by itself from how a conversation goes on."""
+"""Outcomes that the scorer derives from how a conversation goes on."""
 
 from typing import Final, Literal
 
@@ -16,14 +16,16 @@ _LONGEST_NAME: Final = 64
 
 
 def call_line(name: str, arguments: str) -> str:
-    """A tool call as patterns see it. Clients may say that a tool of any name was called."""
+    """Return a tool call as patterns see it. Clients may report calls of tools of any name."""
     return f"{name[:_LONGEST_NAME]} {arguments}"
 
 
 class DerivedSpec(Part):
-    """An outcome is derived only where `[outcomes]` has its name, and counts only where nobody said it of that turn in
-    words of their own. Patterns are regular expressions, as RE2 has them, searched in any case of letters;
-    those of calls in `NAME ARGUMENTS`."""
+    """The outcomes that are derived, and their patterns.
+
+    An outcome is derived only if `[outcomes]` has its name, and counts only if nobody reported it for that turn
+    explicitly. Patterns are regular expressions of RE2, searched case-insensitively; those of calls match `NAME
+    ARGUMENTS`."""
 
     rules: tuple[DerivedRule, ...] = ()
     """Which rules are applied."""

@@ -17,7 +17,7 @@ Place = tuple[str | int, ...]
 
 
 def load_reward_spec(path: Path) -> RewardSpec:
-    """Raises ConfigError naming the file, the line and the entry."""
+    """Load a reward spec. Raises ConfigError naming the file, the line and the entry."""
     try:
         text = path.read_text()
         return RewardSpec.model_validate(tomllib.loads(text))
@@ -34,13 +34,13 @@ def load_reward_spec(path: Path) -> RewardSpec:
 
 
 def _place(mistake: ErrorDetails) -> Place:
-    """A mistake of the whole file names its place in its words, as in `clip: ...` or `scopes.0.outcomes: ...`."""
+    """Return the place of a mistake; one of the whole file names it in its text, as in `clip: ...`."""
     words = said(mistake).removeprefix("file: ").partition(":")[0]
     return mistake["loc"] or tuple(int(part) if part.isdigit() else part for part in words.split("."))
 
 
 def _where(lines: dict[Place, int], place: Place) -> str:
-    """Of the entry, of the table that should have it, or of the first that is part of it."""
+    """Return the line of the entry, of the table that should have it, or of its first part."""
     found = next((lines[place[:size]] for size in range(len(place), 0, -1) if place[:size] in lines), None)
     if found is None:
         found = min((line for entry, line in lines.items() if place and entry[: len(place)] == place), default=None)
@@ -48,7 +48,7 @@ def _where(lines: dict[Place, int], place: Place) -> str:
 
 
 def _lines(text: str) -> dict[Place, int]:
-    """The line of every table and entry, by its place as pydantic has it."""
+    """Return the line of every table and entry, by its place as pydantic gives it."""
     found: dict[Place, int] = {}
     table: Place = ()
     counts: Counter[Place] = Counter()

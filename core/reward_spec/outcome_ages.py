@@ -1,4 +1,4 @@
-"""How old an outcome may be and still train: what the learner's settings leave open follows from the reward spec."""
+"""The greatest age at which an outcome still trains, derived from the reward spec where settings leave it open."""
 
 from typing import Final
 
@@ -12,8 +12,10 @@ _SOONEST_S: Final = {"survived_1h": 3600.0, "survived_1d": 86400.0, "survived_1w
 
 
 def with_ages(settings: LearnerSettings, spec: RewardSpec) -> LearnerSettings:
-    """The settings with an age for every outcome that needs one of its own. Raises ConfigError naming an outcome that
-    moves rewards and could never train, as it always comes too late for the ages that the settings give."""
+    """Return the settings with an age for every outcome that needs one of its own.
+
+    Raises ConfigError naming an outcome that moves rewards and could never train, since it always comes too late for
+    the ages that the settings give."""
     admission = settings.admission
     ages_s = dict(admission.max_outcome_age_s)
     for name, outcome in _moving(spec):
@@ -28,7 +30,7 @@ def with_ages(settings: LearnerSettings, spec: RewardSpec) -> LearnerSettings:
 
 
 def _moving(spec: RewardSpec) -> list[tuple[str, OutcomeSpec]]:
-    """Of the spec, and of all its scopes."""
+    """Return the outcomes of the spec, and of all its scopes, that move rewards."""
     return [(name, found) for rules in spec.variants() for name, found in rules.outcomes.items() if found.moves]
 
 

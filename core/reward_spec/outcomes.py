@@ -1,4 +1,4 @@
-"""What outcomes are worth: of a turn, of a suggestion, of a session."""
+"""The values of outcomes: of a turn, of a suggestion, of a session."""
 
 import math
 from typing import Annotated, Final, Literal
@@ -77,7 +77,7 @@ class OutcomeSpec(Part):
             raise ValueError("trim belongs to the aggregation mean")
 
     def wanted(self, value: bool | float | str | None) -> str | None:
-        """What it takes instead of that value; None where it takes it."""
+        """Return what kind of value the outcome takes instead of this one; None when it takes it."""
         if self.type != "number":
             takes: tuple[type, str] = (bool, "true or false") if self.type == "boolean" else (str, "text")
             return None if isinstance(value, takes[0]) else takes[1]
@@ -98,7 +98,7 @@ class OutcomeSpec(Part):
         )
 
     def worth(self, true: float, false: float) -> float:
-        """Of so many times true, or of that number, and so many times false."""
+        """Return the reward for so many true values, or for that number, and so many false values."""
         worth = self.weight * true + self.false_weight * false
         return -worth if self.optimize == "min" else worth
 
@@ -114,7 +114,7 @@ class OutcomeSpec(Part):
 
     @property
     def moves(self) -> bool:
-        """Whether it can move a reward at all."""
+        """True when the outcome can move a reward at all."""
         return bool(self.weight or self.false_weight or self.default_reward)
 
 
@@ -140,7 +140,7 @@ class SuggestionSpec(Part):
 
 
 class SessionSpec(Part):
-    """How a session's outcomes reach its turns."""
+    """How a session's outcomes are shared among its turns."""
 
     credit: Literal["equal", "last", "discounted"] = "equal"
     """A session-level outcome counts for each of its turns, for the last one alone, or for each the less the more turns

@@ -20,7 +20,7 @@ Table = dict[str, Any]
 
 
 class Rules(Part):
-    """What one turn is scored by."""
+    """The rules by which one turn is scored."""
 
     outcomes: dict[str, OutcomeSpec]
     suggestion: SuggestionSpec = SuggestionSpec()
@@ -43,7 +43,7 @@ class Rules(Part):
         return self
 
     def _rewards_something(self) -> None:
-        """Raises ValueError where every turn would get the same reward, whatever is said of it."""
+        """Refuse rules that would give every turn the same reward. Raises ValueError."""
         if self.suggestion.show_threshold is not None:
             return
         lowest, highest = zip((0.0, 0.0), *(outcome.reach for outcome in self.outcomes.values()), strict=True)
@@ -56,8 +56,9 @@ class Rules(Part):
 
 
 class ScopeSpec(Part):
-    """Turns of a workload, of a namespace, or of both, for which some entries differ. Of several that fit the last in
-    the file has the last word, entry by entry."""
+    """Entries that differ for turns of a workload, of a namespace, or of both.
+
+    Of several scopes that match, the last in the file wins, entry by entry."""
 
     workload: str | None = None
     """None: of any."""
@@ -121,15 +122,17 @@ class RewardSpec(Rules):
 
     @cached_property
     def digest(self) -> str:
-        """Of the meaning: entries at their defaults count as absent, so that a build with more entries than the last
-        one gives the same file the same name."""
+        """Return the digest of the meaning.
+
+        Entries at their defaults count as absent, so that a build with more entries than the last one gives the same
+        file the same name."""
         canonical = json.dumps(
             self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":")
         )
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
     def variants(self) -> list[Rules]:
-        """What it makes of itself for anybody."""
+        """Return every set of rules that the spec can yield."""
         workloads = {scope.workload for scope in self.scopes} | {None}
         namespaces = {scope.namespace for scope in self.scopes} | {None}
         return [self._merged(workload, namespace) for workload, namespace in product(workloads, namespaces)]
@@ -139,7 +142,9 @@ class RewardSpec(Rules):
         return max((spec.wait_s for spec in self.outcomes.values()), default=0.0)
 
     def rules(self, workload: str, namespace: str) -> Rules:
-        """For turns of this workload and namespace. Clients name workloads: those that no scope names are one."""
+        """Return the rules for turns of this workload and namespace.
+
+        Clients name workloads freely: those that no scope names count as one."""
         if not self.scopes:
             return self
         key = (
@@ -159,7 +164,7 @@ class RewardSpec(Rules):
 
 
 def said(mistake: ErrorDetails) -> str:
-    """What is wrong, and with which entry."""
+    """Return what is wrong, and with which entry."""
     return f"{'.'.join(map(str, mistake['loc'])) or 'file'}: {mistake['msg'].removeprefix('Value error, ')}"
 
 

@@ -155,8 +155,9 @@ class Settings(Section):
 
 
 def load_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Raises ConfigError naming the key, and what it is called now where it was called so before. A `file` of None or
-    one that does not exist counts as empty."""
+    """Load settings from a file and the environment. A `file` of None or a missing one counts as empty.
+
+    Raises ConfigError naming the key, and its present name where it had another."""
     values = _values_of(file)
     given = {  # a section's own name before its keys: a clash is seen
         ".".join(name.removeprefix(PREFIX).lower().split("__")): _parse(text)
@@ -188,7 +189,7 @@ def _said(error: ErrorDetails) -> str:
 
 
 def _kept_out(settings: Settings) -> Settings:
-    """What versions are asked before users have them is not learned by heart, unless another suite is kept out."""
+    """Keep the eval suite of the releases out of training, unless another suite is kept out."""
     suite, learner = settings.release.evals.suite, settings.learner
     if suite is None or learner.admission.keep_out is not None:
         return settings
@@ -197,7 +198,7 @@ def _kept_out(settings: Settings) -> Settings:
 
 
 def _parse(text: str) -> Any:
-    """An environment value is TOML where it reads as such (numbers, booleans, lists), else plain text."""
+    """Parse an environment value: TOML where it is valid (numbers, booleans, lists), else plain text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -144,14 +144,14 @@ FORMER: Final[Mapping[str, str]] = {
 
 
 def refuse_former(sources: Iterable[Mapping[str, Any]]) -> None:
-    """Raises ConfigError that says of each former name in the sources what it is called now."""
+    """Refuse former names. Raises ConfigError that gives each former name in the sources its present one."""
     found = [f"{path} is called {FORMER[path]} now" for values in sources for path in _former(values)]
     if found:
         raise ConfigError("settings: " + "; ".join(found))
 
 
 def under_their_names(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """What was written down of a section by whoever called it so then, under the names of now."""
+    """Return the recorded values of a section, with former names replaced by present ones."""
     former = {path: FORMER[path] for path in _former({section: values})}
     kept = {key: value for key, value in values.items() if f"{section}.{key}" not in former}
     for old, new in former.items():
@@ -191,7 +191,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def paths(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Of all settings."""
+    """Yield the paths of all settings."""
     for name, field in model.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from paths(type(field.default), f"{above}{name}.")
@@ -200,7 +200,7 @@ def paths(model: type[BaseModel], above: str = "") -> Iterator[str]:
 
 
 def probably_meant(path: str, known: Iterable[str]) -> str | None:
-    """The known path most like it: by its whole, or by a name that stands in another section."""
+    """Return the most similar known path: as a whole, or by a name that stands in another section."""
     candidates = list(known)
     named = [each for each in candidates if each.rsplit(".", 1)[-1] == path.rsplit(".", 1)[-1]]
     return next(iter(named if len(named) == 1 else get_close_matches(path, candidates, n=1, cutoff=0.8)), None)

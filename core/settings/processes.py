@@ -1,4 +1,4 @@
-"""How many processes of each stage `onward run` starts in mode `distributed`."""
+"""The number of processes of each stage that `onward run` starts in mode `distributed`."""
 
 from pydantic import Field
 

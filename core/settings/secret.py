@@ -1,4 +1,4 @@
-"""Which settings are secrets: they are no part of argument lists, log lines or reports."""
+"""The settings that are secret: they appear in no argument list, log line or report."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,7 @@ def secrets_of(settings: "Settings") -> Iterator[str]:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether `name=value` says one."""
+    """Return whether `name=value` contains a secret."""
     place = name.lower()
     if any(place == secret or place.startswith(f"{secret}.") for secret in NAMES):
         return True

@@ -1,4 +1,4 @@
-"""How stages go on at what fails them."""
+"""The handling of failing records and of restarts by stages."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What became of a suggested text: how far it was edited, and how much of it is left."""
+"""The fate of a suggested text: how far it was edited, and how much of it is left."""
 
 import re
 from typing import Final
@@ -26,21 +26,22 @@ def likeness(a: str, b: str, least: float) -> float:
 
 
 def share_left(edit: str, file: str) -> float | None:
-    """Of the edit's lines, in any place; None of an edit without any. White space around a line, and the numbers that
-    tools put before it, do not count."""
+    """Return the share of the edit's lines that are left in the file, in any place; None for an edit without lines.
+
+    White space around a line, and the line numbers that tools put before it, do not count."""
     lines = [line.strip() for line in edit.splitlines() if line.strip()]
     there = {form for line in file.splitlines() for form in (line.strip(), _NUMBERED.sub("", line).strip())}
     return sum(line in there for line in lines) / len(lines) if lines else None
 
 
 def text_of_call(arguments: str) -> str | None:
-    """What a call that edits writes; None where it does not say."""
+    """Return what an editing tool call writes; None when it does not say."""
     said = object_of(arguments) or {}
     return next((said[name] for name in _TEXTS if isinstance(said.get(name), str)), None)
 
 
 def patched(text: str, diff: str) -> str:
-    """The text after a unified diff of one file. Raises ValueError, saying where it does not fit."""
+    """Return the text after a unified diff of one file. Raises ValueError, saying where it does not fit."""
     old, patch = text.split("\n"), diff.split("\n")
     new: list[str] = []
     at = hunks = number = 0
@@ -74,7 +75,7 @@ def patched(text: str, diff: str) -> str:
 
 
 def _change(patch: list[str], number: int) -> tuple[str, str]:
-    """A line of a hunk: what it does, and to what. Editors strip the blank from empty lines of context."""
+    """Split a line of a hunk into its operation and its text. Editors strip the blank from empty lines of context."""
     if number >= len(patch):
         raise ValueError(f"line {number}: its last hunk ends too soon")
     line = patch[number] or " "

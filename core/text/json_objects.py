@@ -5,9 +5,10 @@ from typing import Any, NoReturn
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The object that the text is; None where it is none, or is nested deeper, or has a longer number, than can be
-    read. As of RFC 8259: NaN and the infinities are no JSON. Nor is half a surrogate pair a character: what has one can
-    be written nowhere."""
+    """Return the object that the text holds; None for other text.
+
+    None also for what is nested deeper, or has a longer number, than can be read. As RFC 8259 says, NaN and the
+    infinities are no JSON. Half a surrogate pair is no character: a text that has one could be written nowhere."""
     try:
         found = json.loads(text, parse_constant=_refuse)
         if "\\u" in text:

@@ -1,8 +1,8 @@
-"""Regular expressions for texts that others write, matched by RE2: in time linear in the text, whatever it says.
+"""Regular expressions for text of clients, matched by RE2: in time linear in the text, whatever it says.
 
-Python's own engine backtracks, so that a text made for a pattern can hold it for years. What RE2 cannot follow, back
-references and looking around, is refused when a pattern is read. `\\w`, `\\d`, `\\s` and `\\b` are of ASCII.
-"""
+Python's own engine backtracks, so that a crafted text can occupy it for years. What RE2 does not support, back
+references and look-around, is refused when a pattern is read. Character classes such as word, digit, space and word
+boundary are of ASCII."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -18,7 +18,7 @@ class Pattern:
     """Thread-safe. A half of a surrogate pair, which no text of the log has, is seen as U+FFFD."""
 
     def __init__(self, source: str, *, ignore_case: bool = False, most_states: int | None = None) -> None:
-        """Raises ConfigError, saying what is wrong with it."""
+        """Compile a pattern. Raises ConfigError, saying what is wrong with it."""
         options = re2.Options()
         options.case_sensitive = not ignore_case
         options.log_errors = False
@@ -32,7 +32,7 @@ class Pattern:
             raise ConfigError(f"a regular expression of more than {most_states} states")
 
     def search(self, text: str) -> str | None:
-        """The first part that matches."""
+        """Return the first part that matches."""
         return _found(self._compiled.search(_clean(text)))
 
     def is_in(self, text: str) -> bool:
@@ -42,19 +42,19 @@ class Pattern:
         return self._compiled.fullmatch(_clean(text)) is not None
 
     def groups(self, text: str) -> list[tuple[str, ...]]:
-        """Of every match, the first first; "" for a group that has no part in it."""
+        """Return the groups of every match, in order; "" for a group that takes no part in it."""
         return [found.groups(default="") for found in self._compiled.finditer(_clean(text))]
 
 
 @lru_cache(maxsize=1024)
 def pattern(source: str) -> Pattern:
-    """Of ours or of an operator's, in any case of letters. Raises ConfigError."""
+    """Compile a pattern of Onward's or of an operator's, case-insensitive. Raises ConfigError."""
     return Pattern(source, ignore_case=True)
 
 
 @lru_cache(maxsize=1024)
 def clients_pattern(source: str) -> Pattern:
-    """Of a client's, which may be no larger than is harmless. Raises ConfigError."""
+    """Compile a client's pattern, which is limited in size. Raises ConfigError."""
     return Pattern(source, most_states=_MOST_STATES)
 
 

@@ -52,7 +52,7 @@ class ApiKey(RateLimit):
 
 
 class WorkloadSettings(Section):
-    """How a workload is sampled, whatever its requests ask for; None: as they ask."""
+    """The sampling of a workload, whatever its requests ask for; None: as they ask."""
 
     temperature: Temperature | None = None
     """0, or 0.01 to 2. 0: the likeliest tokens, which cannot be trained on."""

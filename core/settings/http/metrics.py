@@ -1,4 +1,4 @@
-"""What a stage that runs alone shows of itself."""
+"""The metrics endpoint of a stage that runs alone."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""What a reward is compared with."""
+"""The baseline that a reward is compared with."""
 
 from typing import Literal, Self
 
@@ -30,7 +30,7 @@ class AdvantageSettings(Section):
 
     @property
     def expects_whole_rewards(self) -> bool:
-        """Whether a value head says of each token what the turn's reward will be."""
+        """True when a value head predicts the turn's reward at each token."""
         return (self.baseline, self.discount, self.gae_lambda) == ("value", 1, 1)
 
     @model_validator(mode="after")

@@ -51,7 +51,7 @@ class AdmissionSettings(Section):
 
     @property
     def usual_max_age_s(self) -> float:
-        """Of outcomes that nothing else is said of."""
+        """The greatest age of outcomes for which no other is set."""
         return _USUAL_AGE_S if self.default_max_age_s is None else self.default_max_age_s
 
 

@@ -1,4 +1,4 @@
-"""What an update minimises: the policy's loss, its correction for the past, and the pull to the anchor."""
+"""The objective of an update: the policy loss, its off-policy correction, and the KL term towards the anchor."""
 
 from typing import Literal, Self
 

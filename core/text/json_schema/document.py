@@ -27,12 +27,13 @@ Part = tuple[str, Any]  # its place, and itself
 
 
 class NoSchema(ValueError):
-    """It is none, or larger than anybody's. Names the place."""
+    """The value is no schema, or is larger than allowed. Names the place."""
 
 
 class Document:
-    """Raises NoSchema. `unfollowed`: places of what nobody follows, each with the reason; a value may still be refused
-    by the rest."""
+    """A schema document. Raises NoSchema.
+
+    `unfollowed`: places that this reader does not support, each with the reason; the rest may still refuse a value."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
@@ -49,11 +50,11 @@ class Document:
                 self.unfollowed[place] = f"{reference[:_SHOWN]} is not in it"
 
     def target(self, reference: str) -> Any:
-        """None where it leads nowhere."""
+        """Return what a reference points to; None when it leads nowhere."""
         return self._targets[reference]
 
     def pattern(self, source: str) -> Pattern | None:
-        """None of one that RE2 does not follow."""
+        """Return a compiled pattern; None for one that RE2 does not support."""
         return self._patterns[source]
 
     def choices(self, enum: list[Any]) -> frozenset[Key]:
@@ -116,13 +117,13 @@ class Document:
         return self._anchors.get(fragment, self._pointed_at(reference)) if fragment else self.root
 
     def _fragment(self, reference: str) -> str | None:
-        """None of what is elsewhere."""
+        """Return the fragment of a reference; None when it points outside the document."""
         base, _, fragment = reference.partition("#")
         own = self.root.get("$id", "") if isinstance(self.root, dict) else ""
         return unquote(fragment) if base in ("", str(own).partition("#")[0]) else "//"
 
     def _pointed_at(self, reference: str) -> Any:
-        """By a JSON pointer."""
+        """Return the value at a JSON pointer."""
         fragment = self._fragment(reference)
         if not fragment:
             return self.root
@@ -148,7 +149,7 @@ def _parts_of(place: str, part: dict[str, Any]) -> Iterator[Part]:
 
 
 def _below(place: str, name: str) -> str:
-    """No longer than is read: of a name without end there may be thousands of parts."""
+    """Return a place's name, shortened: a hostile name may have thousands of parts."""
     return f"{place[-_SHOWN:]}.{name[:_SHOWN]}"
 
 

@@ -1,7 +1,6 @@
-"""Is a value of a schema? Yes, no, or nobody can tell.
+"""Validation of a value by a schema: yes, no, or undecided.
 
-What is not followed says neither; the rest is weighed around it as Kleene's logic has it.
-"""
+Unsupported keywords are undecided; the rest is combined with them by Kleene's three-valued logic."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ class _Beyond(Exception):
 
 
 class Budget:
-    """Of steps, for one value or for several together."""
+    """A budget of steps, for one value or for several together."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
         self.left = steps
@@ -34,7 +33,7 @@ class Budget:
 
 
 class Schema:
-    """Raises NoSchema. `unfollowed`: places of what is not followed, with the reasons."""
+    """A schema. Raises NoSchema. `unfollowed`: unsupported places, with the reasons."""
 
     def __init__(self, root: Any) -> None:
         try:
@@ -44,7 +43,7 @@ class Schema:
         self.unfollowed = self._document.unfollowed
 
     def admits(self, value: Any, budget: Budget | None = None) -> Verdict:
-        """None: nobody can tell, or not within the budget, which is the usual one if none is given."""
+        """Return whether the schema admits a value; None when that cannot be decided within the budget."""
         try:
             return _Walk(self._document, budget or Budget()).fits(self._document.root, value, 0)
         except (_Beyond, RecursionError):  # the latter: a value nested deeper than can be compared
@@ -102,7 +101,7 @@ def _not(verdict: Verdict) -> Verdict:
 
 
 def _within(verdicts: Iterable[Verdict], least: float, most: float) -> Verdict:
-    """Whether so many say yes."""
+    """Return whether the number of admitting schemas is within the bounds."""
     said = list(verdicts)
     sure, possible = sum(verdict is True for verdict in said), sum(verdict is not False for verdict in said)
     if possible < least or sure > most:

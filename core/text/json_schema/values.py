@@ -8,8 +8,9 @@ Key = Hashable
 
 
 def key_of(value: Any, count: Callable[[], None] = lambda: None) -> Key:
-    """The same for equal values and for no others. `count` is called for each part. Numbers are texts in it: who
-    chooses them could choose such as all have one hash."""
+    """Return a key that is the same for equal values and for no others. `count` is called for each part.
+
+    Numbers are texts in it: a client could choose numbers that all have one hash."""
     count()
     match value:
         case int() | float() if not isinstance(value, bool):
