@@ -18,7 +18,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run docs services services-down browser unit test verify verify-parts soak faults hostile check bench bench-check model sglang-cpu lock clean compose-test
+.PHONY: install demo run docs services services-down browser unit test verify verify-parts soak faults hostile check bench bench-check mutants model sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -87,6 +87,9 @@ bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `m
 
 bench-check: install ## name the committed results whose code has changed since they were made
 	$(BIN)/python -m bench.check
+
+mutants: install ## plant faults in the learner, scoring, releases and ingest, 300 by a seed, and count those that no test notices
+	nice -n 19 $(BIN)/python -m bench mutants --seed $(SEED)
 
 model: install ## the shipped tiny model again, into build/tiny/model
 	$(BIN)/python -m simulator.tasks.tiny build/tiny

@@ -103,27 +103,32 @@ def test_what_the_log_refuses_waits_on_disk_and_follows_in_order(spooling: Spool
 
 def test_order_holds_while_the_log_comes_and_goes_under_load(spooling: SpoolingLog, tmp_path: Path) -> None:
     flapping = threading.Event()
+    counts = dict.fromkeys("abcd", 0)
+
+    def appended_some() -> None:
+        enough = sum(counts.values()) + 20
+        wait_until(lambda: sum(counts.values()) >= enough)
 
     def flap() -> None:
-        for _ in range(8):
-            with down(tmp_path):
-                time.sleep(0.03)
-            time.sleep(0.03)
-        flapping.set()
+        try:
+            for _ in range(8):
+                with down(tmp_path):
+                    appended_some()
+                appended_some()
+        finally:
+            flapping.set()
 
-    async def appender(name: str) -> int:
-        count = 0
+    async def appender(name: str) -> None:
         while not flapping.is_set():
-            await spooling.append(Topic.TURNS, ended(f"{name}-{count}"))
-            count += 1
-        return count
+            await spooling.append(Topic.TURNS, ended(f"{name}-{counts[name]}"))
+            counts[name] += 1
 
-    async def main() -> list[int]:
-        return await asyncio.gather(*(appender(name) for name in "abcd"))
+    async def main() -> None:
+        await asyncio.gather(*(appender(name) for name in counts))
 
     flapper = threading.Thread(target=flap)
     flapper.start()
-    counts = asyncio.run(main())
+    asyncio.run(main())
     flapper.join()
     wait_until(lambda: spooling.healthy)
     found = sessions(spooling)
@@ -134,8 +139,8 @@ def test_order_holds_while_the_log_comes_and_goes_under_load(spooling: SpoolingL
             assert isinstance(record.event, SessionEnded)
             order[record.partition].append(record.event.session_id)
     consumer.close()
-    assert sorted(found) == sorted(f"{n}-{i}" for n, count in zip("abcd", counts, strict=True) for i in range(count))
-    for name in "abcd":
+    assert sorted(found) == sorted(f"{n}-{i}" for n, count in counts.items() for i in range(count))
+    for name in counts:
         mine = [session for session in found if session.startswith(name)]
         assert mine == sorted(mine, key=lambda session: int(session.split("-")[1]))
 
