@@ -47,8 +47,10 @@ def main() -> None:
 def run(
     directory: Directory = DEFAULT_DIRECTORY, *, host: str | None = None, port: int | None = None, set_: Set = None
 ) -> None:
-    """Serve, log, score and learn in one process tree, until stopped. Starts again where it was. In mode `distributed`
-    every stage is a process of its own, as many as `[processes]` says, on existing Kafka, Postgres and Redis."""
+    """Serve, log, score and learn in one process tree, until stopped; continues where it was.
+
+    In mode `distributed` every stage is a process of its own, as many as `[processes]` says, on existing Kafka,
+    Postgres and Redis."""
     from onward.processes.runtime import run_service
 
     run_service(directory, overrides_of(set_) | _listen(host, port))
@@ -104,6 +106,7 @@ def release(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None
 @app.command
 def watch(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
     """Watch turns and rewards for a model that games them, and raise alarms, until stopped; a second one stands by.
+
     `run` does it, too."""
     from onward.processes.stages import run_watch
 
@@ -125,8 +128,9 @@ def archive(
     child: ChildName = None,
     set_: Set = None,
 ) -> None:
-    """Copy turns and rewards from the log into Parquet files and delete what is old, as `[archive]` says, until
-    stopped; a second one stands by."""
+    """Copy turns and rewards from the log into Parquet files and delete old records, until stopped.
+
+    `[archive]` says what and when; a second one stands by."""
     if once:
         from onward.replays.history import keep_once
 
@@ -170,7 +174,7 @@ def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> Non
 
 @app.command
 def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
-    """The engines of the running service: state, lane, version, what they hold and what they refused."""
+    """List the engines of the running service: state, lane, version, what they hold and what they refused."""
     from onward.commands.client import show_fleet
 
     show_fleet(directory, key)
@@ -186,7 +190,7 @@ def anchor(directory: Directory, *, set_: Set = None) -> None:
 
 @app.command
 def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
-    """The versions of the running service: state, parent, turns learned from."""
+    """List the versions of the running service: state, parent, turns learned from."""
     from onward.commands.client import show_policies
 
     show_policies(directory, key)
@@ -230,7 +234,7 @@ def list_alarms(
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Closed ones too.")] = False,
     key: Key = None,
 ) -> None:
-    """The alarms of the running service, the newest first: what they mean, what they hold."""
+    """List the alarms of the running service, the newest first: what they mean, what they hold."""
     from onward.commands.alarms import show_alarms
 
     show_alarms(directory, key, everything=all_)
@@ -267,7 +271,7 @@ def tail_rewards(
 
 @rewards.command(name="explain")
 def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
-    """The story of one turn: what was said of it, when, by whom, and what that was worth."""
+    """Show the story of one turn: which outcomes were reported, when, by whom, and what they were worth."""
     from onward.commands.rewards import explain
 
     explain(directory, inference_id, key)
@@ -305,11 +309,12 @@ def replay(
     holdout: Annotated[float, Parameter(help="Share of users to judge the candidate by, not to learn from.")] = 0.0,
     set_: Set = None,
 ) -> None:
-    """Score and train again from a directory's log and archive, from the anchor, into OUT: a candidate, report.json and
-    report.png of what was learned; prints the digests. `--learner FILE` tries another learner; `--set
-    learner.advantage.baseline=ema`, too, and wins over it. `--as-lived` instead does again, from their manifests, the
-    updates that made what serves, and prints for each version whether its digest is the live one; ends with 1 where one
-    is not."""
+    """Score and train again from a directory's log and archive, from the anchor, into OUT.
+
+    OUT gets a candidate, report.json and report.png of what was learned; the digests are printed. `--learner FILE`
+    tries another learner; `--set learner.advantage.baseline=ema`, too, and wins over it. `--as-lived` instead repeats,
+    from their manifests, the updates that made the version that serves, and prints for each version whether its digest
+    is the live one; it exits with 1 when one is not."""
     overrides = overrides_of_learner(learner) | overrides_of(set_)
     if as_lived:
         from onward.replays.as_lived import prove

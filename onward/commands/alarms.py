@@ -44,7 +44,7 @@ def acknowledge(directory: Path, alarm_id: str, note: str | None, key: str | Non
 
 
 def _all(directory: Path, key: str | None, state: str) -> list[dict[str, Any]]:
-    """The newest first, page by page."""
+    """Yield all alarms, the newest first, page by page."""
     found: list[dict[str, Any]] = []
     query = ""
     while True:

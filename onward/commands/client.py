@@ -92,7 +92,7 @@ def give_order(directory: Path, kind: str, version: int, why: str, key: str | No
 
 
 def call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
-    """The answer's JSON. Raises OnwardError with what the service says is wrong."""
+    """Return the answer's JSON. Raises OnwardError with the service's message."""
     with opened(directory, method, path, key, body) as response:
         return json.load(response)
 
@@ -106,7 +106,7 @@ def opened(
     body: dict[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Iterator[IO[bytes]]:
-    """The answer as it comes."""
+    """Open a request; its answer can be read as it arrives."""
     certificate = find_certificate(directory)
     tls = None if certificate is None else client_context(certificate)
     request = urllib.request.Request(

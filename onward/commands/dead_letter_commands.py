@@ -1,5 +1,6 @@
-"""`onward dead-letters`: records that could not be used. Imports what a command needs when it runs, as `onward.cli`
-does."""
+"""The commands `onward dead-letters`: records that could not be used.
+
+Modules that a command needs are imported when it runs, as in `onward.cli`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ dead_letters = App(name="dead-letters", help="Records that could not be used: se
 def list_dead_letters(
     directory: Directory = DEFAULT_DIRECTORY, *, limit: Annotated[int, Parameter(help="Most.")] = 50, set_: Set = None
 ) -> None:
-    """The latest first, with why they were set aside."""
+    """List dead letters, the latest first, with the reasons."""
     from onward.commands.dead_letters import show_all
 
     show_all(directory, overrides_of(set_), limit)

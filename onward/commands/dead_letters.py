@@ -47,8 +47,10 @@ def show_one(directory: Path, overrides: Mapping[str, str], name: str, save: Pat
 
 
 def redrive(directory: Path, overrides: Mapping[str, str], name: str) -> None:
-    """Back to the end of its topic. A crash in between drives it twice: who reads the log knows ids. Raises
-    OnwardError when it still cannot be used."""
+    """Append a dead letter to the end of its topic again.
+
+    A crash in between appends it twice: readers of the log know ids. Raises OnwardError when it still cannot be
+    used."""
     foundation = open_foundation(directory, overrides)
     try:
         letter = _get(foundation, name)

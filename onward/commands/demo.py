@@ -27,7 +27,7 @@ _MATURITY_S = 20.0  # users have spoken by then; the shipped spec waits ten minu
 
 @dataclass(frozen=True)
 class Hacking:
-    """What is wrong with users and their client: the simulator's options, and the reward spec that goes with them."""
+    """A fault planted in users and their client: the simulator's options, and the reward spec that goes with them."""
 
     options: tuple[str, ...] = ()
     spec: str = ""
@@ -42,7 +42,7 @@ def hacking(
     spam: Literal["random", "same"],
     users: int,
 ) -> Hacking:
-    """Raises ConfigError naming the option."""
+    """Return the options of an exploit. Raises ConfigError naming the option."""
     from simulator.exploits import exploit_of
     from simulator.users.crowd import CrowdOptions
 
@@ -67,7 +67,7 @@ def run_demo(
     overrides: Mapping[str, str],
     hacking: Hacking = Hacking(),
 ) -> int:
-    """The simulator's exit code: 0 when nothing was lost and true quality rose."""
+    """Run the demo; return the simulator's exit code: 0 when nothing was lost and true quality rose."""
     if seconds is None:
         seconds = _SHIFT_SECONDS if shift else _SECONDS
     if rate is None:
@@ -91,7 +91,7 @@ def run_demo(
 
 @contextmanager
 def running_service(directory: Path, overrides: Mapping[str, str]) -> Iterator[list[str]]:
-    """The URLs of a service started on `directory` and stopped afterwards; its log goes to DIRECTORY.log."""
+    """Start a service on `directory`, yield its URLs, and stop it afterwards; its log goes to DIRECTORY.log."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     settings = [
         f"{name.removeprefix('ONWARD_').lower().replace('__', '.')}={value}" for name, value in overrides.items()

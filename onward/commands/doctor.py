@@ -33,7 +33,7 @@ class Check:
 
 
 def examine(directory: Path, overrides: Mapping[str, str]) -> int:
-    """Prints a table; 0 when all is well, else 1."""
+    """Print a table of checks; return 0 when all pass, else 1."""
     try:
         layout, settings = read_directory(directory, overrides)
     except ConfigError as error:

@@ -1,5 +1,6 @@
-"""`onward evals` and `propose`: what a version must show before it serves. Imports what a command needs when it
-runs, as `onward.cli` does."""
+"""The commands `onward evals` and `onward propose`: what a version must show before it serves.
+
+Modules that a command needs are imported when it runs, as in `onward.cli`."""
 
 import sys
 from pathlib import Path
@@ -27,8 +28,10 @@ def run_evals(
     key: Key = None,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
 ) -> None:
-    """Ask every case once and check the answer; with --live-url or --live-model ask that one, too, and say whether the
-    first may take its place. Exit code 1 when it may not, or when a case could not run."""
+    """Ask every case once and check the answers.
+
+    With --live-url or --live-model, ask that one, too, and say whether the first may replace it. Exit code 1 when it
+    may not, or when a case could not run."""
     from onward.replays.evals import run
 
     live = None if live_url is None and live_model is None else (live_url or url, live_model or model)
@@ -48,9 +51,11 @@ def propose(
     allow_commands: Annotated[bool, Parameter(negative="", help="Run checkers that are commands here.")] = False,
     set_: Set = None,
 ) -> None:
-    """Judge a replay's newest version, by cases and by the users that the replay held out, and hand it to the service's
-    releases: it is released, waits for `onward promote`, or is refused. What has nobody else to judge it is left to the
-    service's own suite (`release.evals.suite`), where there is one. Exit code 1 when it is not to be released."""
+    """Judge a replay's newest version, and propose it to the service's releases.
+
+    It is judged by cases and by the users that the replay held out; then it is released, waits for `onward promote`, or
+    is refused. Where there is neither, the service's own suite (`release.evals.suite`) decides, if there is one. Exit
+    code 1 when it is not to be released."""
     from onward.replays.evals import check_options
     from onward.replays.propose import propose as hand_over
     from serving.evals.gate import Bounds

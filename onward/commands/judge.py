@@ -14,7 +14,7 @@ from scoring.judge.agreement import ALL, LEAST, Agreement, agreements
 
 
 def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bool) -> None:
-    """Prints it. Raises ConfigError for a directory that is none of ours."""
+    """Print how far the judge agrees with users. Raises ConfigError for a directory that is no service's."""
     require_directory(directory)
     foundation = open_foundation(directory, overrides)
     try:

@@ -33,8 +33,9 @@ def midtrain(
     min_reward: Annotated[float, Parameter(help="Of the turns that are mixed in.")] = 0.5,
     set_: Set = None,
 ) -> None:
-    """Continue pretraining a model on documents (`messages` or `text`) into OUTPUT, with report.json; prints the
-    weights' digest."""
+    """Continue pretraining a model on documents (`messages` or `text`) into OUTPUT, with report.json.
+
+    It prints the weights' digest."""
     from learner.midtraining.checkpoint import CHECKPOINT
     from learner.midtraining.run import MidtrainOptions
     from learner.midtraining.run import midtrain as train

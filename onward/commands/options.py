@@ -1,4 +1,4 @@
-"""What commands have in common: their arguments, and how settings are given with them."""
+"""The arguments that commands share, and how settings are given with them."""
 
 import json
 import tomllib
@@ -20,7 +20,7 @@ ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
 
 
 def _read_key(_type: Any, tokens: Sequence[Token]) -> str:
-    """Raises ConfigError."""
+    """Read a key from its option. Raises ConfigError."""
     if tokens[0].source == "env":
         return tokens[0].value
     path = Path(tokens[0].value)
@@ -64,7 +64,7 @@ def overrides_of(assignments: list[str] | None) -> dict[str, str]:
 
 
 def overrides_of_learner(file: Path | None) -> dict[str, str]:
-    """A file's [learner] section, in the environment's words. Raises ConfigError."""
+    """Return a file's [learner] section as environment variables. Raises ConfigError."""
     if file is None:
         return {}
     try:
@@ -89,7 +89,7 @@ def _in_the_environments_words(section: str, values: Mapping[str, Any]) -> Itera
 
 
 def refuse_beside(option: str, others: Mapping[str, object]) -> None:
-    """Raises ConfigError naming the first of the others that was given, too."""
+    """Refuse options that exclude one another. Raises ConfigError naming the first of the others that was given."""
     for name, value in others.items():
         if value is not None:
             raise ConfigError(f"{name}: not with {option}")

@@ -16,8 +16,9 @@ _AGAIN_S = 1.0
 
 
 def tail(directory: Path, key: str | None, workload: str | None, after: int | None, count: int | None) -> None:
-    """One line for each revision, of the key's namespace, until interrupted or `count` were shown. Goes on where it was
-    when the service comes back. Raises OnwardError when it is not there at the start."""
+    """Print a line for each revision in the key's namespace, until interrupted or `count` were shown.
+
+    It resumes when the service comes back. Raises OnwardError when the service cannot be reached at the start."""
     console = Console(soft_wrap=True)
     shown = 0
     for reward in _follow(directory, key, after, console):
@@ -29,7 +30,7 @@ def tail(directory: Path, key: str | None, workload: str | None, after: int | No
 
 
 def explain(directory: Path, inference_id: str, key: str | None) -> None:
-    """What was said of a turn, and what that was worth, in order of time."""
+    """Print the outcomes reported for a turn, and what they were worth, in order of time."""
     turn = call(directory, "GET", f"/v1/rewards/{quote(inference_id, safe='')}", key)
     console = Console(soft_wrap=True)
     spans = ", ".join(str(span["version"]) for span in turn["policy_versions"]) or "none"

@@ -1,4 +1,4 @@
-"""Where a directory's services are, written for those who look for them on the same machine."""
+"""Files with the addresses of a directory's services, for programs on the same machine."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from onward.directory.layout import Layout
 
 
 def write_address(path: Path, url: str, urls: list[str] | None = None, certificate: Path | None = None) -> None:
-    """Of this process; `certificate` where it speaks TLS."""
+    """Write the address of this process; `certificate` when it speaks TLS."""
     known = {"pid": os.getpid(), "url": url, "urls": urls or [url]}
     if certificate is not None:
         known["certificate"] = str(certificate.resolve())
@@ -19,7 +19,9 @@ def write_address(path: Path, url: str, urls: list[str] | None = None, certifica
 
 
 def announce(path: Path, url: str, certificate: Path | None) -> None:
-    """This process in a file: its pid and URL, or (for a supervisor, which knows the rest) its pid alone."""
+    """Write this process into a file: its pid and URL.
+
+    A supervisor, which knows the rest, needs the pid alone."""
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".json":
         write_address(path, url, certificate=certificate)
@@ -28,28 +30,28 @@ def announce(path: Path, url: str, certificate: Path | None) -> None:
 
 
 def write_pid(path: Path) -> None:
-    """This process's."""
+    """Write the pid of this process."""
     _write_whole(path, str(os.getpid()))
 
 
 def own_address(layout: Layout) -> Path:
-    """Where this process writes its own, as one of several replicas."""
+    """Return the file for this process's own address, as one of several replicas."""
     return layout.api(_name(os.getpid()))
 
 
 def address_of(layout: Layout, pid: int | None) -> str:
-    """The URL of a replica on this machine that is ready."""
+    """Return the URL of a replica on this machine that is ready."""
     assert pid is not None
     return str(json.loads(layout.api(_name(pid)).read_text())["url"])
 
 
 def find_urls(directory: Path) -> list[str]:
-    """Of the services that run on a directory. Raises ConfigError when there is none."""
+    """Return the URLs of the services that run on a directory. Raises ConfigError when there is none."""
     return [str(url) for url in _find(directory)["urls"]]
 
 
 def find_certificate(directory: Path) -> Path | None:
-    """That they show; None where they speak no TLS. Raises ConfigError when there is none."""
+    """Return the certificate of the services, None when they speak no TLS. Raises ConfigError when none runs."""
     found = _find(directory).get("certificate")
     return None if found is None else Path(found)
 
@@ -68,7 +70,7 @@ def _find(directory: Path) -> dict[str, Any]:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Who looks while it is written finds nothing, or all of it."""
+    """Write a file so that a concurrent reader finds nothing, or all of it."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text)
     partial.replace(path)

@@ -1,4 +1,4 @@
-"""What lies where in a service's directory."""
+"""The paths within a service's directory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def spools(self) -> Path:
-        """Those of API processes that run alone, a directory each."""
+        """The spools of API processes that run alone, a directory each."""
         return self.root / "spools"
 
     @property
@@ -50,7 +50,7 @@ class Layout:
         return self.root / "learner"
 
     def host(self, name: str) -> Path:
-        """What the host of one engine keeps: verified versions, its engine's log."""
+        """Return the folder of one engine's host: verified versions, and its engine's log."""
         return self.root / "hosts" / name
 
     @property
@@ -62,7 +62,7 @@ class Layout:
         return self.apis / f"{name}.json"
 
     def ready(self, name: str) -> Path:
-        """The pid of a stage that runs alone, once it does its work."""
+        """Return the file with the pid of a stage that runs alone, there once the stage is ready."""
         return self.root / "ready" / f"{name}.pid"
 
     @property

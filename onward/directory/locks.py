@@ -1,4 +1,4 @@
-"""What one process at a time may do in a directory. Locks die with their process."""
+"""Locks on a directory, for work that one process at a time may do. They end with their process."""
 
 import fcntl
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from core.errors import ConfigError
 
 @contextmanager
 def exclusive(path: Path, complaint: str) -> Iterator[None]:
-    """Raises ConfigError with the complaint when another process is within."""
+    """Hold a lock. Raises ConfigError with the complaint when another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:

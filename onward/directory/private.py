@@ -1,4 +1,4 @@
-"""What this program writes is its user's alone, and what it says holds no secrets and nobody's words."""
+"""Privacy of what this program writes: files are its user's alone, log lines hold no secrets and no text of users."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def keep_private() -> None:
-    """To be called first in a process."""
+    """Set the process up so; call this first."""
     os.umask(UMASK)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter())
@@ -44,8 +44,10 @@ def _end_of_thread(ended: threading.ExceptHookArgs) -> None:
 
 
 def private_folder(path: Path) -> None:
-    """Made where it is missing. One that others may enter is closed to them; where that is not ours to do, it is said:
-    what lies in it may be old enough to be readable for them, too."""
+    """Make a folder that only its owner may enter.
+
+    An existing one that others may enter is closed to them; when that is not permitted, a warning says so: files in it
+    may be old enough to be readable for them, too."""
     path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
     before = path.stat().st_mode
     if not before & _OTHERS:
@@ -57,8 +59,9 @@ def private_folder(path: Path) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Lines without secrets. Of errors that are not ours it is told what and where, and not what they say: that may be
-    anything, a prompt too."""
+    """A log formatter that leaves out secrets.
+
+    Of foreign errors it gives the type and the place, not the message, which may quote anything, a prompt too."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))

@@ -27,7 +27,7 @@ def metrics_server(settings: MetricsSettings, name: str, state: Callable[[], str
 
 @contextmanager
 def waiting_server(settings: ApiSettings, name: str, state: Callable[[], str]) -> Iterator[None]:
-    """The same at the API's address, while that cannot start; whatever else is asked there is 503."""
+    """Serve the same at the API's address while the API cannot start; other requests are answered with 503."""
     server = _bind("api.port", settings.host, settings.port, _handler(name, state, is_waiting=True))
     tls = server_context(settings.tls)
     if tls is not None:  # hands are shaken in the thread that answers

@@ -28,7 +28,7 @@ class HttpServer:
     """One address that an application is served at."""
 
     def __init__(self, app: object, settings: ApiSettings) -> None:
-        """Listens at once. Raises ConfigError naming the setting at fault."""
+        """Listen at once. Raises ConfigError naming the setting at fault."""
         tls = server_context(settings.tls)
         self._settings = settings.model_copy(update={"connections": _within_files(settings.connections)})
         self._listener = _listen(settings)
@@ -47,7 +47,7 @@ class HttpServer:
         self._server = _Server(config)
 
     def run(self, started: Callable[[], None], stopped: Callable[[], Awaitable[None]]) -> None:
-        """Until a signal stops it. `started` is called once it answers."""
+        """Serve until a signal stops it. `started` is called once it answers."""
 
         async def main() -> None:
             gc.collect()
@@ -84,8 +84,9 @@ class _Loop(uvloop.Loop):
 
 
 class _Server(uvicorn.Server):
-    """Returns when a signal has stopped it. uvicorn's own raises the signal again, which ends the process before its
-    stages are stopped."""
+    """A server of uvicorn that returns when a signal has stopped it.
+
+    uvicorn's own raises the signal again, which ends the process before its stages are stopped."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -8,7 +8,9 @@ from core.settings import TlsSettings
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
-    """None without TLS. Raises ConfigError naming the file that is missing, is none, or does not fit the other."""
+    """Return the TLS context, None without TLS.
+
+    Raises ConfigError naming a file that is missing, invalid, or does not match the other."""
     certificate, key = settings.certificate, settings.key
     if certificate is None or key is None:
         return None

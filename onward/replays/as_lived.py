@@ -1,10 +1,8 @@
-"""`onward replay --as-lived`: the updates that made what serves, done again from their manifests, and held against the
-live digests.
+"""`onward replay --as-lived`: repeats the updates that made the serving version, and compares the digests.
 
-Where `onward replay` scores and learns from the log anew, this follows what was done: each version's batch, settings,
-releases and anchor as its manifest has them, from the given model on. Bits are equal on the machine, and with the
-number of processes, that made them.
-"""
+Where `onward replay` scores and learns from the log anew, this follows the manifests: each version's batch, settings,
+releases and anchor, from the given model on. Bits are equal on the machine, and with the number of processes, that made
+them."""
 
 import tempfile
 from collections.abc import Mapping
@@ -32,7 +30,7 @@ from serving.releases import CLUSTER
 
 
 class Unlike(Exception):
-    """What of a version is not as it was lived: in words for a person."""
+    """A difference between a version and its repetition, in words for a person."""
 
 
 class Relived:
@@ -92,9 +90,10 @@ class Relived:
 
 
 def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) -> bool:
-    """Print a line for each version on the way from the anchor to `version` (None: the one that serves); whether all
-    came out as they were lived. The first that does not is the last that is tried. Raises ConfigError where there is no
-    such version."""
+    """Print a line for each version on the way from the anchor to `version`; return whether all digests are equal.
+
+    A `version` of None is the one that serves. It stops at the first that differs. Raises ConfigError for an unknown
+    version."""
     require_directory(directory)
     with (
         closing(open_foundation(directory, overrides)) as source,
@@ -116,7 +115,7 @@ def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) ->
 
 
 def _lineage(source: Foundation, version: int | None) -> list[PolicyVersion]:
-    """From the anchor."""
+    """Return the versions from the anchor on."""
     with source.store.look() as view:
         chosen = view.releases.live(CLUSTER) if version is None else Version(version)
         known = chosen is not None and view.policies.get(chosen) is not None

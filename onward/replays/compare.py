@@ -16,8 +16,10 @@ _SAME = ("from", "to", "missing", "spec", "holdout", "rewards_digest", "weights_
 
 
 def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict[str, Any]:
-    """Prints both; returns `same` (what both have), `settings` (what differs), `figures`, by name as pairs, and
-    `refused`: why users held out tell nothing. Raises ConfigError where either is no replay."""
+    """Print two replays side by side, and return the comparison.
+
+    `same` is what both have, `settings` what differs, `figures` are pairs by name, and `refused` says why users held
+    out tell nothing. Raises ConfigError when either is no replay."""
     a, b = read(first), read(second)
     learners = [under_their_names(report["learner"], "learner") for report in (a, b)]
     compared = {

@@ -1,4 +1,4 @@
-"""What a version makes of a suite; and beside another, whether it may take its place."""
+"""Running a suite on a version, and comparing it with another version that it may replace."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,8 +30,9 @@ def run(
     *,
     as_json: bool = False,
 ) -> bool:
-    """Prints what was found; whether every case ran and, beside another, whether the gate lets it pass. `limits`: as
-    `Limits` has them. Raises ConfigError naming the option, or the file and the case at fault."""
+    """Print the results; return whether every case ran and, in a comparison, whether the gate passes the version.
+
+    `limits`: see `Limits`. Raises ConfigError naming the option, or the file and the case at fault."""
     check_options(margin, *limits[:2])
     suite, console = load_suite(directory), Console()
     if live is None:
@@ -44,7 +45,7 @@ def run(
 
 
 def check_options(margin: float, budget_s: float, concurrency: int, reward_margin: float = 1.0) -> None:
-    """Raises ConfigError naming the option."""
+    """Check the options. Raises ConfigError naming the option."""
     for option, holds, wanted in (
         ("--margin", 0 < margin < 1, "more than 0 and less than 1"),
         ("--budget-s", budget_s > 0, "more than 0"),

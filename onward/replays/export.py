@@ -41,9 +41,11 @@ def export(
     form: str | None,
     overrides: Mapping[str, str],
 ) -> dict[str, int]:
-    """To one file where `out` ends in .parquet or .jsonl, else to a directory with a file for each kind of event, turns
-    before rewards, those of a partition in order. Whole or not at all. Returns how many there are of each kind. Raises
-    ConfigError naming the option at fault."""
+    """Write events to `out`; return how many there are of each kind.
+
+    `out` is one file when it ends in .parquet or .jsonl, else a directory with a file for each kind of event, turns
+    before rewards, those of a partition in order. It is written whole or not at all. Raises ConfigError naming the
+    option at fault."""
     require_directory(directory)
     if out.exists():
         raise ConfigError(f"--out {out}: it is there already")
@@ -87,7 +89,7 @@ def _chosen(begin: str | None, end: str | None, namespace: str | None) -> str:
 
 
 class Target:
-    """What is exported, aside until it is whole."""
+    """The place of an export, under a temporary name until it is whole."""
 
     def __init__(self, out: Path, form: str) -> None:
         self._out, self._form = out, form
@@ -132,7 +134,7 @@ class Target:
         return self._sinks[name]
 
     def _clear(self) -> None:
-        """What an export that was cut short left."""
+        """Remove what an interrupted export left."""
         if self._aside.is_dir():
             shutil.rmtree(self._aside)
         self._aside.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ def split(rewards: Sequence[Reward], share: float, target: Foundation) -> tuple[
 def judge(
     target: Foundation, model: Path, held: Iterable[Reward], spec: RewardSpec, settings: LearnerSettings
 ) -> dict[str, Any]:
-    """What the newest version would have earned on the last revisions of the turns held out, with 95 % intervals."""
+    """Estimate the newest version's rewards on the last revisions of held-out turns, with 95 % intervals."""
     last = {reward.inference_id: reward for reward in held}
     found = _turns(target, set(last))
     batch = [ScoredTurn(found[name], reward) for name, reward in last.items() if refusal(found[name], reward) is None]
@@ -50,7 +50,7 @@ def judge(
 
 
 def _place(turn: Completion) -> float:
-    """In [0, 1)."""
+    """Return a turn's pseudo-random place in [0, 1)."""
     who = f"{turn.namespace}\0{turn.user_id or turn.session_id}"
     return int.from_bytes(hashlib.blake2b(who.encode(), digest_size=8).digest()) / _WHOLE
 

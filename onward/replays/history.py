@@ -79,7 +79,7 @@ def _event_time(record: Record) -> datetime | None:
 
 
 def await_log(log: EventLog) -> None:
-    """It connects by itself, and takes its time. Raises LogUnavailable when that is too long."""
+    """Wait for the log to connect. Raises LogUnavailable when that takes too long."""
     deadline_s = time.monotonic() + _CONNECT_S
     while True:
         try:
@@ -92,7 +92,7 @@ def await_log(log: EventLog) -> None:
 
 
 def period(begin: str | None, end: str | None) -> tuple[datetime | None, datetime | None]:
-    """Of `--from` and `--to`. Raises ConfigError naming the option."""
+    """Return the times of `--from` and `--to`. Raises ConfigError naming the option."""
     first, last = _moment("--from", begin), _moment("--to", end)
     if first is not None and last is not None and first >= last:
         raise ConfigError(f"--from {begin} is not before --to {end}")
@@ -112,6 +112,6 @@ def _moment(option: str, text: str | None) -> datetime | None:
 
 
 def require_directory(directory: Path) -> None:
-    """Of who only reads: a name that is mistaken makes no new one. Raises ConfigError."""
+    """Refuse a directory that does not exist, so that a typo makes no new one. Raises ConfigError."""
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory")

@@ -9,7 +9,7 @@ __all__ = ["lineage_of", "prove_exactly_once"]
 
 
 def lineage_of(foundation: Foundation, version: Version) -> list[Manifest]:
-    """The manifests on the path from the anchor to `version`."""
+    """Return the manifests on the path from the anchor to `version`."""
     lineage: list[Manifest] = []
     with foundation.store.look() as view:
         policy = view.policies.get(version)

@@ -38,9 +38,10 @@ def propose(
     reward_margin: float,
     overrides: Mapping[str, str] | None = None,
 ) -> PolicyVersion:
-    """The version as it now stands among the service's candidates, with its verdict. Raises ConfigError where `replay`
-    is no replay, learned nothing, may have learned a solution of `suite` by heart, or began from another model than the
-    service; and where nothing was ever served."""
+    """Put a replay's version among the service's candidates; return it with its verdict.
+
+    Raises ConfigError when `replay` is no replay, learned nothing, may have memorised a solution of `suite`, or began
+    from another model than the service; and when nothing was ever served."""
     report = read(replay)
     require_directory(directory)
     cases = None if suite is None else load_suite(suite)
@@ -122,7 +123,7 @@ def _manifest(source: Foundation, version: Version, anchor: Version) -> manifest
 
 
 def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits, bounds: Bounds) -> GateVerdict:
-    """The cases, of candidate and live version, in this process."""
+    """Ask the cases of the candidate and of the live version, in this process."""
     from serving.engines.local import LocalEngine
     from serving.rendering import load_renderer
 

@@ -1,9 +1,7 @@
-"""`onward replay`: a directory's log and archive scored and learned from again, from the anchor, in a directory of its
-own.
+"""`onward replay`: scores and learns again from a directory's log and archive, from the anchor, in another directory.
 
-Time is the log's; every version is released as soon as it is made. The same records, wherever they are now, spec,
-settings and seed give the same rewards and the same weights, down to the digest.
-"""
+Time is the log's; every version is released as soon as it is made. The same records (wherever they are now), spec,
+settings and seed give the same rewards and the same weights, down to the digest."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -44,10 +42,12 @@ def replay_log(
     overrides: Mapping[str, str] | None = None,
     holdout: float = 0.0,
 ) -> dict[str, Any]:
-    """What was logged from `begin` to before `end`. `spec`, `seed` and what `overrides` leaves open default to the
-    directory's own. `holdout`: the share of users that the candidate does not learn from, and is judged by. What was
-    learned, update by update, goes into report.json and report.png of `out`. Raises ConfigError when `out` is in use
-    already, where another model spoke, or naming the option at fault."""
+    """Replay what was logged from `begin` to before `end`.
+
+    `spec`, `seed` and what `overrides` leaves open default to the directory's own. `holdout`: the share of users that
+    the candidate does not learn from, and is judged by. Each update's figures go into report.json and report.png of
+    `out`. Raises ConfigError when `out` is in use already, when another model generated the turns, or naming the option
+    at fault."""
     require_directory(directory)
     if not 0 <= holdout < 1:
         raise ConfigError(f"--holdout {holdout:g}: want a share from 0 to below 1")
@@ -86,7 +86,9 @@ def replay_log(
 
 
 def _require_the_model_that_spoke(source: Foundation) -> None:
-    """As far as the directory knows what its first version was; a log alone does not say."""
+    """Require the model that generated the turns, as far as the directory knows its first version.
+
+    A log alone does not say."""
     with source.store.look() as view:
         versions = view.policies.versions()
         first = view.policies.get(versions[0]) if versions else None
@@ -101,7 +103,7 @@ def _require_the_model_that_spoke(source: Foundation) -> None:
 def _learn(
     source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings, progress: Progress
 ) -> dict[str, int]:
-    """How many turns never trained, by reason."""
+    """Learn; return how many turns never trained, by reason."""
     clock = ManualClock(rewards[0].decided_at if rewards else source.clock.now())
     ensure_anchor(
         target.store,

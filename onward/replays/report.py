@@ -1,5 +1,6 @@
-"""What came of a replay: figures of the candidate and of every update on the way to it, to be read, drawn and compared.
-Nothing in report.json depends on the machine or the hour; what does is in pace.json."""
+"""The report of a replay: figures of the candidate and of every update, to be read, drawn and compared.
+
+Nothing in report.json depends on the machine or the time of day; what does is in pace.json."""
 
 import hashlib
 import json
@@ -41,8 +42,10 @@ def report_of(
     missing: int,
     kept_out: Iterable[str],
 ) -> dict[str, Any]:
-    """`weights` is a path from the replay's directory on. `missing`: records of the log that nobody has any more;
-    `kept_out`: solutions of which it learned nothing, told by their digests."""
+    """Return the report.
+
+    `weights` is a path relative to the replay's directory. `missing`: records of the log that no longer exist anywhere;
+    `kept_out`: digests of the solutions that it did not learn."""
     made = _lineage(target)
     return {
         "from": span[0].isoformat(),
@@ -62,7 +65,7 @@ def report_of(
 
 
 def pace_of(target: Foundation) -> list[dict[str, Any]]:
-    """Of every update: where the time went, and how fast it was."""
+    """Return the pace of every update: where the time went, and how fast it was."""
     return [_told(each, of_machine=True) for each in _lineage(target) if each.updates]
 
 
@@ -81,7 +84,7 @@ def write(report: dict[str, Any], pace: list[dict[str, Any]], out: Path) -> None
 
 
 def read(out: Path) -> dict[str, Any]:
-    """Raises ConfigError where no replay was."""
+    """Read a report. Raises ConfigError when there is no replay."""
     path = out / FILE
     if not path.exists():
         raise ConfigError(f"{path}: no such file; `onward replay DIR --out {out}` makes it")
@@ -89,7 +92,7 @@ def read(out: Path) -> dict[str, Any]:
 
 
 def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
-    """The last revisions of all turns, by namespace, workload and what the reward was made of."""
+    """Summarise the last revisions of all turns, by namespace, workload and source of the reward."""
     last = {reward.inference_id: reward for reward in rewards}
     values: dict[str, list[float]] = {}
     for reward in last.values():
@@ -140,7 +143,7 @@ def _draw_gains(held: dict[str, Any], axis: Any) -> None:
 
 
 def _lineage(target: Foundation) -> list[PolicyVersion]:
-    """From the anchor to the newest version."""
+    """Return the versions from the anchor to the newest."""
     with target.store.look() as view:
         newest, _ = view.policies.newest(1)[0]
     with target.store.look() as view:

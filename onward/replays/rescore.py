@@ -28,8 +28,9 @@ _FIGURES = ("turns", "revisions", "mean", "deviation", "p10", "p50", "p90", "neg
 
 
 def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | None, out: Path | None) -> dict[str, Any]:
-    """Prints both distributions; returns their figures, which go to `out`, too. Raises ConfigError naming
-    the option or the file at fault."""
+    """Print the distributions of rewards under two specs; return their figures, which are also written to `out`.
+
+    Raises ConfigError naming the option or the file at fault."""
     require_directory(directory)
     times, new_spec = period(begin, end), load_reward_spec(spec)
     foundation = open_foundation(directory)
@@ -55,8 +56,9 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
 
 
 def _score(history: History, spec: RewardSpec, now: datetime, progress: Progress, name: str) -> tuple[Last, int]:
-    """The last reward of each turn, and how many turns there were. The ledger lies on disk: memory does not grow with
-    the past."""
+    """Return the last reward of each turn, and the number of turns.
+
+    The ledger is on disk: memory does not grow with the past."""
     task, turns = progress.add_task(f"score, spec {name}", total=1.0), 0
     with tempfile.TemporaryDirectory(prefix="onward-rescore-") as place:
         store = open_sqlite(Path(place) / "store.db")

@@ -1,8 +1,7 @@
-"""The sessions of `onward midtrain --mix`: a directory's log and archive, scored by its own spec, as a corpus of what
-users took, in the midtraining run's directory.
+"""The sessions of `onward midtrain --mix`: a log and archive, scored by their own spec, as a corpus of accepted turns.
 
-It is made once: a run that is resumed goes on with the sessions that it began with, whatever was logged since.
-"""
+The corpus is in the midtraining run's directory, and is made once: a resumed run goes on with the sessions that it
+began with, whatever was logged since."""
 
 import json
 import tempfile
@@ -35,7 +34,7 @@ _FILE, _FIGURES = "sessions.jsonl", "sessions.json"
 
 @dataclass(frozen=True)
 class Choice:
-    """Which sessions; `begin` and `end` as `--from` and `--to` say them."""
+    """The chosen sessions; `begin` and `end` as in `--from` and `--to`."""
 
     directory: Path
     begin: str | None
@@ -46,8 +45,10 @@ class Choice:
 def gather(
     choice: Choice, model: Path, row_tokens: int, out: Path, overrides: Mapping[str, str], *, again: bool
 ) -> Sessions:
-    """What `model` may learn from, of turns that a row of so many tokens holds. `again`: as it was gathered before, if
-    it was. Raises ConfigError naming the option at fault, or where no turn is left."""
+    """Gather what `model` may learn from: turns that fit into a row of so many tokens.
+
+    A corpus that was gathered before is returned as it was. Raises ConfigError naming the option at fault, or when no
+    turn is left."""
     chosen = asdict(choice) | {"directory": str(choice.directory), "row_tokens": row_tokens}
     file, figures = out / _FILE, out / _FIGURES
     if again and file.exists() and figures.exists():
@@ -68,13 +69,13 @@ def gather(
 
 
 def forget(out: Path) -> None:
-    """They are a copy, of use to the run alone."""
+    """Delete the corpus, a copy that only the run needs."""
     for name in (_FILE, _FIGURES):
         (out / name).unlink(missing_ok=True)
 
 
 def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, str]) -> dict[str, int]:
-    """Grouped by session in a store on disk: memory does not grow with the past."""
+    """Write the turns grouped by session, through a store on disk: memory does not grow with the past."""
     times = period(choice.begin, choice.end)
     with (
         closing(open_foundation(choice.directory, overrides)) as source,
