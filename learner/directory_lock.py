@@ -1,4 +1,4 @@
-"""One learner per directory: what it keeps there is a single lineage's."""
+"""A lock so that one learner works in a directory: what it keeps there is a single lineage's."""
 
 import fcntl
 import os
@@ -8,8 +8,10 @@ from core.errors import ConfigError
 
 
 class DirectoryLock:
-    """Held from construction until `release`. The lock is the operating system's (flock(2), on the directory itself):
-    it dies with its holder. Raises ConfigError, naming the directory, when another holds it."""
+    """A lock that is held from construction until `release`.
+
+    It is the operating system's (flock(2), on the directory itself), and is freed when its holder dies. Raises
+    ConfigError, naming the directory, when another process holds it."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -21,7 +23,7 @@ class DirectoryLock:
             raise ConfigError(f"{directory}: another learner works here") from error
 
     def release(self) -> None:
-        """Again: nothing happens."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""Rewards of which no batch can be made: found turn by turn, and set aside as what their reader cannot take is."""
+"""Rewards from which no batch can be made: found turn by turn, and put among the dead letters."""
 
 import logging
 from datetime import timedelta
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 
 def try_to_pack(scored: ScoredTurn) -> None:
-    """Raises what an update would that has this turn."""
+    """Pack the turn; raise what an update with this turn would raise."""
     micro_batches(merge([scored]), [scored], 1, "cpu")
 
 
 def put_reward(culprits: Culprits, log: EventLog, reward: Reward, failure: Exception) -> None:
-    """Raises LogUnavailable, StoreUnavailable: again is then right."""
+    """Put the reward's record among the culprits. Raises LogUnavailable, StoreUnavailable: try again then."""
     record = record_of(log, reward)
     if record is None:  # too old: the store has it, and `dropped_turns` counts it
         logger.error("the reward of %s cannot be learned from: %s", reward.inference_id, words_of(failure))
@@ -32,7 +32,7 @@ def put_reward(culprits: Culprits, log: EventLog, reward: Reward, failure: Excep
 
 
 def record_of(log: EventLog, reward: Reward) -> Record | None:
-    """Where the log has it; None: no longer. Raises LogUnavailable."""
+    """Return the reward's record; None when the log no longer has it. Raises LogUnavailable."""
     reader = log.reader([Topic.REWARDS])
     try:
         return _find(log, reader, reward)

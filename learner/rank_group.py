@@ -1,8 +1,7 @@
-"""Work on the weights that all processes of a learner do together. The leader reads the log, decides what is to be done
-and writes what came of it; the others do every step with it, on their shards.
+"""Work on the weights that all processes of a learner do together.
 
-A step is a function of a module, called with the state first.
-"""
+The leader reads the log, decides what is to be done and writes the results; the others do every step with it, on their
+shards. A step is a function of a module, called with the state first."""
 
 import logging
 import pickle
@@ -27,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class RankGroup:
-    """As the leader has it."""
+    """The group as its leader uses it."""
 
     def __init__(self, model: Path, settings: LearnerSettings, ranks: Ranks) -> None:
         ranks.tell((make_state, (model, settings)))
@@ -38,7 +37,7 @@ class RankGroup:
         self.num_processes = ranks.count
 
     def do(self, step: Callable[Concatenate[LearnerState, P], T], *given: P.args, **named: P.kwargs) -> T:
-        """What `step` returns here, or raises; both are of all."""
+        """Do a step in all processes; return what it returns here, or raise what it raises."""
         assert not named, "steps are told by position"
         self._ranks.tell((step, given))
         return step(self._state, *given, **named)
@@ -49,7 +48,7 @@ def dismiss(ranks: Ranks) -> None:
 
 
 def follow(ranks: Ranks) -> None:
-    """Do what the leader tells, until dismissed. Raises RuntimeError when the leader is gone."""
+    """Do the leader's steps until dismissed. Raises RuntimeError when the leader is gone."""
     state: LearnerState | None = None
     while (told := ranks.hear()) != _DISMISSED:
         step, given = told
@@ -66,8 +65,7 @@ def follow(ranks: Ranks) -> None:
 
 
 def adopt(state: LearnerState, shards: Sequence[Path], settings: LearnerSettings, memory: bytes | None = None) -> None:
-    """Take a version's weights and what was published of its memory, if anything, with a fresh optimizer. Raises
-    WeightsError."""
+    """Load a version's weights and, if any, its published memory, with a fresh optimizer. Raises WeightsError."""
     state.policy.load(shards)
     state.forget(settings)
     if memory is None:
@@ -80,7 +78,7 @@ def adopt(state: LearnerState, shards: Sequence[Path], settings: LearnerSettings
 
 
 def anchor_at(state: LearnerState, shards: Sequence[Path]) -> None:
-    """None of them: the given model. Raises WeightsError."""
+    """Load the anchor from shards; with none, the given model. Raises WeightsError."""
     if shards:
         state.anchor.load(shards)
     else:
@@ -88,5 +86,5 @@ def anchor_at(state: LearnerState, shards: Sequence[Path]) -> None:
 
 
 def answers(state: LearnerState, texts: ProbeSet) -> ProbeRecord:
-    """What the policy says to a probe's texts."""
+    """Return the policy's answers to a probe's texts."""
     return probe.record(state.policy, texts, weights_digest="")

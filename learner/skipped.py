@@ -1,4 +1,4 @@
-"""Updates that were not made: the batch whole, for who looks for the cause, and an alarm."""
+"""Skipped updates: the whole batch is written to a file for whoever looks for the cause, and an alarm is raised."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ MEANING = "an update was skipped, its loss or gradient being no number: its turn
 
 
 def keep(directory: Path, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> Path:
-    """As JSON, turns beside their rewards. The same batch again is the same file."""
+    """Write the batch as JSON, turns beside their rewards. The same batch gives the same file."""
     pairs = [{"turn": scored.turn, "reward": scored.reward, "applied": scored.applied} for scored in batch]
     content = msgspec.json.encode({"why": str(error), "batch": pairs})
     directory.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def keep(directory: Path, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> 
 
 
 def raise_alarm(store: Store, batch: Sequence[ScoredTurn], error: NonFiniteLoss, now: datetime) -> None:
-    """Unless one of this workload is open. Whoever watches tells the log."""
+    """Raise an alarm unless one of this workload is open. The watching stage writes it to the log."""
     turns = [scored.turn for scored in batch]
     opening = Opening(
         alarm_id=f"{NOT_FINITE}-{turns[0].inference_id}",
@@ -50,7 +50,7 @@ def raise_alarm(store: Store, batch: Sequence[ScoredTurn], error: NonFiniteLoss,
 
 
 def close_acknowledged(store: Store, now: datetime) -> bool:
-    """After an update that was made: what an operator has seen is over. Whether any is left open."""
+    """Close acknowledged alarms after a successful update; return whether any is left open."""
     with store.work() as work:
         ours = [alarm for alarm in work.alarms.that_are_open() if alarm.opening.monitor == NOT_FINITE]
         for alarm in ours:

@@ -1,4 +1,4 @@
-"""The learner: rewards in, policy versions out."""
+"""The learner: the stage that turns rewards into policy versions."""
 
 import logging
 from collections import Counter
@@ -39,8 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 class Learner:
-    """Not thread-safe: one process, one thread. A restart goes on from the newest whole checkpoint, which says how far
-    the log was read. Raises ConfigError when another works in the directory."""
+    """The learner; not thread-safe: one process, one thread.
+
+    After a restart it goes on from the newest whole checkpoint, which says how far the log was read. Raises ConfigError
+    when another learner works in the directory."""
 
     def __init__(
         self,
@@ -57,8 +59,9 @@ class Learner:
         ranks: Ranks = ALONE,
         record_attempts: int = RECORD_ATTEMPTS,
     ) -> None:
-        """`solutions` of eval cases: what resembles them does not train; nor does what another tokenizer made. `ranks`:
-        processes that follow this one."""
+        """Make a learner. Turns that resemble `solutions` of eval cases, or have another tokenizer, do not train.
+
+        `ranks`: the processes that follow this one."""
         self._solutions = Solutions(solutions or {})
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
@@ -79,14 +82,14 @@ class Learner:
             held.callback(DirectoryLock(directory).release)
             self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
             held.callback(self._reader.close)
-            self._crew = RankGroup(model, settings, ranks)
-            self._bounds = Bounds(tokenizer_digest, self._crew.context_length, self._crew.vocabulary)
+            self._rank_group = RankGroup(model, settings, ranks)
+            self._bounds = Bounds(tokenizer_digest, self._rank_group.context_length, self._rank_group.vocabulary)
             self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
             self._resume()
             self._held = held.pop_all()
 
     def step(self, timeout_s: float) -> int:
-        """The loop: admit what was rewarded, follow what was released, train when a batch is due, publish."""
+        """Run the loop once: admit rewarded turns, follow releases, train when a batch is due, publish."""
         with self._pace.doing("waiting"):
             records = self._reader.poll(_POLL_RECORDS, 0.0 if self._can_train() else timeout_s)
         for record in records:
@@ -100,7 +103,7 @@ class Learner:
             return len(records)
         try:
             with self._pace.doing("updating"):
-                result = self._crew.do(update, batch, self._settings, self._lineage.released)
+                result = self._rank_group.do(update, batch, self._settings, self._lineage.released)
         except NonFiniteLoss as error:
             self._skip(batch, error)
             return len(records) + len(batch)
@@ -137,7 +140,7 @@ class Learner:
                 self._drop(passed_over.inference_id, why)
 
     def _due_batch(self) -> list[ScoredTurn]:
-        """[] while none is due, or while the store still lacks the turns."""
+        """Return a batch; [] when none is due, or while the store still lacks the turns."""
         while self._backlog.is_ready(self._settings.batch, self._clock.now()):
             chosen = self._backlog.choose(self._settings.batch.turns)
             found: dict[InferenceId, Completion] = {}
@@ -156,7 +159,7 @@ class Learner:
             found |= view.turns.get_many([reward.inference_id for reward in chosen])
 
     def _give_up(self, missing: Sequence[Reward]) -> bool:
-        """The writer may be behind, for a while; whether there were rewards whose turns never came."""
+        """Drop rewards whose turns never came; return whether there were any. The writer is only behind for a while."""
         lost = [r for r in missing if (self._clock.now() - r.decided_at).total_seconds() > _TURN_WAIT_S]
         self._backlog.remove(lost)
         for reward in lost:
@@ -164,7 +167,7 @@ class Learner:
         return bool(lost)
 
     def _refuse(self, chosen: Sequence[Reward], found: dict[InferenceId, Completion]) -> bool:
-        """Take out what never trains; whether there was any."""
+        """Remove what never trains; return whether there was any."""
         refused = False
         for reward in chosen:
             leave_out = partial(self._leave_out, reward, found[reward.inference_id])
@@ -175,7 +178,7 @@ class Learner:
         return refused
 
     def _leave_out(self, reward: Reward, turn: Completion) -> None:
-        """Unless it may train. Raises what its turn, or a batch that has it, would make an update raise."""
+        """Remove the turn unless it may train. Raises what a batch with it would make an update raise."""
         why = refusal(turn, reward, self._bounds) or ("eval_solution" if self._solutions.recalled_in(turn) else None)
         if why is None:
             try_to_pack(self._backlog.scored(reward, turn))
@@ -189,7 +192,7 @@ class Learner:
         self._drop(reward.inference_id, "failed")
 
     def _skip(self, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> None:
-        """These turns never train; an operator is told, and finds them whole."""
+        """Skip an update: its turns never train, and are kept whole for an operator, who is alerted."""
         self._backlog.remove([scored.reward for scored in batch])
         for scored in batch:
             self._drop(scored.inference_id, NOT_FINITE)
@@ -205,7 +208,7 @@ class Learner:
     # ------------------------------------------------------------------------------------------ versions
 
     def _keep(self, batch: Sequence[ScoredTurn], result: UpdateResult) -> Checkpoint:
-        """Everything that publishing needs, durable before anything of it is published."""
+        """Write a checkpoint with everything that publishing needs, before any of it is published."""
         parent = self._lineage.newest
         assert parent is not None, "training starts from a released version"
         with self._store.work() as work:
@@ -229,7 +232,7 @@ class Learner:
         self._drops, self._afresh = {}, False
         self._lineage.extend(version)
         meta = self._meta(self._draft(made, batch, result))
-        return self._checkpoints.write(self._crew.do(contents), meta, manifest.encode(made))
+        return self._checkpoints.write(self._rank_group.do(contents), meta, manifest.encode(made))
 
     def _enter(self, batch: Sequence[ScoredTurn], result: UpdateResult, version: Version) -> None:
         for scored, record in zip(batch, result.records, strict=True):
@@ -270,8 +273,8 @@ class Learner:
     def _paced(self, result: UpdateResult) -> dict[str, float]:
         peak = self._settings.compute.peak_tflops
         tokens, positions = result.metrics["tokens"], result.metrics["positions"]
-        peak_of_all = peak and peak * self._crew.num_processes
-        return self._pace.take(tokens, positions, self._crew.flops_of_a_position, peak_of_all)
+        peak_of_all = peak and peak * self._rank_group.num_processes
+        return self._pace.take(tokens, positions, self._rank_group.flops_of_a_position, peak_of_all)
 
     def _meta(self, policy: PolicyVersion) -> Meta:
         return Meta(
@@ -287,9 +290,11 @@ class Learner:
         )
 
     def _publish(self, checkpoint: Checkpoint) -> PolicyVersion:
-        """The state's weights are the checkpoint's, so a probe made again after a crash is the same, bit for bit."""
+        """Publish a checkpoint. Its weights are the state's, so a probe made again after a crash has the same bits."""
         texts = get_probe(self._blobs, checkpoint.meta.lineage[0])
-        return publish(checkpoint, self._crew.do(answers, texts), self._store, self._log, self._weights, self._blobs)
+        return publish(
+            checkpoint, self._rank_group.do(answers, texts), self._store, self._log, self._weights, self._blobs
+        )
 
     def _tidy(self, policy: PolicyVersion) -> None:
         always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
@@ -318,7 +323,7 @@ class Learner:
             self._reader.seek(TopicPartition(source.topic, source.partition), offset)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        self._crew.do(restore, checkpoint)
+        self._rank_group.do(restore, checkpoint)
         self._afresh = False
         self._backlog.resume(dict(checkpoint.meta.applied))
         self._lineage.versions = list(checkpoint.meta.lineage)
@@ -332,11 +337,11 @@ class Learner:
 
     def _hold_to(self, version: Version | None) -> None:
         if version != self._lineage.anchor:
-            self._crew.do(anchor_at, [] if version is None else self._open(version))
+            self._rank_group.do(anchor_at, [] if version is None else self._open(version))
             self._lineage.anchor = version
 
     def _open(self, version: Version) -> list[Path]:
-        """Published weights."""
+        """Return the shards of a version's published weights."""
         with self._store.look() as view:
             policy = view.policies.get(version)
         assert policy is not None, f"version {version} was released and is not in the store"
@@ -344,7 +349,7 @@ class Learner:
         return list(self._weights.open(ref))
 
     def _follow_releases(self) -> None:
-        """Go on from the live version when the newest one may not be built upon."""
+        """Resume from the live version when the newest one may not be built upon."""
         version = self._lineage.must_resume_from()
         if version is None:
             return
@@ -361,12 +366,13 @@ class Learner:
         logger.info("resumed from version %d", version)
 
     def _resume_from_weights(self, version: Version) -> None:
-        """The checkpoint was let go, or the version is another learner's: the optimizer starts afresh; baseline, trust
-        and influence go back to what was published with the version. What the lineage has learned from is read from its
-        manifests."""
+        """Resume from published weights: the checkpoint was deleted, or the version is another learner's.
+
+        The optimizer starts afresh; baseline, trust and influence are those published with the version. What the
+        lineage has learned from is read from its manifests."""
         path = manifest.memory_path_of(version)
         memory = self._blobs.get(path) if self._blobs.exists(path) else None
-        self._crew.do(adopt, self._open(version), self._settings, memory)
+        self._rank_group.do(adopt, self._open(version), self._settings, memory)
         self._afresh = True
         lineage = ancestry(self._store, version)
         self._backlog.resume(applied_on(lineage, self._blobs))

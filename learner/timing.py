@@ -1,4 +1,4 @@
-"""How a learner's time goes. These figures are the machine's: nothing else of a version depends on them."""
+"""Timing of a learner. These figures are the machine's: nothing else of a version depends on them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ DOINGS = ("waiting", "reading", "updating", "publishing")
 
 
 class Pace:
-    """`waiting` for rewards, `updating`, `publishing`, or `reading` what came, which is all else."""
+    """The time spent `waiting` for rewards, `updating`, `publishing`, or `reading` what came, which is all else."""
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         self._now_s = now_s
@@ -26,17 +26,18 @@ class Pace:
             self._turn_to(before)
 
     def _turn_to(self, what: str) -> str:
-        """What was done until now."""
+        """Switch to another activity; return the one before."""
         now_s, before = self._now_s(), self._doing
         self._spent_s[before] += now_s - self._since_s
         self._doing, self._since_s = what, now_s
         return before
 
     def take(self, tokens: float, positions: float, flops: int, peak_tflops: float | None) -> dict[str, float]:
-        """Figures since the last time, for a version whose update learned from so many sampled tokens, and for that put
-        so many positions through a model, at so many operations each: seconds by what was done, `tokens_per_s` and
-        `positions_per_s` of the update, and `mfu`, the share of the device's peak, where that is known
-        (arXiv:2204.02311, appendix B, without attention)."""
+        """Return the figures since the last call, for a version whose update has run.
+
+        The update learned from `tokens` sampled tokens and put `positions` through a model at `flops` operations each.
+        Figures: seconds by activity, `tokens_per_s` and `positions_per_s` of the update, and `mfu`, the share of the
+        device's peak, when that is known (arXiv:2204.02311, appendix B, without attention)."""
         self._turn_to(self._doing)
         spent_s, self._spent_s = self._spent_s, dict.fromkeys(DOINGS, 0.0)
         figures = {f"{SECONDS}{name}": seconds for name, seconds in spent_s.items()}

@@ -1,7 +1,6 @@
-"""What becomes of each turn of a batch: which loss it has, with which advantage, or why it has none.
+"""Admission: which loss each turn of a batch trains with, and with which advantage, or why with none.
 
-Legend: N sampled tokens of a micro-batch, M turns of the batch.
-"""
+Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -23,7 +22,9 @@ _ALL_ALIKE = "all_alike"
 
 
 class BatchAdmission:
-    """A turn trains by its importance weights (`enter`), or by KTO (`late`), or the baseline alone."""
+    """The admission of one batch.
+
+    A turn trains by its importance weights (`enter`), by KTO (`late`), or it trains only the baseline."""
 
     def __init__(
         self,
@@ -35,8 +36,9 @@ class BatchAdmission:
         influence: Sequence[float] = (),
         whole: BatchTotals = USUAL,
     ) -> None:
-        """`influence`: of each turn; without it, 1 of all. `whole`: what is held of the batch, to be compared in the
-        end with what was `seen`."""
+        """Start the admission of a batch. `influence`: of each turn, 1 when empty.
+
+        `whole`: what is assumed of the whole batch, to be compared at the end with what was `seen`."""
         self.batch, self.whole = batch, whole
         self.tokens_per_turn, self.released = tokens_per_turn, released
         self.stale_tokens = 0
@@ -64,18 +66,18 @@ class BatchAdmission:
         self._records: dict[int, TurnRecord] = {}
 
     def _all_alike(self) -> bool:
-        """Then nothing says which answers are better, and a spread of 0 is nothing to divide by."""
+        """Return whether all rewards are the same: then none says which answers are better, and their spread is 0."""
         credited = any(scored.reward.credits for scored in self.batch)
         return not credited and bool((self._rewards_M == self._rewards_M[0]).all())
 
     def spare(self) -> "BatchAdmission":
-        """For what is computed and does not count."""
+        """Return a copy for a computation that does not count."""
         spare = copy(self)
         spare._records, spare.expected_M = {}, self.expected_M.clone()
         return spare
 
-    def meet(self, ranks: Ranks) -> None:
-        """Take in what other processes entered."""
+    def gather(self, ranks: Ranks) -> None:
+        """Add what other processes entered."""
         mine = (self._records, self._drift, self._ratios_M, self.expected_M, self.stale_tokens)
         records, drifts, ratios_M, expected_M, stale_tokens = zip(*ranks.gather(mine), strict=True)
         self._records = {turn: record for each in records for turn, record in each.items()}
@@ -85,7 +87,7 @@ class BatchAdmission:
         self.stale_tokens = sum(stale_tokens)
 
     def seen(self) -> BatchTotals:
-        """What holds of the batch, once all its parts were entered."""
+        """Return what holds of the whole batch, once all its parts were entered."""
         out = left_out(self._drift, *self._bounds)
         by_kto = any(record.late or (turn in out and self._late_M[turn]) for turn, record in self._records.items())
         return BatchTotals(out, reference_of(self._ratios_M) if by_kto else USUAL.reference)
@@ -99,7 +101,7 @@ class BatchAdmission:
         return self._drift.ess
 
     def enter(self, part: MicroBatch, new: TokenCredit, baseline_N: Tensor, drift: Drift) -> tuple[Tensor, Tensor]:
-        """(advantage_N, keep_N) of a micro-batch, entering its turns."""
+        """Enter the turns of a micro-batch; return (advantage_N, keep_N)."""
         turns_N, before = part.turns_N.cpu(), applied(part, self.batch)
         rewards_N, applied_N = new.rewards_N.cpu(), before.rewards_N.cpu()
         correction_N = self._correction_M[turns_N]
@@ -128,17 +130,17 @@ class BatchAdmission:
         return advantage_N.to(device), (keep_M[turns_N] & ~stale_N).to(device)
 
     def _faded(self, credit: TokenCredit) -> Tensor:
-        """By how much each token's advantage has the reward in it."""
+        """Return the part of the reward that each token's advantage has."""
         return (credit.rewards_N * fading(credit.episodes_N, self._fading)).cpu()
 
     def late(self, part: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(late_M, gain_M): which turns of the micro-batch train by KTO, and what each gained over what was applied."""
+        """Return (late_M, gain_M): which turns of the micro-batch train by KTO, and the gain of each."""
         turns = set(part.turns_N.tolist())
         late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
         return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)
 
     def compare(self, ratio_M: Tensor) -> None:
-        """Enter how the turns of a micro-batch stand to the anchor, for KTO."""
+        """Enter the log-ratios to the anchor of a micro-batch's turns, for KTO."""
         self._ratios_M = self._ratios_M + ratio_M.detach().cpu()
 
     def _reason(self, turn: int, fresh: bool, stale: bool) -> str | None:
@@ -184,6 +186,6 @@ def _is_beyond(scored: ScoredTurn, settings: AdmissionSettings) -> bool:
 
 
 def _is_for_kto(scored: ScoredTurn, settings: AdmissionSettings) -> bool:
-    """Whether all that the reward is made of is for KTO by config."""
+    """Return whether config assigns all outcomes of the reward to KTO."""
     made_of = scored.reward.components.keys()
     return bool(made_of) and made_of <= set(settings.kto_outcomes)

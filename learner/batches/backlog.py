@@ -1,4 +1,4 @@
-"""Rewarded turns on their way to an update: what waits, what was applied, what becomes a batch."""
+"""The backlog: rewarded turns that wait for an update, and those that were applied."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,14 +16,16 @@ from learner.sequences.tensors import sampled_places
 
 @dataclass
 class Backlog:
-    """`pending` in order of arrival, one revision a turn; `applied` the last revision of each turn that trained on
-    this lineage. Both are part of the checkpoint."""
+    """Rewards that wait, and what was applied; both are part of the checkpoint.
+
+    `pending` is in order of arrival, with one revision a turn; `applied` has the last revision of each turn that
+    trained on this lineage."""
 
     pending: dict[InferenceId, Reward] = field(default_factory=dict)
     applied: dict[InferenceId, Applied] = field(default_factory=dict)
 
     def add(self, reward: Reward) -> bool:
-        """False when this revision, or a later one, is known. A later revision takes the place of a waiting one."""
+        """Add a reward, in place of an earlier revision; return False when this revision or a later one is known."""
         waiting, applied = self.pending.get(reward.inference_id), self.applied.get(reward.inference_id)
         known = max(waiting.revision if waiting else -1, applied.revision if applied else -1)
         if reward.revision <= known:
@@ -33,15 +35,16 @@ class Backlog:
         return True
 
     def resume(self, applied: dict[InferenceId, Applied]) -> None:
-        """Go on from another version: what it has learned from waits no longer."""
+        """Go on from another version: rewards that it has learned from wait no longer."""
         self.applied = applied
         waiting, self.pending = self.pending, {}
         for reward in waiting.values():
             self.add(reward)
 
     def trim(self, most: int) -> list[tuple[Reward, str]]:
-        """Let go of what is beyond `most`, with the reason: first what would teach next to nothing (`uninformative`),
-        then the oldest (`backlog_full`)."""
+        """Remove what is beyond `most`, each with the reason.
+
+        First go the rewards that would teach next to nothing (`uninformative`), then the oldest (`backlog_full`)."""
         excess = len(self.pending) - most
         if excess <= 0:
             return []
@@ -50,8 +53,9 @@ class Backlog:
         return [(self.pending.pop(each), "uninformative" if each in dull else "backlog_full") for each in chosen]
 
     def _uninformative(self) -> set[InferenceId]:
-        """Whose reward is about the mean of those that wait in its stratum, so that its advantage is about nothing. A
-        turn that stands alone, or corrects what was learned, is not."""
+        """Return the turns whose advantage would be about 0, since their reward is about the mean of their stratum.
+
+        A turn that is alone in its stratum, or corrects what was learned, is not among them."""
         strata: dict[tuple[str, str], list[Reward]] = {}
         for reward in self.pending.values():
             strata.setdefault((reward.namespace, reward.workload), []).append(reward)
@@ -62,7 +66,7 @@ class Backlog:
         return dull - self.applied.keys()
 
     def is_ready(self, settings: BatchSettings, now: datetime) -> bool:
-        """Enough of them, or fewer that have waited long enough."""
+        """Return whether there are enough rewards for a batch, or fewer that have waited long enough."""
         if len(self.pending) >= settings.turns:
             return True
         if len(self.pending) < settings.min_turns:
@@ -71,7 +75,7 @@ class Backlog:
         return (now - oldest.decided_at).total_seconds() >= settings.max_wait_s
 
     def choose(self, most: int) -> list[Reward]:
-        """The oldest, each with the other waiting turns of its session, so that they share their prefix."""
+        """Return the oldest, each with the other waiting turns of its session, so that they share their prefix."""
         by_session: dict[str, list[Reward]] = {}
         for reward in self.pending.values():
             by_session.setdefault(reward.session_id, []).append(reward)
@@ -87,7 +91,7 @@ class Backlog:
             del self.pending[reward.inference_id]
 
     def forget_before(self, oldest: datetime) -> None:
-        """Applied revisions of turns too old to be corrected."""
+        """Forget the applied revisions of turns that are too old to be corrected."""
         for inference_id in [key for key, applied in self.applied.items() if applied.received_at < oldest]:
             del self.applied[inference_id]
 
@@ -97,7 +101,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a turn must be to be this model's. None: not known."""
+    """What a turn must fit to train this model. None: not known."""
 
     tokenizer_digest: str | None = None
     context_length: int | None = None
@@ -105,7 +109,7 @@ class Bounds:
 
 
 def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str | None:
-    """Why a turn with this reward never trains; None when it may."""
+    """Return why a turn with this reward never trains; None when it may."""
     if turn.unstored is not None:
         return NOT_STORED
     if not turn.learn:

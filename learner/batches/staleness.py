@@ -5,10 +5,9 @@
   (Kish: (sum w)^2 / (n sum w^2), w the exponential of a turn's mean log-ratio); the most divergent turns are left out
   until it is large enough.
 - The age of the outcome, by its kind (`too_old`), which needs no model.
-- On request the number of versions that were released since a token was sampled (`oldest_allowed`).
+- If configured, the number of versions that were released since a token was sampled (`oldest_allowed`).
 
-Legend: N sampled tokens of a micro-batch, M turns of the batch.
-"""
+Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from learner.objective.losses.kl import k3
 
 @dataclass(frozen=True)
 class Drift:
-    """How far the policy has gone from what sampled the turns of a micro-batch; entries of other turns are zero."""
+    """How far the policy has moved from what sampled the turns of a micro-batch; entries of other turns are zero."""
 
     divergence_M: Tensor
     shift_M: Tensor  # mean absolute difference of the log-probabilities
@@ -47,7 +46,7 @@ def measure(logprobs_N: Tensor, behaviour_N: Tensor, turns_N: Tensor, num_turns:
 
 
 def together(drifts: Sequence[Drift]) -> Drift:
-    """Of several micro-batches, in which no turn stands twice."""
+    """Return the drift of several micro-batches, in which no turn occurs twice."""
     return Drift(
         divergence_M=torch.stack([drift.divergence_M for drift in drifts]).sum(0),
         shift_M=torch.stack([drift.shift_M for drift in drifts]).sum(0),
@@ -57,18 +56,18 @@ def together(drifts: Sequence[Drift]) -> Drift:
 
 
 def nowhere(num_turns: int) -> Drift:
-    """Of no micro-batch yet."""
+    """Return the drift before the first micro-batch."""
     none_M = torch.zeros(num_turns)
     return Drift(none_M, none_M, none_M, torch.zeros(num_turns, dtype=torch.bool))
 
 
 def within(drift: Drift, max_divergence: float) -> Tensor:
-    """[M] bool: of the turns that it is of, those that are near enough each by itself."""
+    """Return [M] bool: which of the present turns have diverged little enough, each by itself."""
     return drift.present_M & (drift.divergence_M <= max_divergence)
 
 
 def left_out(drift: Drift, max_divergence: float, min_ess: float) -> frozenset[int]:
-    """Those of the whole batch's turns, near enough by themselves, without which the sample is large enough."""
+    """Return the turns of the whole batch to leave out so that the effective sample size is large enough."""
     keep_M, weights_M = within(drift, max_divergence), drift.log_weight_M.exp()
     out = set[int]()
     for turn in torch.argsort(drift.divergence_M, descending=True, stable=True).tolist():
@@ -85,21 +84,21 @@ def _mean(values_N: Tensor, turns_N: Tensor, counts_M: Tensor) -> Tensor:
 
 
 def effective_share(weights: Tensor) -> float:
-    """1 for equal weights, 1/n when one outweighs the rest; 1 for none."""
+    """Return the effective sample size as a share: 1 for equal weights, 1/n when one outweighs the rest; 1 for none."""
     if len(weights) == 0:
         return 1.0
     return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
 
 
 def too_old(turn: Completion, reward: Reward, limits_s: Mapping[str, float], default_s: float) -> bool:
-    """Whether every outcome in the reward came later after the turn than its kind may."""
+    """Return whether every outcome in the reward came later after the turn than its kind may."""
     age_s = ((reward.last_outcome_at or reward.decided_at) - turn.received_at).total_seconds()
     limit_s = max((limits_s.get(name, default_s) for name in reward.components), default=default_s)
     return age_s > limit_s
 
 
 def oldest_allowed(released: Sequence[Version], most_behind: int | None) -> Version:
-    """The oldest version whose tokens have at most so many released ones, of the ascending `released`, after them."""
+    """Return the oldest version with at most `most_behind` of the ascending `released` after it."""
     if most_behind is None or len(released) <= most_behind:
         return Version(0)
     return released[-1 - most_behind]

@@ -1,4 +1,4 @@
-"""What a midtraining run goes on from after it was interrupted, in one file that is replaced as a whole."""
+"""The checkpoint that an interrupted midtraining run goes on from: one file that is replaced as a whole."""
 
 import json
 import os
@@ -18,7 +18,7 @@ CHECKPOINT = "midtrain.pt"
 
 @dataclass(frozen=True)
 class Run:
-    """`options` and `files` (name and size of all that is read) are what makes it the same run."""
+    """A midtraining run. It is the same run if `options` and `files` (name and size of each file it reads) are."""
 
     model: Any
     optimizer: torch.optim.Optimizer
@@ -47,7 +47,9 @@ def save(path: Path, run: Run, step: int) -> None:
 
 
 def restore(path: Path, run: Run) -> int:
-    """The number of steps done. Raises CheckpointError for a corrupt file, ConfigError for another run's."""
+    """Load the checkpoint; return the number of steps done.
+
+    Raises CheckpointError for a corrupt file, ConfigError for another run's."""
     if not path.exists():
         return 0
     try:

@@ -1,9 +1,8 @@
-"""A document of a corpus as token ids: {"text": ...}, {"messages": [...], "tools": [...]}, or {"token_ids": [...],
-"spans": [[start, end], ...]}, tokens as a model sampled them.
+"""Encoding a document of a corpus as token ids.
 
-Of a conversation what the assistant says counts whole, the rest a little: it is context rather than a thing to imitate.
-Of given tokens those within the spans count whole and the rest not at all.
-"""
+A document is {"text": ...}, {"messages": [...], "tools": [...]}, or {"token_ids": [...], "spans": [[start, end], ...]},
+tokens as a model sampled them. In a conversation what the assistant says counts whole, the rest a little: it is context
+rather than something to imitate. In given tokens those within the spans count whole, the rest not at all."""
 
 from array import array
 from typing import Any
@@ -17,8 +16,10 @@ CONTEXT_WEIGHT = 0.1
 
 
 def encode(tokenizer: Any, document: dict[str, Any], where: str) -> Example:
-    """Raises ConfigError naming the place when the chat template refuses the conversation, or when given tokens are
-    none of the tokenizer's."""
+    """Encode a document.
+
+    Raises ConfigError, naming the place, when the chat template refuses the conversation, or when given tokens are not
+    of the tokenizer's vocabulary."""
     if "text" in document:
         token_ids = tokenizer(document["text"], add_special_tokens=False, verbose=False).input_ids
         return Example(token_ids, [1.0] * len(token_ids))
@@ -37,8 +38,9 @@ def encode(tokenizer: Any, document: dict[str, Any], where: str) -> Example:
 
 
 def windows(example: Example, row_tokens: int, source: int = 0) -> list[Example]:
-    """The example in stretches that a row holds, kept small for waiting in numbers. Each begins with the token that the
-    one before it ended with, so that every token but the very first is predicted once."""
+    """Cut the example into windows that fit a row, stored compactly since many of them wait.
+
+    Each begins with the last token of the one before, so that every token but the very first is predicted once."""
     starts = range(0, max(1, len(example.token_ids) - 1), row_tokens - 1)
     ids, weights = array("i", example.token_ids), example.weights
     return [Example(ids[at : at + row_tokens], weights[at : at + row_tokens], source) for at in starts]
@@ -59,7 +61,7 @@ def _given(document: dict[str, Any], vocabulary: int, where: str) -> Example:
 
 
 def _assistant_spans(tokenizer: Any, messages: list[Any], tools: Any) -> tuple[str, list[tuple[int, int]]]:
-    """The whole text, and where in it the assistant speaks, the end-of-turn mark included."""
+    """Return the whole text, and the spans in which the assistant speaks, with the end-of-turn marks."""
 
     def render(count: int, prompt: bool) -> str:
         return str(

@@ -1,7 +1,6 @@
-"""Documents out of the files of a corpus, one at a time, from any place on: `.jsonl`, `.jsonl.zst` and `.parquet`.
+"""Reading the documents of a corpus, one at a time, from any position: `.jsonl`, `.jsonl.zst` and `.parquet`.
 
-What is no document is refused with its file and line, never passed over.
-"""
+Anything that is not a document is refused with its file and line, never skipped."""
 
 import io
 import json
@@ -25,8 +24,9 @@ _ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class CorpusPosition:
-    """The next document: the file, how many of its documents stand before it, and how many bytes, uncompressed (0 in
-    Parquet)."""
+    """The position of the next document.
+
+    It is the file, how many of its documents come before it, and how many bytes, uncompressed (0 in Parquet)."""
 
     file: int = 0
     documents: int = 0
@@ -41,8 +41,9 @@ class Found:
 
 
 def files_of(corpus: Path) -> list[Path]:
-    """Of a directory, in order of their names; or the one file. Raises ConfigError where there is none, or one that
-    looks like a part of the corpus and cannot be read."""
+    """Return the files of a corpus: the one file, or those of a directory in the order of their names.
+
+    Raises ConfigError when there is none, or when a file looks like a part of the corpus and cannot be read."""
     if corpus.is_file():
         if not corpus.name.endswith(_KINDS):
             raise ConfigError(f"{corpus}: want a name that ends in {', '.join(_KINDS)}")
@@ -57,13 +58,13 @@ def files_of(corpus: Path) -> list[Path]:
 
 
 def read_corpus(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file:line, document) in a fixed order. Raises ConfigError naming the file and line that is none."""
+    """Yield (file:line, document) in a fixed order. Raises ConfigError naming the file and line that is no document."""
     for found in read_documents(files_of(directory)):
         yield found.where, found.document
 
 
 def read_documents(files: Sequence[Path], start: CorpusPosition = CorpusPosition()) -> Iterator[Found]:
-    """From `start` to the end of the last file. Raises ConfigError naming the file and the line."""
+    """Yield the documents from `start` to the end of the last file. Raises ConfigError naming the file and line."""
     for number in range(start.file, len(files)):
         begin = start if number == start.file else CorpusPosition(number)
         read = _read_parquet if files[number].suffix == ".parquet" else _read_lines
@@ -114,7 +115,7 @@ def _document(content: Any, where: str) -> dict[str, Any]:
 
 
 def _read_parquet(path: Path, place: CorpusPosition) -> Iterator[Found]:
-    """A row is a document, its columns what would be an object's members."""
+    """Yield each row as a document whose members are the row's columns."""
     try:
         with pq.ParquetFile(path) as file:
             for row in _rows(file, place.documents):
@@ -138,7 +139,7 @@ def _rows(file: Any, skip: int) -> Iterator[dict[str, Any]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A column has a value in every row, if only null: what a message lacks it must not seem to have."""
+    """Remove nulls: a column has a value in every row, so what a message lacks would seem to be there."""
     if isinstance(value, dict):
         return {name: _without_nulls(item) for name, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The examples of a corpus, encoded document by document: endless, epoch after epoch, from any place on."""
+"""A reader of a corpus that encodes it document by document, epoch after epoch without end, from any position."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,13 @@ Long = Literal["refuse", "split"]
 
 
 class CorpusReader:
-    """`counts` are of the first epoch: documents read; those `too_short` to predict anything; those `split`, and the
+    """A reader of corpora.
+
+    `counts` are of the first epoch: documents read; those `too_short` to predict anything; those `split`, and the
     windows that they became."""
 
     def __init__(self, corpora: Sequence[Path], tokenizer: Any, row_tokens: int, long: Long, source: int = 0) -> None:
-        """The corpora one after another; `source` is the number of the first. Raises ConfigError."""
+        """Read the corpora one after another; `source` is the number of the first. Raises ConfigError."""
         found = [(source + number, path) for number, corpus in enumerate(corpora) for path in files_of(corpus)]
         self._sources, self._files = [number for number, _ in found], [path for _, path in found]
         self._tokenizer, self._row_tokens, self._long = tokenizer, row_tokens, long
@@ -32,8 +34,9 @@ class CorpusReader:
         return self.place == CorpusPosition()
 
     def next(self) -> list[Example] | None:
-        """The next document, in as many windows as it takes; None at the end of an epoch. Raises ConfigError naming the
-        file and line of what is no document, or too long."""
+        """Return the next document, in as many windows as it needs; None at the end of an epoch.
+
+        Raises ConfigError naming the file and line that is no document, or is too long."""
         if self._documents is None:
             self._documents = read_documents(self._files, self.place)
         found = next(self._documents, None)
@@ -44,7 +47,7 @@ class CorpusReader:
         return self._examples(found)
 
     def check(self) -> None:
-        """Read what is left of the epoch, as far as form goes, and stay where this is. Raises ConfigError."""
+        """Check the form of what is left of the epoch, without moving. Raises ConfigError."""
         for _ in read_documents(self._files, self.place):
             pass
 
@@ -63,7 +66,7 @@ class CorpusReader:
         return examples
 
     def fingerprint(self) -> list[list[Any]]:
-        """Name and size of each file: by what a resumed run knows them."""
+        """Return name and size of each file, by which a resumed run recognises them."""
         return [[path.name, path.stat().st_size] for path in self._files]
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""The loss of a midtraining run by what it was trained on, over stretches of its steps.
+"""The losses of a midtraining run by source, over stretches of its steps.
 
-Legend: R rows, T tokens of a row, S sources.
-"""
+Legend: R rows, T tokens of a row, S sources."""
 
 from typing import Any
 
@@ -22,7 +21,7 @@ class LossesBySource:
         self._sums = [[0.0, 0.0] for _ in names]  # of this stretch: weighted losses, weights
 
     def add(self, step: int, losses_RT: Tensor, batch: PackedRows) -> None:
-        """`losses_RT` of the places from the second on; `step` from 0."""
+        """Add the losses of a step, counted from 0; `losses_RT` are of the places from the second on."""
         sources, weights = batch.sources_RT[:, 1:].flatten(), batch.weights_RT[:, 1:].flatten()
         is_one = sources >= 0
         sums_S = torch.zeros(2, len(self._names), dtype=torch.float64)
@@ -47,7 +46,7 @@ class LossesBySource:
         self._sums = [[0.0, 0.0] for _ in self._names]
 
     def report(self) -> dict[str, Any]:
-        """`share` of the tokens; `loss`: in the last stretch that had any of it."""
+        """Return each source's `share` of the tokens, and its `loss` in the last stretch that had any of it."""
         tokens = sum(total["tokens"] for total in self._totals.values())
         sources = {
             name: {**total, "share": total["tokens"] / tokens, "loss": self._last(name)}

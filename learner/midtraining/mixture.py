@@ -1,10 +1,8 @@
-"""Batches of packed rows from a corpus of any size, in an order that follows from the seed, with replayed sessions
-among them.
+"""Batches of packed rows from a corpus of any size, with replayed sessions mixed in; their order follows from the seed.
 
-A buffer of so many tokens is filled with examples, which are shuffled and packed; then the next. A corpus that the
-buffer holds whole is read once and shuffled anew every epoch. The state is that of before the buffer was filled, and
-how many of its batches were taken: going on from it fills the same buffer again.
-"""
+A buffer of a given number of tokens is filled with examples, which are shuffled and packed; then it is filled again. A
+corpus that fits into the buffer is read once and shuffled anew every epoch. The state is that before the buffer was
+filled, and how many of its batches were used: going on from it fills the same buffer again."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +16,7 @@ from learner.sequences.packing import Example, PackedRows, pack, to_tensors
 
 
 class Mixture:
-    """`share` of the tokens are of the sessions, which are as endless as the corpus."""
+    """A mixture of a corpus with sessions, which repeat as the corpus does; `share` of the tokens are theirs."""
 
     def __init__(
         self,
@@ -43,7 +41,9 @@ class Mixture:
         """What went into buffers: documents of the corpus, and how often it and the sessions came to their end."""
 
     def batches(self, pad_id: int, progress: Progress) -> Iterator[PackedRows]:
-        """Endless. Raises ConfigError naming the file and line at fault; of form before the first batch."""
+        """Yield batches without end.
+
+        Raises ConfigError naming the file and line at fault; before the first batch if its form is wrong."""
         skip = self._taken
         while True:
             self._before, self._taken = self._now(), 0
@@ -75,7 +75,7 @@ class Mixture:
         return mixed
 
     def _from_corpus(self, progress: Progress) -> list[Example]:
-        """To the end of the epoch at most, by whole documents."""
+        """Read whole documents until the buffer is full, at most to the end of the epoch."""
         if self._whole is not None:
             self._corpus.epoch += 1
             return self._whole
@@ -113,7 +113,7 @@ class Mixture:
         return {**self._before, "taken": self._taken, "read": dict(self.read)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Before the first batch is taken."""
+        """Load a state; to be called before the first batch is read."""
         self._corpus.load_state_dict(state["corpus"])
         if self._sessions is not None:
             self._sessions.load_state_dict(state["sessions"])

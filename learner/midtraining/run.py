@@ -1,8 +1,7 @@
 """Continued pretraining of a causal language model on a corpus, with replayed sessions mixed in against forgetting.
 
-Reproducible: a fixed number of steps, an order of examples that follows from the seed, one thread; a run that was
-interrupted and resumed ends in the same bits.
-"""
+It is reproducible: a fixed number of steps, an order of examples that follows from the seed, one thread; a run that was
+interrupted and resumed ends in the same bits."""
 
 import json
 import shutil
@@ -50,7 +49,7 @@ class MidtrainOptions:
     """Share of the tokens that are of replayed sessions."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError naming the option at fault."""
+        """Check the options. Raises ConfigError naming the one at fault."""
         if not 0 <= self.mix < 1:
             raise ConfigError(f"--mix {self.mix:g}: want a share from 0 to below 1")
         for name, least in {"steps": 1, "row_tokens": 2, "rows": 1, "save_every": 1, "buffer_tokens": 1}.items():
@@ -60,7 +59,7 @@ class MidtrainOptions:
 
 @dataclass(frozen=True)
 class Sessions:
-    """Replayed ones: a file of `token_ids` and `spans`, and the figures of where it came from, for the report."""
+    """Replayed sessions: a file of `token_ids` and `spans`, and the figures of where it came from, for the report."""
 
     file: Path
     figures: dict[str, Any]
@@ -76,11 +75,10 @@ def midtrain(
     sessions: Sessions | None = None,
     resume: bool = False,
 ) -> str:
-    """Train `init` (a Hugging Face directory; without weights it starts from the seed) on the corpus, then those of
-    `also`, into `output`, with a report of what was trained on and how well it is known.
+    """Train a model on the corpus, then on those of `also`; write it to `output` with a report on each source.
 
-    Returns the weights' digest. Raises ConfigError naming the file, or the option, at fault, CheckpointError.
-    """
+    `init` is a Hugging Face directory; without weights the model starts from the seed. Returns the weights' digest.
+    Raises ConfigError naming the file or option at fault, CheckpointError."""
     assert (options.mix > 0) == (sessions is not None)
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
@@ -177,19 +175,19 @@ def _step(run: Run, batch: PackedRows, step: int, options: MidtrainOptions) -> f
 
 
 def schedule(step: int, options: MidtrainOptions) -> float:
-    """Share of the learning rate: a linear warm-up, flat, and a linear decay over the second half."""
+    """Return the share of the learning rate: a linear warm-up, flat, and a linear decay over the second half."""
     half = options.steps / 2
     decay = 1.0 if step < half else 1.0 - 0.95 * (step - half) / half
     return min(1.0, (step + 1) / options.warmup_steps) * decay
 
 
 def weighted_loss(model: Any, batch: PackedRows) -> Tensor:
-    """Cross-entropy per token, averaged by weight."""
+    """Return the cross-entropy per token, averaged by weight."""
     return weighted_mean(token_losses(model, batch), batch)
 
 
 def token_losses(model: Any, batch: PackedRows) -> Tensor:
-    """[R, T - 1]: cross-entropy of each token from the second place on, in nats."""
+    """Return [R, T - 1]: cross-entropy of each token from the second place on, in nats."""
     logits_RTV = model(input_ids=batch.ids_RT, position_ids=batch.positions_RT, attention_mask=batch.mask_R1TT).logits
     losses = torch.nn.functional.cross_entropy(
         logits_RTV[:, :-1].flatten(0, 1), batch.ids_RT[:, 1:].flatten(), reduction="none"
@@ -203,7 +201,7 @@ def weighted_mean(losses_RT: Tensor, batch: PackedRows) -> Tensor:
 
 
 def _finish(run: Run, init: Path, output: Path, sessions: Sessions | None) -> str:
-    """Weights, tokenizer and report; then the checkpoint goes."""
+    """Write weights, tokenizer and report, then delete the checkpoint."""
     run.model.to(torch.bfloat16).save_pretrained(output)
     for name in _TOKENIZER_FILES:
         if (init / name).exists() and init.resolve() != output.resolve():

@@ -1,9 +1,7 @@
-"""Logged sessions as a corpus: what users took, to be rehearsed while other things are learned, against forgetting
-(experience replay, arXiv:1811.11682).
+"""Logged sessions as a corpus: answers that users accepted, rehearsed against forgetting.
 
-Tokens are those that were sampled, never made again from text. Turns of one session that continue each other are one
-sequence; of it only what the model chose in turns that were taken weighs.
-"""
+This is experience replay, arXiv:1811.11682. Tokens are those that were sampled, never encoded again from text. Turns of
+one session that continue each other are one sequence; only what the model sampled in accepted turns has a weight."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +18,7 @@ from learner.sequences.tensors import sampled_places
 
 
 class SessionCorpus:
-    """Which turns are taken; `counts` of all: `turns`, `taken`, and the others by reason."""
+    """A choice of turns. `counts` of all turns: `turns`, `taken`, and the refused ones by reason."""
 
     def __init__(self, bounds: Bounds, min_reward: float, solutions: Mapping[str, str]) -> None:
         self._bounds, self._min_reward, self._solutions = bounds, min_reward, Solutions(solutions)
@@ -29,7 +27,7 @@ class SessionCorpus:
     def documents(
         self, session: Sequence[Completion], rewards: Mapping[InferenceId, Reward]
     ) -> Iterator[dict[str, Any]]:
-        """Of one session, as `learner.midtraining.corpus` reads them."""
+        """Yield the documents of one session, as `learner.midtraining.corpus` reads them."""
         batch = []
         for turn in session:
             reward = rewards.get(turn.inference_id)
@@ -53,7 +51,7 @@ class SessionCorpus:
 
 
 def _spans(sequence: TrainingSequence, batch: Sequence[ScoredTurn]) -> Iterator[tuple[int, int]]:
-    """Runs of tokens that the model chose; what was forced into its mouth is none of them."""
+    """Yield the runs of tokens that the model sampled; forced tokens are in none of them."""
     for span in sequence.spans:
         places = enumerate(sampled_places(batch[span.turn].turn))
         for _, run in groupby(places, key=lambda pair: pair[1] - pair[0]):

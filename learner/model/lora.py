@@ -1,6 +1,7 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685), by peft: beside each chosen matrix W of the model, which stays, two thin
-ones learn, W' = W + (alpha / rank) B A, with B = 0 at first. What is published is W', under W's name.
-"""
+"""Low-rank adapters (LoRA, arXiv:2106.09685), by peft.
+
+Each chosen matrix W of the model stays as it is, and two thin ones beside it learn: W' = W + (alpha / rank) B A, with B
+= 0 at first. W' is published under W's name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ _ADAPTER, _BASE, _MARK = "default", ".base_layer", ".lora_"
 
 
 def adapt(model: nn.Module, settings: LoraSettings) -> None:
-    """Raises ConfigError where nothing in the model has such a name."""
+    """Add adapters to the model. Raises ConfigError when no module has a name in `learner.lora.targets`."""
     from peft import LoraConfig, inject_adapter_in_model
     from peft.utils.error import NoMatchingPeftModuleError
 
@@ -29,24 +30,24 @@ def adapt(model: nn.Module, settings: LoraSettings) -> None:
 
 
 def adapters(model: nn.Module) -> dict[str, Tensor]:
-    """A and B of all, by name."""
+    """Return A and B of all adapters, by name."""
     return {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
 
 
 def base_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What they stand beside, by the model's own names."""
+    """Return the tensors that the adapters stand beside, by the model's own names."""
     return {name.replace(_BASE, ""): tensor for name, tensor in model.state_dict().items() if _MARK not in name}
 
 
 def deltas(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name of W, W' - W)."""
+    """Yield (name of W, W' - W) of each adapter."""
     for name, module in model.named_modules():
         if hasattr(module, "lora_A"):
             yield f"{name}.weight", module.get_delta_weight(_ADAPTER)
 
 
 def forget(model: nn.Module) -> None:
-    """W' = W again. A stays what it is."""
+    """Set B to 0, so that W' = W again; A stays as it is."""
     for name, tensor in adapters(model).items():
         if f"{_MARK}B." in name:
             tensor.zero_()

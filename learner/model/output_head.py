@@ -1,12 +1,11 @@
-"""From hidden states to log-probabilities, as each family of models does it:
+"""Log-probabilities from hidden states, as each family of models computes them.
 
     logits = cap * tanh(scale * (W h + b) / cap)
 
-where most have neither bias (GPT-J and Phi do), scale (Cohere multiplies by `logit_scale`, Granite divides by
-`logits_scaling`) nor cap (Gemma 2's `final_logit_softcapping`).
+Most models have no bias (GPT-J and Phi do), no scale (Cohere multiplies by `logit_scale`, Granite divides by
+`logits_scaling`) and no cap (Gemma 2's `final_logit_softcapping`).
 
-Legend: N sampled tokens, C of them at a time, D hidden size, V vocabulary.
-"""
+Legend: N sampled tokens, C of them at a time, D hidden size, V vocabulary."""
 
 from typing import Any
 
@@ -19,7 +18,9 @@ _LOGITS_AT_A_TIME = 2**24  # 64 MiB
 
 
 class OutputHead:
-    """Of a Hugging Face causal LM, whose weights it reads when asked, since they may be gathered only then."""
+    """The output head of a Hugging Face causal LM.
+
+    It reads the model's weights at each call, since they may be gathered only then."""
 
     def __init__(self, model: Any) -> None:
         config = model.config.get_text_config()
@@ -36,12 +37,12 @@ class OutputHead:
         return getattr(self._model.get_output_embeddings(), "bias", None)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """[N, V]."""
+        """Return the logits [N, V]."""
         logits_NV = self._scale * nn.functional.linear(hidden_ND, self.weight_VD, self._bias_V)
         return logits_NV if self._cap is None else self._cap * torch.tanh(logits_NV / self._cap)
 
     def score(self, hidden_ND: Tensor, targets_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:
-        """(logprobs_N, entropy_N), without all logits at once."""
+        """Return (logprobs_N, entropy_N) without holding all logits at once."""
         if self._cap is not None:
             return self._score_in_chunks(hidden_ND, targets_N, temperature_N)
         weight_VD = self.weight_VD

@@ -44,9 +44,11 @@ class PolicyModel:
     """Whether its weights, adapters apart, are those of the directory it was made of."""
 
     def __init__(self, directory: Path, device: str, *, fused: bool = True) -> None:
-        """`fused`: torch's own norms, which want all in one precision. Raises ConfigError where the model's logits are
-        not what its output head makes of its hidden states, or not the same each time: importance ratios compare two
-        policies, of which neither draws units to leave out."""
+        """Load the model. `fused`: use torch's own norms, which need one precision throughout.
+
+        Raises ConfigError when the model's logits are not what its output head computes from its hidden states, or
+        differ from one call to the next: importance ratios compare two policies, and dropout in either would spoil
+        them."""
         self._directory = directory
         check_model_files(directory)
         self.model: Any = _given(directory).to(device)
@@ -60,7 +62,9 @@ class PolicyModel:
 
     @torch.no_grad()
     def _require_no_chance(self) -> None:
-        """Also where dropout has a name that nobody knows."""
+        """Switch dropout off.
+
+        Raise ConfigError when two calls still differ, as when a dropout module was not recognised."""
         for module in self.model.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.p = 0.0
@@ -82,7 +86,7 @@ class PolicyModel:
             raise ConfigError(f"{self._directory}: {kind} changes its logits in a way that the learner does not know")
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Keep a share of each tensor in each process, and gather layer by layer."""
+        """Keep a shard of each tensor in each process, and gather layer by layer."""
         layers = set(getattr(self.model, "_no_split_modules", None) or ())
         for module in self.model.modules():
             if type(module).__name__ in layers:
@@ -90,13 +94,13 @@ class PolicyModel:
         fully_shard(self._root, mesh=mesh, reshard_after_forward=True)
 
     def inside(self, compute: Callable[[], T]) -> T:
-        """What is computed with the model, where its weights may be shards."""
+        """Run a computation with the model's weights gathered, where they may be shards."""
         return self._root(compute)  # type: ignore[no-any-return]
 
     def evaluate(
         self, batch: MicroBatch, precision: AbstractContextManager[object] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(hidden_ND, logprobs_N, entropy_N); `precision` is that of the trunk."""
+        """Return (hidden_ND, logprobs_N, entropy_N); `precision` is that of the trunk."""
 
         def compute() -> tuple[Tensor, Tensor, Tensor]:
             with precision or nullcontext():
@@ -118,28 +122,32 @@ class PolicyModel:
         return int(self.model.config.get_text_config().max_position_embeddings)
 
     def hidden_states(self, batch: MicroBatch) -> Tensor:
-        """[N, D]: the states that predict the sampled tokens. Padding stands right of all of them; what is packed is
-        kept apart by its positions, as transformers has it of causal models that are given no mask."""
+        """Return the states [N, D] that predict the sampled tokens.
+
+        Padding is to the right of all of them. Packed sequences are kept apart by their positions, as transformers does
+        for causal models that are given no mask."""
         packed = {} if batch.positions_BT is None else {"position_ids": batch.positions_BT}
         hidden_BTD = self.model.base_model(input_ids=batch.ids_BT, use_cache=False, **packed).last_hidden_state
         return hidden_BTD[batch.rows_N, batch.places_N]  # type: ignore[no-any-return]
 
     def score(self, hidden_ND: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """(logprobs_N, entropy_N) under each turn's own temperature."""
+        """Return (logprobs_N, entropy_N) under each turn's own temperature."""
         return self.head.score(hidden_ND, batch.targets_N, batch.temperature_N)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those that train."""
+        """Return the parameters that train."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     @property
     def flops_of_a_position(self) -> int:
-        """Two a weight forward, two for what is before it, two for what trains: 6 N, where all does (arXiv:2001.08361,
-        table 1)."""
+        """Operations of a position.
+
+        Each weight takes two forward, two for the gradient of what is before it, and two for its own gradient when it
+        trains: 6 N when all do (arXiv:2001.08361, table 1)."""
         return sum(parameter.numel() * (6 if parameter.requires_grad else 4) for parameter in self.model.parameters())
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is published: every tensor once; tied ones under the name of the one they are tied to."""
+        """Return the tensors to publish, each once; tied ones under the name of the one they are tied to."""
         named = self._named()
         for name, delta in lora.deltas(self.model):
             named[name] = named[name] + delta
@@ -155,7 +163,7 @@ class PolicyModel:
 
     @torch.no_grad()
     def load(self, shards: Sequence[Path]) -> None:
-        """Raises WeightsError naming the file or the tensors that do not fit."""
+        """Load published weights. Raises WeightsError naming the file or the tensors that do not fit."""
         state: dict[str, Tensor] = {}
         for shard in shards:
             try:
@@ -174,7 +182,7 @@ class PolicyModel:
 
     @torch.no_grad()
     def load_given(self) -> None:
-        """As it was made."""
+        """Load the weights that the model was made with."""
         given = _given(self._directory).state_dict()
         for name, tensor in self._named().items():
             tensor.copy_(like(given[name], tensor))
@@ -182,13 +190,13 @@ class PolicyModel:
         self.is_given = True
 
     def adapters(self) -> dict[str, Any]:
-        """Of LoRA, for a checkpoint: what adapts, and the weights it adapts, unless they are those that were given."""
+        """Return LoRA's adapters for a checkpoint, and the weights they adapt unless these are the given model's."""
         base = {} if self.is_given else {name: whole(tensor) for name, tensor in self._named().items()}
         return {"adapters": {name: whole(tensor) for name, tensor in lora.adapters(self.model).items()}, "base": base}
 
     @torch.no_grad()
     def load_adapters(self, kept: dict[str, Any]) -> None:
-        """Bit for bit as they were: sums that were published cannot be taken apart again."""
+        """Load adapters and the weights they adapt, bit for bit: published sums cannot be taken apart again."""
         if kept["base"]:
             self.is_given = False
             for name, tensor in self._named().items():
@@ -200,8 +208,9 @@ class PolicyModel:
 
 
 class _Root(nn.Module):
-    """FSDP gathers weights for a module's forward; this one's is whatever is computed with the model, its head apart
-    from its trunk too."""
+    """A module whose forward is any computation with the model, such as its head apart from its trunk.
+
+    FSDP gathers weights for a module's forward only."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -212,7 +221,7 @@ class _Root(nn.Module):
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Hugging Face's RMSNorm modules as torch's fused one: the same function of the same parameters."""
+    """Replace Hugging Face's RMSNorm modules by torch's fused one: the same function of the same parameters."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child).__name__.endswith("RMSNorm") and hasattr(child, "variance_epsilon"):

@@ -1,7 +1,7 @@
-"""The processes that train together, as torchrun starts them: each holds its shard of the weights (FSDP2, the design of
-arXiv:2304.11277) and takes its share of every update's micro-batches. One leads; alone, a process leads itself, and
-none of this costs it anything.
-"""
+"""The processes that train together, as torchrun starts them.
+
+Each holds its shard of the weights (FSDP2, the design of arXiv:2304.11277) and computes its share of every update's
+micro-batches. One of them leads. A process that is alone leads itself, and none of this costs it anything."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -32,14 +32,15 @@ class Ranks:
         return self.rank == 0
 
     def share(self, parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
-        """This process's own, each with whether it counts: all must compute as often as each other, so where some
-        have one part less, they compute one again that does not count."""
+        """Yield this process's parts, each with whether it counts.
+
+        All processes must compute equally often, so those with one part less compute one again that does not count."""
         for start in range(0, len(parts), self.count):
             index = start + self.rank
             yield (parts[index], True) if index < len(parts) else (parts[start], False)
 
     def gather(self, mine: T) -> list[T]:
-        """Of all processes, by rank."""
+        """Return the objects of all processes, by rank."""
         if self.count == 1:
             return [mine]
         found: list[Any] = [None] * self.count
@@ -47,27 +48,27 @@ class Ranks:
         return found
 
     def total(self, sums: dict[str, float]) -> dict[str, float]:
-        """Sums of all processes, by figure."""
+        """Return the sums over all processes, by figure."""
         if self.count == 1:
             return sums
         every = self.gather(sums)
         return {name: sum(each.get(name, 0.0) for each in every) for name in sorted({n for s in every for n in s})}
 
     def average_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Of parameters that every process holds in full."""
+        """Average the gradients of parameters that every process holds in full."""
         for parameter in parameters if self.count > 1 else ():
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= self.count
 
     def tell(self, what: object) -> None:
-        """By the leader, to all others."""
+        """Send an object from the leader to all others."""
         assert self.leads
         if self.count > 1:
             dist.broadcast_object_list([what], src=0, group=self.channel)
 
     def hear(self) -> Any:
-        """What the leader tells. Raises RuntimeError when it is gone."""
+        """Receive what the leader sends. Raises RuntimeError when the leader is gone."""
         assert not self.leads
         told: list[Any] = [None]
         dist.broadcast_object_list(told, src=0, group=self.channel)
@@ -79,8 +80,9 @@ ALONE = Ranks()
 
 @contextmanager
 def joined_ranks(device: str) -> Iterator[Ranks]:
-    """Those that torchrun started with this one, or this one alone. `device`: `cpu`, or `cuda`, of which each process
-    takes one."""
+    """Join the processes that torchrun started with this one, if it did.
+
+    `device` is `cpu`, or `cuda`: then each process uses one GPU."""
     if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
@@ -97,7 +99,9 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """What is sharded, gathered: for the leader; the others, who must ask at the same time, get nothing of it."""
+    """Gather a sharded tensor for the leader.
+
+    All processes must call this at the same time; all but the leader get an empty tensor."""
     if not isinstance(tensor, DTensor):
         return tensor
     gathered = tensor.full_tensor()
@@ -105,7 +109,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, other: Tensor) -> Tensor:
-    """`tensor`, which every process has in full, sharded as `other` is."""
+    """Shard `tensor`, which every process has in full, as `other` is."""
     if not isinstance(other, DTensor) or tensor.shape != other.shape:
         return tensor
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)

@@ -1,11 +1,10 @@
-"""Which tokens a reward is credited to, and which turns.
+"""Credit assignment: which tokens, and which turns, a reward is credited to.
 
-A turn's worth is its own reward and `turn_discount` times the worth of the turns that continue it, in the mean where
-several do. Its tokens share it, but for those that a credit of the reward names: they have the credit's value in place
-of the reward's. Tokens that share a value are an episode, at whose end they are rewarded.
+A turn's worth is its own reward plus `turn_discount` times the worth of the turns that continue it (the mean, if there
+are several). Its tokens share it, except those that a credit of the reward names: their value is the credit's instead
+of the reward's. Tokens that share a value are an episode, and are rewarded at its end.
 
-Legend: N sampled tokens of a micro-batch.
-"""
+Legend: N sampled tokens of a micro-batch."""
 
 import math
 from collections import defaultdict
@@ -22,7 +21,9 @@ from learner.sequences.tensors import MicroBatch
 
 @dataclass(frozen=True)
 class TokenCredit:
-    """`turns_N`: index into the batch. The tokens of an episode have the same number and stand together."""
+    """The reward of each token. `turns_N`: index into the batch.
+
+    An episode's tokens share a number and are adjacent."""
 
     turns_N: Tensor
     rewards_N: Tensor
@@ -30,8 +31,9 @@ class TokenCredit:
 
 
 def with_follow(batch: Sequence[ScoredTurn], discount: float) -> list[ScoredTurn]:
-    """The turns with what those of the batch that continue them add. A correction that none in the batch continues
-    keeps what was applied."""
+    """Return the turns with what the turns of the batch that continue them add.
+
+    A correction that no turn of the batch continues keeps what was applied."""
     if discount == 0:
         return list(batch)
     worths: dict[str, float] = {}
@@ -49,18 +51,18 @@ def with_follow(batch: Sequence[ScoredTurn], discount: float) -> list[ScoredTurn
 
 
 def credited(part: MicroBatch, batch: Sequence[ScoredTurn]) -> TokenCredit:
-    """What each token of the micro-batch is rewarded with."""
+    """Return the reward of each token of the micro-batch."""
     return _spread(part, [(scored.worth, scored.follow, scored.reward.credits) for scored in batch])
 
 
 def applied(part: MicroBatch, batch: Sequence[ScoredTurn]) -> TokenCredit:
-    """The same of what was applied before; 0 where nothing was."""
+    """Return the rewards of the tokens that were applied before; 0 where nothing was."""
     before = [scored.applied for scored in batch]
     return _spread(part, [(a.worth, a.follow, a.credits) if a else (0.0, 0.0, ()) for a in before])
 
 
 def _spread(part: MicroBatch, shares: Sequence[tuple[float, float, tuple[Credit, ...]]]) -> TokenCredit:
-    """Of each turn: worth, how much of it follows from later turns, credits."""
+    """Spread each turn's share over its tokens: (worth, how much of it follows from later turns, credits)."""
     turns_N = part.turns_N
     rewards_N = torch.tensor([worth for worth, _, _ in shares], device=turns_N.device)[turns_N]
     most = max((len(credits) for _, _, credits in shares), default=0)
@@ -75,7 +77,7 @@ def _spread(part: MicroBatch, shares: Sequence[tuple[float, float, tuple[Credit,
 
 
 def are_sound(credits: Sequence[Credit], turn: Completion) -> bool:
-    """Whether they name tokens of the turn, in order, none twice, and finite values."""
+    """Return whether the credits name tokens of the turn, in order, none twice, and have finite values."""
     ends = [place for credit in credits for place in (credit.start, credit.end)]
     apart = all(credit.start < credit.end for credit in credits) and ends == sorted(ends)
     return (
@@ -86,7 +88,7 @@ def are_sound(credits: Sequence[Credit], turn: Completion) -> bool:
 
 
 def to_go(values_N: Tensor, episodes_N: Tensor, factor: float) -> Tensor:
-    """Of each token: its value, and `factor` times what its successor in the episode has to go."""
+    """Return each token's value plus `factor` times what its successor in the episode has to go."""
     goes_on = follows_on(episodes_N).tolist()
     values, total = values_N.tolist(), 0.0
     for place in range(len(values) - 1, -1, -1):
@@ -96,13 +98,13 @@ def to_go(values_N: Tensor, episodes_N: Tensor, factor: float) -> Tensor:
 
 
 def follows_on(episodes_N: Tensor) -> Tensor:
-    """[N] bool: whether the next token is of the same episode."""
+    """Return [N] bool: whether the next token is of the same episode."""
     last = torch.zeros(1, dtype=torch.bool, device=episodes_N.device)
     return torch.cat([episodes_N[1:] == episodes_N[:-1], last])
 
 
 def fading(episodes_N: Tensor, factor: float) -> Tensor:
-    """[N]: by what a reward at the end of its episode reaches each token, `factor` a step."""
+    """Return [N]: the share of the reward at its episode's end that reaches each token, `factor` a step."""
     if factor == 1:
         return torch.ones(len(episodes_N), device=episodes_N.device)
     return to_go((~follows_on(episodes_N)).float(), episodes_N, factor)

@@ -1,12 +1,13 @@
-"""How much of what is learned a turn may be: who speaks of many turns is not more than a share of it, and who keeps
-saying the opposite of all others is soon none.
+"""Influence: how much of an update a turn may be.
 
-A turn's influence divides its recorded scale, so that a correction, which is divided by the same, takes back what was
-applied. What one user loses the others gain, up to a bound, so that an update is as large as without.
+One user's turns are at most a share of all, and a user who keeps saying the opposite of all others soon counts for
+almost nothing.
 
-A share of all is the bound of a crowd: among few users everybody is more than that. So the bound is never less than
-twice an even share, whoever was heard lately sharing, and a crowd that speaks alike meets it at no size.
-"""
+A turn's influence divides its recorded scale, so that a correction, which is divided by the same, undoes what was
+applied. What one user loses the others gain, up to a bound, so that the update stays as large as without.
+
+The bound is for a crowd: among few users everybody has more than a small share. So it is never less than twice an even
+share of those heard lately, and users who all say the same can be of any number without reaching it."""
 
 import math
 from collections import Counter, defaultdict
@@ -24,8 +25,9 @@ _EVEN_SHARES = 2.0  # that one user may always be
 
 
 class Influence:
-    """`weigh` a batch, then `end` it, where it was learned from. State is part of the checkpoint, and the same on all
-    processes."""
+    """The influence of users: `weigh` a batch, then `end` it once it was learned from.
+
+    State is part of the checkpoint, and the same in all processes."""
 
     def __init__(self, settings: UserSettings) -> None:
         self._settings = settings
@@ -38,7 +40,7 @@ class Influence:
         return self._settings.max_share < 1 or self._settings.distrust
 
     def weigh(self, batch: Sequence[ScoredTurn]) -> list[float]:
-        """Of each turn: 1 for a turn like any other, above 0."""
+        """Return the influence of each turn, above 0; 1 is a turn like any other."""
         weights = self._plain(batch)
         if not self.weighs_users:
             return weights
@@ -52,7 +54,7 @@ class Influence:
         ]
 
     def end(self, batch: Sequence[ScoredTurn], expected: Sequence[float]) -> None:
-        """The batch was learned from. `expected`: of each turn, the reward that its answer let expect."""
+        """Record that the batch was learned from. `expected`: the baseline's expected reward of each turn."""
         if not self.weighs_users:
             return
         weights = self._plain(batch)
@@ -64,7 +66,7 @@ class Influence:
             self._trust.hear(said)
 
     def figures(self, batch: Sequence[ScoredTurn]) -> dict[str, float]:
-        """`distrusted_users`: of the batch, who count less than half for what they say."""
+        """Return `distrusted_users`: how many users of the batch count less than half."""
         if not self._settings.distrust:
             return {}
         users = set(map(user_of, batch))
@@ -78,14 +80,14 @@ class Influence:
         self._trust.load_state_dict(state["trust"])
 
     def _bound(self, users: int) -> float:
-        """The share that one of so many users may be; infinite where one may be all."""
+        """Return the share that one of so many users may have; infinite where one may have all."""
         if not users:
             return math.inf
         share = max(self._settings.max_share, _EVEN_SHARES / users)
         return share if share < 1 else math.inf
 
     def _plain(self, batch: Sequence[ScoredTurn]) -> list[float]:
-        """Without a bound to a user's share."""
+        """Return the turns' influence before a user's share is bounded."""
         weights = [1.0] * len(batch)
         if self._settings.share_repeats:
             times = Counter(map(_content, batch))
@@ -95,7 +97,7 @@ class Influence:
         return weights
 
     def _remembered(self, batch: Sequence[ScoredTurn], weights: Sequence[float]) -> tuple[dict[str, float], float]:
-        """(mass of each user, number of turns) of the last updates and this one."""
+        """Return (mass of each user, number of turns) of the last updates and this one."""
         masses = defaultdict(float, {user: _KEPT * mass for user, mass in self._masses.items()})
         for scored, weight in zip(batch, weights, strict=True):
             masses[user_of(scored)] += weight
@@ -103,8 +105,9 @@ class Influence:
 
 
 def _raised(masses: Sequence[float], most: float, turns: float) -> float:
-    """By what all masses are multiplied, so that they sum to `turns` once those above `most` are cut to it; at most
-    `_MOST`, also where they are too few for that."""
+    """Return the factor for all masses so that they sum to `turns` once those above `most` are cut to it.
+
+    It is at most `_MOST`, also where the users are too few for that sum."""
     rest, cut = math.fsum(masses), 0.0
     for mass in sorted(masses, reverse=True):
         factor = (turns - cut) / rest
@@ -117,7 +120,7 @@ def _raised(masses: Sequence[float], most: float, turns: float) -> float:
 
 
 def user_of(scored: ScoredTurn) -> str:
-    """Who names nobody counts by session."""
+    """Return the user of a turn; without one, the session counts as the user."""
     turn = scored.turn
     return f"{turn.namespace}\0{turn.user_id or ''}\0{'' if turn.user_id else turn.session_id}"
 

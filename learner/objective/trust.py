@@ -1,11 +1,10 @@
-"""Who can be believed, by how a user's words agree with what all users together let expect.
+"""Trust in users, by how their feedback agrees with what the value head expects.
 
-The value head has learned from everybody what answers like this one are worth. A user whose words go along with it on
-the whole is believed; one whose words go against it, again and again, is a liar or has a taste that nobody shares. The
-two are told apart as in the annotator models of Dawid and Skene (Applied Statistics 28(1), 1979) and Raykar et al.
-(JMLR 11, 2010), where a classifier stands in for the truth: by the odds that a user's agreement is that of the others
-rather than its opposite. While the head knows nothing, everybody agrees with it by chance alone, and is believed.
-"""
+The value head has learned from everybody what answers like this one are worth. A user whose feedback mostly agrees with
+it is believed; one whose feedback contradicts it again and again lies, or has a taste that nobody shares. The two are
+told apart as in the annotator models of Dawid and Skene (Applied Statistics 28(1), 1979) and Raykar et al. (JMLR 11,
+2010), where a classifier stands in for the truth: by the odds that a user's agreement is that of the others rather than
+its opposite. While the head knows nothing, everybody agrees with it by chance alone, and is believed."""
 
 import math
 from collections.abc import Sequence
@@ -27,13 +26,14 @@ class Trust:
         self._usual = 0.0  # agreement of a turn
 
     def of(self, user: str) -> float:
-        """From `_LEAST` to 1: how likely the user is honest, against a stranger, and 1 for whoever is likelier."""
+        """Return how likely the user is honest, relative to a stranger: from `_LEAST` to 1, and 1 when likelier."""
         odds = _PRIOR + 2 * max(self._usual, 0.0) * self._agreed.get(user, 0.0)
         return max(_LEAST, min(1.0, _logistic(odds) / _logistic(_PRIOR)))
 
     def hear(self, said: Sequence[Said]) -> None:
-        """The turns of an update. Agreement: reward times what was expected, both in standard deviations from the
-        update's weighted mean."""
+        """Learn from the turns of an update.
+
+        Agreement is reward times expected reward, both in standard deviations from the update's weighted mean."""
         if not said:
             return
         weights = [weight for _, _, _, weight in said]
@@ -59,7 +59,7 @@ def _logistic(odds: float) -> float:
 
 
 def _standard(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """In standard deviations from the weighted mean; all 0 where they are alike."""
+    """Return the values in standard deviations from the weighted mean; all 0 when they are equal."""
     whole = math.fsum(weights)
     mean = math.fsum(v * w for v, w in zip(values, weights, strict=True)) / whole
     spread = math.sqrt(math.fsum(w * (v - mean) ** 2 for v, w in zip(values, weights, strict=True)) / whole)

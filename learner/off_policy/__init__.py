@@ -1,7 +1,6 @@
-"""What a candidate would have earned, told from turns that another policy spoke.
+"""Off-policy evaluation: what a candidate would have earned, estimated from turns of another policy.
 
-Every logged turn is one decision: the whole answer, given the prompt. What is estimated is the mean reward of the
-candidate's answers in the situations that the logged policy came into; that a better answer would have led a session
-elsewhere is not in it, and only the canary sees that. Turns that the candidate was trained on make it look better than
-it is: keep some users' apart for this.
-"""
+Every logged turn is one decision: the whole answer, given the prompt. The estimate is the mean reward of the
+candidate's answers in the situations that the logged policy got into; it does not include that a better answer would
+have led a session elsewhere, which only the canary shows. Turns that the candidate was trained on make it look better
+than it is: keep some users' turns out of training for this."""

@@ -1,21 +1,17 @@
-"""The estimators, each with its interval: of the candidate's mean reward, or of that less the logged policy's.
+"""The estimators of the candidate's mean reward, or of that less the logged policy's, each with its interval.
 
-snips
-    sum w r / sum w (Hesterberg 1995; Swaminathan & Joachims 2015, "The Self-Normalized Estimator for Counterfactual
-    Learning"): unlike plain importance sampling it does not change its mind when all rewards are shifted.
-clipped
-    Weights are cut at c = sqrt(N) (Ionides 2008, "Truncated Importance Sampling"), so that no turn decides alone. What
-    is cut off may have earned anything between the least and the greatest reward, and the interval has room for both
-    (the outer intervals of Bottou et al. 2013, JMLR 14, "Counterfactual Reasoning and Learning Systems", reaching as
-    far beyond as Imbens & Manski 2004 have it); the value takes it to be as the rest. Where nothing is cut it is snips.
-dr
-    mean v + sum w (r - q) / sum w: predictions v of what the candidate earns, mended by how far the rewards are from
-    the predictions q (Dudík, Langford & Li 2011, arXiv 1103.4601; weights that sum to 1: Thomas & Brunskill 2016,
-    arXiv 1604.00923). Poor predictions cost width and nothing else. Those of `predictions` know the situation, not
-    the answer: then v = q.
+snips sum w r / sum w (Hesterberg 1995; Swaminathan & Joachims 2015, "The Self-Normalized Estimator for Counterfactual
+Learning"): unlike plain importance sampling its verdict does not change when all rewards are shifted. clipped Weights
+are cut at c = sqrt(N) (Ionides 2008, "Truncated Importance Sampling"), so that no turn decides alone. What is cut off
+may have earned anything between the least and the greatest reward, and the interval has room for both (the outer
+intervals of Bottou et al. 2013, JMLR 14, "Counterfactual Reasoning and Learning Systems", reaching as far beyond as in
+Imbens & Manski 2004); the value assumes that it earned as the rest did. If nothing is cut, it is snips. dr mean v + sum
+w (r - q) / sum w: predictions v of what the candidate earns, corrected by how far the rewards are from the predictions
+q (Dudík, Langford & Li 2011, arXiv 1103.4601; weights that sum to 1: Thomas & Brunskill 2016, arXiv 1604.00923). Poor
+predictions cost width and nothing else. Those of `predictions` know the situation, not the answer: then v = q.
 
-Written here because no library that has them is kept: obp, vw-estimators and scope-rl had their last releases in 2023.
-"""
+They are written here because no library that has them is maintained: obp, vw-estimators and scope-rl had their last
+releases in 2023."""
 
 import math
 from collections.abc import Mapping
@@ -29,8 +25,10 @@ from learner.off_policy.overlap import MIN_EFFECTIVE, LoggedTurns, Overlap, over
 
 @dataclass(frozen=True)
 class OffPolicy:
-    """`values`: the candidate's mean reward by estimator; `gains`: the same less what was earned on these turns. Both
-    are empty when `overlap.refused` says why."""
+    """The result of an evaluation.
+
+    `values`: the candidate's mean reward by estimator; `gains`: the same less what was earned on these turns. Both are
+    empty when `overlap.refused` says why."""
 
     overlap: Overlap
     values: Mapping[str, Estimate] = field(default_factory=dict)
@@ -44,7 +42,7 @@ def off_policy(
     reward_range: tuple[float, float] | None = None,
     min_effective: float = MIN_EFFECTIVE,
 ) -> OffPolicy:
-    """`reward_range`: the least and the greatest reward there can be; None: those that were seen."""
+    """Evaluate the candidate. `reward_range`: the least and greatest possible reward; None: those that were seen."""
     found = overlap(turns, min_effective)
     if found.refused is not None:
         return OffPolicy(found)
@@ -114,5 +112,5 @@ def _clipped(sums: Sums) -> Floats:
 
 
 def _clipped_with(rest: float) -> Statistic:
-    """What is cut off earned `rest`."""
+    """Return the statistic in which the weight that was cut off earned `rest`."""
     return lambda sums: (sums["clipped_weighted"] + rest * (sums["weight"] - sums["clipped"])) / sums["weight"]

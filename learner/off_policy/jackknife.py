@@ -1,11 +1,10 @@
-"""Intervals of what is computed from sums over turns that come in clusters.
+"""Intervals of statistics that are computed from sums over turns in clusters.
 
 Delete one cluster at a time and see how far the result moves (Quenouille 1956, Tukey 1958; by cluster: Bell & McCaffrey
 2002, who show that it errs on the wide side where plain linearisation errs on the narrow one). With sums kept by
-cluster that is one subtraction for all of them, whatever is computed.
+cluster that is one subtraction for all of them, whatever the statistic.
 
-Legend: N turns, G clusters.
-"""
+Legend: N turns, G clusters."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -37,14 +36,14 @@ def summed(cluster_N: NDArray[np.int64], columns_N: Sums) -> Sums:
 
 
 def estimate(sums_G: Sums, statistic: Statistic, freedom: float, confidence: float) -> Estimate:
-    """`freedom`: degrees of it in the error."""
+    """Return the statistic with its interval. `freedom`: the degrees of freedom of its error."""
     value, error = measure(sums_G, statistic)
     reach = t_quantile((1 + confidence) / 2, freedom) * error
     return Estimate(value, value - reach, value + reach)
 
 
 def measure(sums_G: Sums, statistic: Statistic) -> tuple[float, float]:
-    """(value, standard error). `statistic` takes sums, of which there may be many at once."""
+    """Return (value, standard error). `statistic` maps sums, of which there may be many at once."""
     whole = {name: column_G.sum() for name, column_G in sums_G.items()}
     without_G = statistic({name: whole[name] - column_G for name, column_G in sums_G.items()})
     value = float(statistic(whole))
@@ -53,9 +52,11 @@ def measure(sums_G: Sums, statistic: Statistic) -> tuple[float, float]:
 
 
 def quantile_beside(room: float, confidence: float) -> float:
-    """Which quantile to reach out by from either end of a room that holds the value, `room` standard errors wide, for
-    an interval that holds it with this confidence wherever in the room it is (Imbens & Manski 2004, Econometrica 72,
-    eq. 6-7). Without room both ends may fail it, in a wide one only the nearer."""
+    """Return the quantile by which an interval must extend beyond both ends of a range that holds the value.
+
+    The range is `room` standard errors wide, and the interval holds the value with this confidence wherever in the
+    range it is (Imbens & Manski 2004, Econometrica 72, eq. 6-7). If the range has no width the value can be missed at
+    both ends, in a wide one only at the nearer."""
     normal = NormalDist()
 
     def held(probability: float) -> float:
@@ -72,8 +73,9 @@ def quantile_beside(room: float, confidence: float) -> float:
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Student's, by the expansion of Cornish & Fisher (Abramowitz & Stegun 26.7.5): to 0.1% from 5 degrees on, between
-    0.1% and 99.9%."""
+    """Return a quantile of Student's t, by the expansion of Cornish & Fisher (Abramowitz & Stegun 26.7.5).
+
+    It is right to 0.1% from 5 degrees of freedom on, between 0.1% and 99.9%."""
     z = NormalDist().inv_cdf(probability)
     terms = (
         z,

@@ -1,4 +1,4 @@
-"""What a candidate makes of logged turns: how likely it was to say what was said."""
+"""Log-ratios of logged turns: how likely a candidate was to give the logged answers."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,12 @@ from learner.sequences.tensors import micro_batches
 
 
 def logged_turns(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens: int, device: str) -> LoggedTurns:
-    """Turns with the latest revision of their reward, each once; those that the candidate was trained on would flatter
-    it. A user's turns, or a session's of nobody, are one cluster. What a turn is expected to earn is told from other
-    users' of its namespace and workload. Raises ValueError naming an untrainable turn, whose log-probabilities are not
-    of the distribution that it was sampled from."""
+    """Return the turns as a candidate sees them, each with the latest revision of its reward.
+
+    Turns that the candidate was trained on would flatter it. A user's turns are one cluster; so are those of a
+    session without a user. A turn's expected reward is estimated from other users' turns of its namespace and
+    workload. Raises ValueError naming an untrainable turn, whose log-probabilities are not of the distribution that
+    it was sampled from."""
     for scored in batch:
         if not scored.turn.trainable:
             raise ValueError(f"{scored.inference_id}: untrainable ({', '.join(scored.turn.untrainable_reasons)})")
@@ -29,7 +31,7 @@ def logged_turns(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens
 
 
 def _log_ratios(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens: int, device: str) -> np.ndarray:
-    """Of each turn: summed over its sampled tokens, under its own temperature."""
+    """Return the log-ratio of each turn, summed over its sampled tokens, under its own temperature."""
     sums = torch.zeros(len(batch), dtype=torch.float64)
     was_training = candidate.model.training
     candidate.model.eval()

@@ -1,11 +1,10 @@
-"""Logged turns with what a candidate makes of them, and whether they can tell anything about it.
+"""Logged turns with their weights under a candidate, and whether they can tell anything about it.
 
-A turn weighs w = pi(answer) / mu(answer), the candidate's probability over that of the policy that spoke. Turns tell
-of a candidate only where both say the same things: when few turns carry most of the weight, or when the weights are not
-1 on average as they must be, an interval would look fine and be wrong. It is refused then.
+A turn's weight is w = pi(answer) / mu(answer), the candidate's probability over that of the policy that answered. Turns
+tell something about a candidate only if both give the same answers: when few turns carry most of the weight, or when
+the mean weight is not 1 as it must be, an interval would look fine and be wrong. It is refused then.
 
-Legend: N turns, G clusters (users, or sessions of nobody), whose turns resemble each other.
-"""
+Legend: N turns, G clusters (users, or sessions without a user), whose turns resemble each other."""
 
 import math
 from collections.abc import Sequence
@@ -25,9 +24,12 @@ _LARGEST = 500.0  # of log-ratios: exp of more than 709 is no float64
 
 @dataclass(frozen=True)
 class LoggedTurns:
-    """`log_ratio_N`: summed over the turn's sampled tokens, candidate less behaviour; -inf where the candidate would
-    never have said it. `value_N`: the reward predicted for the turn under the candidate; `predicted_N`: for the answer
-    that was given (absent: the same, for one who knows the prompt alone). Predictions must come from other turns."""
+    """The logged turns of an evaluation.
+
+    `log_ratio_N`: summed over the turn's sampled tokens, candidate less behaviour; -inf where the candidate would never
+    have given the answer. `value_N`: the reward predicted for the turn under the candidate; `predicted_N`: for the
+    answer that was given (absent: the same, if predicted from the prompt alone). Predictions must come from other
+    turns."""
 
     log_ratio_N: Floats
     reward_N: Floats
@@ -44,7 +46,7 @@ class LoggedTurns:
         values: ArrayLike | None = None,
         predicted: ArrayLike | None = None,
     ) -> "LoggedTurns":
-        """Raises ValueError naming what differs in length."""
+        """Make turns from columns. Raises ValueError naming what differs in length."""
         columns = {"log_ratios": log_ratios, "rewards": rewards, "values": values, "predicted": predicted}
         arrays = {name: np.asarray(c, dtype=np.float64) for name, c in columns.items() if c is not None}
         clusters_N = np.unique(np.asarray(clusters), return_inverse=True)[1].astype(np.int64)
@@ -61,7 +63,9 @@ class LoggedTurns:
 
 @dataclass(frozen=True)
 class Overlap:
-    """`effective`: of turns, (sum w)² / sum w² (Kish 1965); `effective_clusters`: the same of clusters' total weights.
+    """How far logged turns overlap with a candidate.
+
+    `effective`: of turns, (sum w)² / sum w² (Kish 1965); `effective_clusters`: the same of clusters' total weights.
     `refused` says why no interval would be honest."""
 
     turns: int
@@ -74,7 +78,7 @@ class Overlap:
 
 
 def kish(weights: Floats) -> float:
-    """How many equally weighted ones these are worth; 0 for none."""
+    """Return how many equally weighted items these are worth; 0 for none."""
     highest = weights.max(initial=0.0)
     if highest == 0:
         return 0.0
@@ -109,7 +113,9 @@ def _mean_weight(turns: LoggedTurns, worth: float) -> Estimate:
 
 
 def _unusable(turns: LoggedTurns) -> str | None:
-    """Why not even a weight can be told. Turns are never left out here: which ones are missing may be no chance."""
+    """Return why no weights can be computed; None when they can.
+
+    Turns are never left out here: which ones lack a number may not be chance."""
     if not len(turns.reward_N):
         return "no turns"
     ratios_N = turns.log_ratio_N

@@ -1,12 +1,11 @@
-"""What a turn is expected to earn, told from other users' turns: what the doubly robust estimator mends.
+"""Predicted rewards of turns, from other users' turns, for the doubly robust estimator.
 
-The mean reward of the turn's stratum, drawn to that of all turns where the stratum has few. It knows nothing of the
-answer, so it is the same for the candidate's as for the one that was given: a control variate, which narrows the
-interval by what strata explain of the rewards. For that a stratum must be known before the answer is: what a reward was
-made of is not, and a prediction by it would take from a better candidate the very thing that it does better.
+A prediction is the mean reward of the turn's stratum, shrunk to that of all turns when the stratum has few. It knows
+nothing of the answer, so it is the same for the candidate's answer and the given one: a control variate, which narrows
+the interval by what strata explain of the rewards. So a stratum must be known before the answer is: what a reward is
+made of is not, and predicting by it would take from a better candidate the very thing that it does better.
 
-Legend: N turns.
-"""
+Legend: N turns."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +17,9 @@ PRIOR_TURNS = 10.0
 
 
 def predictions(rewards: ArrayLike, strata: ArrayLike, clusters: ArrayLike) -> Floats:
-    """Of each turn, without any of its own cluster: cross-fitted, each cluster a fold of its own, so that neither order
-    nor chance has a part in it. 0 where there is no other cluster."""
+    """Return a prediction for each turn, from turns of other clusters; 0 when there is none.
+
+    Each cluster is a fold of its own (cross-fitting), so that neither order nor chance matters."""
     reward_N = np.asarray(rewards, dtype=np.float64)
     stratum_N, cluster_N = (np.unique(np.asarray(names), return_inverse=True)[1] for names in (strata, clusters))
     both_N = cluster_N * (stratum_N.max(initial=0) + 1) + stratum_N
@@ -30,7 +30,7 @@ def predictions(rewards: ArrayLike, strata: ArrayLike, clusters: ArrayLike) -> F
 
 
 def _of_others(whole_N: NDArray[np.int64], own_N: NDArray[np.int64], reward_N: Floats) -> tuple[Floats, Floats]:
-    """(turns, their rewards' sum) of each turn's whole, less those of its own part."""
+    """Return (turns, sum of their rewards) of each turn's whole, less those of its own part."""
 
     def rest(column_N: Floats) -> Floats:
         return np.bincount(whole_N, column_N)[whole_N] - np.bincount(own_N, column_N)[own_N]

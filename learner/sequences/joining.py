@@ -1,8 +1,7 @@
-"""Turns of one session that continue each other, token for token, as one training sequence.
+"""Merging the turns of a session that continue each other, token for token, into one training sequence.
 
 The prompt of turn k+1 begins with prompt and answer of turn k. Merged, the shared tokens are computed once, and the
-gradient is the same: attention is causal, so each sampled token sees exactly its own prefix.
-"""
+gradient is the same: attention is causal, so each sampled token sees exactly its own prefix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from learner.sequences.scored import ScoredTurn
 
 @dataclass(frozen=True)
 class TurnSpan:
-    """Turn `turn` (index into the batch) was sampled at [start, end) of the sequence."""
+    """The place of a turn: turn `turn` (index into the batch) was sampled at [start, end) of the sequence."""
 
     turn: int
     start: int
@@ -26,7 +25,7 @@ class TrainingSequence:
 
 
 def merge(batch: Sequence[ScoredTurn]) -> list[TrainingSequence]:
-    """Every turn stands in exactly one sequence. Order follows the batch."""
+    """Merge a batch into sequences, in its order; every turn is in exactly one of them."""
     by_session: dict[str, list[int]] = {}
     for index, scored in enumerate(batch):
         by_session.setdefault(scored.turn.session_id, []).append(index)
@@ -34,7 +33,7 @@ def merge(batch: Sequence[ScoredTurn]) -> list[TrainingSequence]:
 
 
 def _merge_session(batch: Sequence[ScoredTurn], indices: list[int]) -> list[TrainingSequence]:
-    """Greedily, shortest first: a branch that does not continue an open sequence starts one of its own."""
+    """Merge greedily, shortest first: a branch that does not continue an open sequence starts a new one."""
     open_sequences: list[TrainingSequence] = []
     for index in sorted(indices, key=lambda i: (len(batch[i].turn.prompt_token_ids), i)):
         turn = batch[index].turn

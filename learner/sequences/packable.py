@@ -1,8 +1,7 @@
-"""Whether a model keeps apart what stands side by side in one row (`learner.compute.packed`, midtraining).
+"""A test of whether a model keeps sequences apart that are packed into one row (`learner.compute.packed`, midtraining).
 
-Told by trying: a sequence has to come out behind another one as it does alone. Models whose layers carry a state along
-the row (Mamba, Qwen3-Next), or that count distances in the row instead of positions (ALiBi: Bloom), mix them silently.
-"""
+It tries: a sequence behind another one must come out as it does alone. Models whose layers carry a state along the row
+(Mamba, Qwen3-Next), or that count distances in the row instead of positions (ALiBi: Bloom), mix them silently."""
 
 from typing import Any
 
@@ -19,7 +18,7 @@ _STATEFUL = ("mamba", "linear_attention", "recurrent", "rwkv", "conv")
 
 @torch.no_grad()
 def require_packable(model: Any) -> None:
-    """Raises ConfigError naming the setting, the kind of model and why."""
+    """Raise ConfigError, naming the setting, the kind of model and why, unless positions alone keep sequences apart."""
     config = model.config.get_text_config()
     ids_T = torch.arange(2 * _TRIED, device=model.device) % config.vocab_size
     positions_T = torch.arange(_TRIED, device=model.device).repeat(2)
@@ -35,7 +34,7 @@ def require_packable(model: Any) -> None:
 
 @torch.no_grad()
 def require_rows(model: Any) -> None:
-    """The same where a mask says what sees what (`learner.sequences.packing`). Raises ConfigError."""
+    """Raise ConfigError unless an attention mask keeps sequences of a row apart (`learner.sequences.packing`)."""
     was_training = model.training
     model.eval()
     config = model.config.get_text_config()

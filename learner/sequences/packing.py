@@ -1,7 +1,6 @@
-"""Rows of fixed length from examples of many: several stand side by side in one row and do not see each other.
+"""Packing examples into rows of fixed length: several share a row and do not see each other.
 
-Legend: R rows, T tokens of a row.
-"""
+Legend: R rows, T tokens of a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Example:
-    """`weights[i]` is the loss weight of predicting `token_ids[i]`. `source`: the number of what it was read from."""
+    """The tokens of an example; `weights[i]` is the loss weight of predicting `token_ids[i]`.
+
+    `source` is the number of the corpus that it was read from."""
 
     token_ids: Sequence[int]
     weights: Sequence[float]
@@ -29,7 +30,7 @@ class PackedRows:
 
 
 def pack(lengths: Sequence[int], order: Sequence[int], row_tokens: int) -> list[list[int]]:
-    """Examples by row: first fit over the last few open rows, in the given order. Nothing is split."""
+    """Return the examples of each row: first fit over the last few open rows, in the given order, splitting none."""
     rows: list[list[int]] = []
     free: list[int] = []
     for index in order:

@@ -1,11 +1,11 @@
-"""Which texts are near-duplicates of the solutions that a suite of eval cases holds: trained on, they would be
-recalled, and the suite would measure nothing.
+"""A search for texts that are near-duplicates of the solutions of eval cases.
+
+If the model trained on them, it would recall them, and the eval cases would measure nothing.
 
 Texts are compared by shingles, runs of 5 tokens (Broder 1997, "On the resemblance and containment of documents"): words
-and signs, whatever their case and the white space between them. A text resembles a solution when they have as many
-shingles in common as LIKENESS says of those that either has (Jaccard), or when CONTAINED of the solution's stand in it,
-among much else. One of fewer than LONG tokens stands by chance in many texts, and is only compared as a whole.
-"""
+and signs, ignoring case and white space. A text resembles a solution when the shingles they share are at least LIKENESS
+of all shingles of both (Jaccard), or when it contains CONTAINED of the solution's shingles among much else. A solution
+of fewer than LONG tokens occurs by chance in many texts, and is only compared as a whole."""
 
 import re
 import unicodedata
@@ -24,7 +24,9 @@ Shingle = tuple[str, ...]
 
 
 class Solutions:
-    """By the name of their case. Looking a text up costs time in its own length, not in the number of solutions."""
+    """The solutions by the name of their case.
+
+    Looking a text up costs time in its own length, not in the number of solutions."""
 
     def __init__(self, solutions: Mapping[str, str]) -> None:
         self._sizes: dict[str, int] = {}
@@ -40,14 +42,14 @@ class Solutions:
                 self._having[shingle].append(name)
 
     def resembled_by(self, text: str) -> str | None:
-        """The case whose solution the text resembles most; None when it resembles none as far as that."""
+        """Return the case whose solution the text resembles most; None when it resembles none closely enough."""
         shingles = _shingles(_tokens(text))
         shared = Counter(name for shingle in shingles for name in self._having.get(shingle, ()))
         near = [name for name, common in shared.items() if self._near(name, common, len(shingles))]
         return max(near, key=lambda name: shared[name] / self._sizes[name], default=None)
 
     def recalled_in(self, turn: Completion) -> bool:
-        """Whether a solution is resembled by what the turn said, or wrote in a call."""
+        """Return whether a turn's answer, or what it wrote in a tool call, resembles a solution."""
         return bool(self._sizes) and any(self.resembled_by(text) is not None for text in _answers(turn))
 
     def _near(self, name: str, common: int, size: int) -> bool:
@@ -63,7 +65,7 @@ def _answers(turn: Completion) -> Iterator[str]:
 
 
 def resembles(text: str, solutions: Mapping[str, str]) -> str | None:
-    """For one text; for many, make `Solutions` once."""
+    """Return the case whose solution one text resembles; for many texts, make `Solutions` once."""
     return Solutions(solutions).resembled_by(text)
 
 
@@ -72,6 +74,6 @@ def _tokens(text: str) -> list[str]:
 
 
 def _shingles(tokens: list[str]) -> set[Shingle]:
-    """A text too short for one is its own; no tokens have none."""
+    """Return the shingles of the tokens; all tokens are one shingle when they are fewer than its length."""
     last = max(1, len(tokens) - SHINGLE + 1) if tokens else 0
     return {tuple(tokens[start : start + SHINGLE]) for start in range(last)}

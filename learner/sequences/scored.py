@@ -1,4 +1,4 @@
-"""A turn with what it was worth: what the learner trains on."""
+"""Turns with their rewards: what the learner trains on."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,8 +27,10 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ScoredTurn:
-    """`applied` is set when an earlier revision of the reward trained already: then this is a correction of it.
-    `follow`: what turns that continue this one add to its reward (`learner.objective.credit`)."""
+    """A turn with its reward.
+
+    When an earlier revision of the reward has trained already, `applied` is set and this is a correction of it.
+    `follow`: what the turns that continue this one add to its reward (`learner.objective.credit`)."""
 
     turn: Completion
     reward: Reward
@@ -52,10 +54,9 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What an update did with one turn, for the manifest.
 
     The turn's gradient had the advantage `credit` (mean over its tokens): (reward + follow - baseline) / scale, or for
-    a correction the difference to what was applied / the recorded scale. `dropped` names why it trained the baseline
-    alone. What trained without importance weights (`learner.objective.kto`), since it came too late for them or by
-    config, is `late`: it has no advantage, and its credit is 0.
-    """
+    a correction the difference to what was applied / the recorded scale. `dropped` names the reason when it trained
+    only the baseline. A turn is `late` when it trained without importance weights (`learner.objective.kto`), because
+    its outcome came too late for them or by config: it has no advantage, and its credit is 0."""
 
     inference_id: InferenceId
     revision: int

@@ -1,7 +1,6 @@
 """Training sequences as micro-batches: padded, or packed into one row in which they do not see each other.
 
-Legend: B sequences, T positions, N sampled tokens of a micro-batch (the places that are predicted and trained).
-"""
+Legend: B sequences, T positions, N sampled tokens of a micro-batch (the places that are predicted and trained)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,10 @@ from learner.sequences.scored import ScoredTurn
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """`rows_N`, `places_N` say which hidden state predicts each sampled token; `turns_N` which turn it belongs to."""
+    """The tensors of some sequences.
+
+    `rows_N` and `places_N` say which hidden state predicts each sampled token, `turns_N` which turn the token belongs
+    to."""
 
     ids_BT: Tensor
     positions_BT: Tensor | None  # of a packed row: from 0 in each sequence, by which models tell them apart
@@ -40,8 +42,9 @@ def micro_batches(
     *,
     packed: bool = False,
 ) -> list[MicroBatch]:
-    """Each within `max_tokens` tokens, or a single longer sequence. Padded ones are of sequences of like length, so
-    that little is padded; packed ones have no padding at all."""
+    """Return micro-batches of at most `max_tokens` tokens each, or of a single longer sequence.
+
+    Padded ones have sequences of similar length, so that little is padded; packed ones have no padding at all."""
     lengths = [len(sequence.token_ids) for sequence in sequences]
     order = sorted(range(len(sequences)), key=lengths.__getitem__, reverse=packed)
     rows = pack(lengths, order, max_tokens) if packed else _alike(lengths, order, max_tokens)
@@ -92,7 +95,7 @@ def _to_tensors(
 def _laid_out(
     sequences: Sequence[tuple[int, ...]], *, packed: bool
 ) -> tuple[Tensor, Tensor | None, list[tuple[int, int]]]:
-    """(ids_BT, positions_BT, the row and the place at which each begins)."""
+    """Return (ids_BT, positions_BT, the row and place where each sequence begins)."""
     lengths = [len(ids) for ids in sequences]
     if packed:
         ids_BT = torch.tensor([[token for ids in sequences for token in ids]])
@@ -109,7 +112,7 @@ def _laid_out(
 
 
 def sampled_places(turn: Completion) -> list[int]:
-    """The output tokens that the model chose: forced ones were put into its mouth."""
+    """Return the indices of the output tokens that the model sampled, without those that were forced."""
     forced = {
         index for segment in turn.segments if segment.kind == "forced" for index in range(segment.start, segment.end)
     }
@@ -117,7 +120,7 @@ def sampled_places(turn: Completion) -> list[int]:
 
 
 def _versions(turn: Completion) -> list[int]:
-    """Of each output token."""
+    """Return the version that sampled each output token."""
     versions = [0] * len(turn.token_ids)
     for span in turn.policy_versions:
         versions[span.start : span.end] = [int(span.version)] * (span.end - span.start)

@@ -1,7 +1,6 @@
-"""What an update says of itself, for operators: sums over its sampled tokens, and what is read off them.
+"""Figures of an update, for operators: sums over its sampled tokens, and what is computed from them.
 
-Legend: N sampled tokens of a micro-batch, M turns of the batch.
-"""
+Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +24,9 @@ _RATIO_QUANTILES = {"ratio_p01": 0.01, "ratio_p50": 0.5, "ratio_p99": 0.99, "rat
 
 @dataclass
 class UpdateFigures:
-    """Sums over the batch, by figure, and the ratios of all of its tokens. `released`: versions that were, in ascending
-    order."""
+    """Sums over the batch, by figure, and the ratios of all its tokens.
+
+    `released`: the versions that were released, in ascending order."""
 
     released: Sequence[Version] = ()
     sums: dict[str, float] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class UpdateFigures:
             self.sums[name] = self.sums.get(name, 0.0) + float(value)
 
     def enter(self, part: MicroBatch, losses: TokenLosses, entropy_N: Tensor, keep_N: Tensor, fit: Tensor) -> None:
-        """What was computed of a micro-batch. `fit`: the baseline's own loss, a mean over its tokens."""
+        """Add what was computed of a micro-batch. `fit`: the baseline's own loss, a mean over its tokens."""
         behind_N = self._behind(part.versions_N.cpu())
         self.most_behind = max(self.most_behind, int(behind_N.max()))
         self.ratios.append(losses.ratio_N.cpu())
@@ -58,20 +58,20 @@ class UpdateFigures:
         )
 
     def _behind(self, versions_N: Tensor) -> Tensor:
-        """How many versions were released after each token's; none where it was not recorded."""
+        """Return how many versions were released after each token's; 0 where its version was not recorded."""
         released = torch.tensor(self.released, dtype=versions_N.dtype)
         behind_N = len(released) - torch.searchsorted(released, versions_N, right=True)
         return torch.where(versions_N > 0, behind_N, 0)
 
-    def meet(self, ranks: Ranks) -> None:
-        """Take in what other processes counted."""
+    def gather(self, ranks: Ranks) -> None:
+        """Add what other processes counted."""
         every = ranks.gather((self.ratios, self.most_behind))
         self.ratios = [ratio_N for ratios, _ in every for ratio_N in ratios]
         self.most_behind = max(most for _, most in every)
         self.sums = ranks.total(self.sums)
 
     def figures(self, rewards_M: Tensor, ledger: BatchAdmission) -> dict[str, float]:
-        """By name: means over tokens, where nothing else is said. What cannot be said is left out."""
+        """Return the figures by name: means over tokens unless the name says otherwise; unknown ones are left out."""
         records, sums = ledger.records(), self.sums
         ratio_N = torch.cat(self.ratios).double()
         quantiles = torch.quantile(ratio_N, torch.tensor(list(_RATIO_QUANTILES.values()), dtype=ratio_N.dtype))
@@ -94,8 +94,9 @@ class UpdateFigures:
 
 
 def explained(ledger: BatchAdmission) -> dict[str, float]:
-    """`explained_variance`, 1 - Var(R - V) / Var(R) over the turns that are rewarded for the first time: how much of
-    what sets rewards apart the baseline knows; 0 for a constant, below 0 for one that misleads."""
+    """Return `explained_variance`, 1 - Var(R - V) / Var(R), over the turns that are rewarded for the first time.
+
+    It is how much of the rewards' variance the baseline knows: 0 for a constant, below 0 for a misleading one."""
     first = [record for record in ledger.records() if record.applied_revision is None]
     if len(first) < 2:
         return {}

@@ -1,4 +1,4 @@
-"""What an update changes, and what a checkpoint keeps of it."""
+"""The state that an update changes, and that a checkpoint keeps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,8 +20,10 @@ from learner.sequences.packable import require_packable
 
 @dataclass
 class LearnerState:
-    """`anchor` is the model that the KL term holds the policy near; updates never change it. Of both, and of the
-    optimizer's moments, each of several processes has its shards."""
+    """The policy, the optimizer and what is learned beside the weights.
+
+    `anchor` is the model that the KL term holds the policy near; updates never change it. Each of several processes has
+    its shards of both, and of the optimizer's moments."""
 
     policy: PolicyModel
     anchor: PolicyModel
@@ -32,7 +34,7 @@ class LearnerState:
     influence: Influence = field(default_factory=lambda: Influence(UserSettings()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the policy's weights, in full, however many processes share it."""
+        """Return everything but the policy's weights, in full, however many processes share it."""
         return {
             "optimizer": self._optimizer_state(lambda tensor, _: whole(tensor), self.optimizer.state_dict()),
             **({"lora": {"rank": self.lora_rank, **self.policy.adapters()}} if self.lora_rank else {}),
@@ -40,7 +42,7 @@ class LearnerState:
         }
 
     def memory(self) -> dict[str, Any]:
-        """What is learned beside the weights, and is small: baseline, influence, random state."""
+        """Return the small state that is learned beside the weights: baseline, influence, random state."""
         return {
             "advantages": self.advantages.state_dict(),
             "influence": self.influence.state_dict(),
@@ -48,7 +50,7 @@ class LearnerState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError where other weights trained than do now."""
+        """Load a checkpoint's state. Raises ConfigError when other weights trained then than do now."""
         kept = state.get("lora", {"rank": 0})
         if kept["rank"] != self.lora_rank:
             raise ConfigError(
@@ -67,7 +69,7 @@ class LearnerState:
         torch.set_rng_state(state["rng"])
 
     def forget(self, settings: LearnerSettings) -> None:
-        """A fresh optimizer, and nothing learned beside the weights."""
+        """Start afresh: a new optimizer, and nothing learned beside the weights."""
         torch.manual_seed(settings.seed)
         self.optimizer = make_optimizer(self.policy, settings.optimizer)
         self.advantages = make_advantages(settings.advantage, self.policy.hidden_size, settings.seed, settings.device)
@@ -83,7 +85,7 @@ class LearnerState:
 
 
 def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> LearnerState:
-    """The anchor's weights, and a fresh optimizer."""
+    """Make a state with the anchor's weights and a fresh optimizer."""
     torch.set_num_threads(1)
     torch.manual_seed(settings.seed)
     torch.use_deterministic_algorithms(True)

@@ -1,7 +1,6 @@
-"""One update: a batch of scored turns moves the policy.
+"""The update: one batch of scored turns changes the policy.
 
-Legend: N sampled tokens of a micro-batch, M turns of the batch.
-"""
+Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 
 import math
 from collections.abc import Sequence
@@ -49,9 +48,10 @@ class UpdateResult:
 def update(
     state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSettings, released: Sequence[Version] = ()
 ) -> UpdateResult:
-    """Change `state` by one step of the optimizer. The same state and batch give the same bits. `released`: versions
-    that were, in ascending order; by them staleness is counted. Several processes call it with the same batch. Raises
-    NonFiniteLoss, and changes nothing, where loss or gradient are no numbers."""
+    """Change `state` by one step of the optimizer. The same state and batch give the same bits.
+
+    `released`: the versions that were released, in ascending order, by which staleness is counted. Several processes
+    call it with the same batch. Raises NonFiniteLoss, and changes nothing, when loss or gradient are not finite."""
     compute = settings.compute
     batch = with_follow(batch, settings.advantage.turn_discount)
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
@@ -82,7 +82,7 @@ def update(
 def _differentiate(
     state: LearnerState, parts: Sequence[MicroBatch], settings: LearnerSettings, ledger: BatchAdmission
 ) -> tuple[BatchAdmission, UpdateFigures]:
-    """Gradients of the batch's parts, added up, and what every process found."""
+    """Add up the gradients of the batch's parts; return what all processes found."""
     num_tokens = sum(len(part.targets_N) for part in parts)
     tally = UpdateFigures(ledger.released)
     for part, counts in state.ranks.share(parts):
@@ -90,8 +90,8 @@ def _differentiate(
         loss, fit = _forward(state, part, settings, *given)
         total = loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)
         (total * state.ranks.count if counts else total * 0).backward()  # processes' gradients are averaged
-    ledger.meet(state.ranks)
-    tally.meet(state.ranks)
+    ledger.gather(state.ranks)
+    tally.gather(state.ranks)
     state.ranks.average_gradients(state.advantages.parameters())
     return ledger, tally
 
@@ -109,7 +109,7 @@ def _require_finite(state: LearnerState, tally: UpdateFigures) -> None:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:
-    """As the settings are now, whatever they were when its state was kept."""
+    """Set the learning rate by the present settings, whatever they were when the optimizer's state was saved."""
     done = next((int(state["step"]) for state in optimizer.state.values()), 0)
     share = min(1.0, (done + 1) / settings.warmup_updates) if settings.warmup_updates else 1.0
     for group in optimizer.param_groups:
@@ -119,7 +119,7 @@ def set_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> N
 def _forward(
     state: LearnerState, part: MicroBatch, settings: LearnerSettings, ledger: BatchAdmission, tally: UpdateFigures
 ) -> tuple[Tensor, Tensor]:
-    """(loss_N of the policy, fit of the baseline)."""
+    """Return (loss_N of the policy, fit of the baseline)."""
     hidden_ND, logprobs_N, entropy_N = state.policy.evaluate(part, computing_in(settings))
     anchor_N = _anchor_logprobs(state, part, logprobs_N, ledger, settings)
     credit = credited(part, ledger.batch)
@@ -140,7 +140,7 @@ def _forward(
 
 
 def computing_in(settings: LearnerSettings) -> AbstractContextManager[object]:
-    """Matrix products in low precision, over float32 weights; log-probabilities are float32 in any case."""
+    """Return a context for matrix products in low precision, over float32 weights; log-probabilities stay float32."""
     if settings.compute.precision == "float32":
         return nullcontext()
     return torch.autocast(settings.device.split(":")[0], dtype=torch.bfloat16)

@@ -1,13 +1,13 @@
-"""Checkpoints: one directory a version, written beside and renamed into place, so that a crash at any byte leaves the
-last good one.
+"""Checkpoints: one directory a version, written beside and renamed into place.
+
+A crash at any byte leaves the last good one.
 
     checkpoint-00000012/
         model.safetensors   the policy's weights, as published
         state.pt            optimizer, baseline, influence, random state
         memory.pt           the last three again, as they are published: they outlive the checkpoint
         meta.msgpack        version, parent, lineage, offsets, backlog, what is to be published, digests of the others;
-                            behind its own digest
-"""
+                            behind its own digest"""
 
 import os
 import pickle
@@ -36,9 +36,11 @@ _MEMORY = "memory.pt"
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """`lineage` runs from the first version to this one; `live`, `refused` and `released` are what had been heard of
-    releases up to `offsets`; `anchor` is the version that the KL term holds to, None the given model. `policy` still
-    lacks digest and weights' path."""
+    """What a checkpoint says of itself.
+
+    `lineage` runs from the first version to this one; `live`, `refused` and `released` are what was known of releases
+    up to `offsets`; `anchor` is the version that the KL term holds to, None for the given model. `policy` still lacks
+    digest and the weights' path."""
 
     format: int = FORMAT
     policy: PolicyVersion
@@ -71,13 +73,13 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def memory(self) -> bytes | None:
-        """None in one of a build that wrote none."""
+        """The baseline, influence and random state as published; None in a checkpoint of a build that wrote none."""
         path = self.directory / _MEMORY
         return path.read_bytes() if path.exists() else None
 
 
 class Contents(NamedTuple):
-    """What a checkpoint keeps of a state; of tensors that are sharded, the leader's alone is whole."""
+    """What a checkpoint keeps of a state; of sharded tensors, only the leader's are whole."""
 
     weights: dict[str, Tensor]
     state: dict[str, Any]
@@ -89,7 +91,7 @@ def contents(state: LearnerState) -> Contents:
 
 
 def restore(state: LearnerState, checkpoint: Checkpoint) -> None:
-    """Raises WeightsError or CheckpointError, naming the file."""
+    """Load a checkpoint into the state. Raises WeightsError or CheckpointError, naming the file."""
     try:
         state.load_state_dict(torch.load(checkpoint.directory / _STATE, weights_only=True))
     except (RuntimeError, pickle.UnpicklingError, KeyError, ValueError) as error:
@@ -99,7 +101,7 @@ def restore(state: LearnerState, checkpoint: Checkpoint) -> None:
 
 
 class Checkpoints:
-    """Those of one learner."""
+    """The checkpoints of one learner."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -108,7 +110,7 @@ class Checkpoints:
             shutil.rmtree(leftover)
 
     def write(self, contents: Contents, meta: Meta, manifest: bytes) -> Checkpoint:
-        """Durable when it returns."""
+        """Write a checkpoint; it is durable when this returns."""
         final = self._path(meta.policy.version)
         partial = final.with_suffix(".partial")
         partial.mkdir()
@@ -127,7 +129,7 @@ class Checkpoints:
         return Checkpoint(final, meta)
 
     def newest(self) -> tuple[Checkpoint | None, list[CheckpointError]]:
-        """The newest whole one, and what is wrong with newer ones."""
+        """Return the newest whole checkpoint, and what is wrong with newer ones."""
         faults: list[CheckpointError] = []
         for path in sorted(self._directory.glob(f"{_PREFIX}*[0-9]"), reverse=True):
             try:
@@ -137,7 +139,7 @@ class Checkpoints:
         return None, faults
 
     def of(self, version: Version) -> Checkpoint | None:
-        """None when it was let go. Raises CheckpointError when it is corrupt."""
+        """Return a version's checkpoint; None when it was deleted. Raises CheckpointError when it is corrupt."""
         path = self._path(version)
         return self._read(path) if path.exists() else None
 
@@ -154,7 +156,7 @@ class Checkpoints:
         return self._directory / f"{_PREFIX}{version:08d}"
 
     def _read(self, path: Path) -> Checkpoint:
-        """Raises CheckpointError naming the file."""
+        """Read a checkpoint. Raises CheckpointError naming the file."""
         try:
             content = (path / _META).read_bytes()
             digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]

@@ -1,9 +1,9 @@
-"""One lineage: the learner follows what is released.
+"""The learner's lineage, which follows what is released.
 
-It goes on from its own newest version while that descends from what serves. When a version of its lineage is rolled
-back or rejected, or a version that it did not make goes live, it resumes from the live version as its child. It runs
-at most `max_lead` versions ahead of the live one. Turns that only an abandoned branch used are not taken again.
-"""
+The learner goes on from its own newest version while that descends from the live one. When a version of its lineage is
+rolled back or rejected, or a version that it did not make goes live, it resumes from the live version as its child. It
+runs at most `max_lead` versions ahead of the live one. Turns that only an abandoned branch used are not trained on
+again."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ _REMEMBERED = MOST_VERSIONS_BEHIND + 1
 
 @dataclass
 class Lineage:
-    """`versions` from the anchor to the newest; `live` is what serves, None before anything was released."""
+    """The versions from the anchor to the newest; `live` is None before anything was released."""
 
     versions: list[Version] = field(default_factory=list)
     live: Version | None = None
@@ -38,7 +38,7 @@ class Lineage:
         return self.versions[-1] if self.versions else None
 
     def must_resume_from(self) -> Version | None:
-        """The live version, when the newest one may not be built upon; else None."""
+        """Return the live version when the newest one may not be built upon; else None."""
         if self.live is None or self.live in self.refused:
             return None  # what serves instead is about to be said
         if self.live not in self.versions or self.refused & set(self.versions):
@@ -55,7 +55,7 @@ class Lineage:
         return len(self.versions) - 1 - self.versions.index(self.live) < max_lead
 
     def due_anchor(self, every: int | None) -> Version | None:
-        """The live version, where it is so many versions after the anchor; else None."""
+        """Return the live version when it is `every` versions or more after the anchor; else None."""
         if every is None or self.live not in self.versions:
             return None
         place = self.versions.index(self.anchor) if self.anchor in self.versions else 0

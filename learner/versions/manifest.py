@@ -1,4 +1,4 @@
-"""Manifests: which turns and revisions made a version, so that training can be checked and lived again."""
+"""Manifests: which turns and revisions made a version, so that training can be checked and done again."""
 
 import json
 from collections import defaultdict
@@ -19,10 +19,12 @@ _AGES_S = {"1m": 60.0, "1h": 3600.0, "1d": 86400.0}
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One update. `turns` in the batch's order; `drops` are turns that left the backlog without any update, by reason;
-    `rewards` as they were applied. `released`: the versions that had been, by which staleness is counted; `held_to`:
-    the version that the KL term holds to, None the given model; `afresh`: the optimizer began with this update, upon
-    the published weights of the parent."""
+    """The manifest of one update.
+
+    `turns` are in the batch's order; `drops` are turns that left the backlog without an update, by reason; `rewards` as
+    they were applied. `released`: the versions released before, by which staleness is counted; `held_to`: the version
+    that the KL term holds to, None for the given model; `afresh`: the optimizer began with this update, from the
+    published weights of the parent."""
 
     version: Version
     parent: Version
@@ -51,17 +53,17 @@ def path_of(version: Version) -> str:
 
 
 def memory_path_of(version: Version) -> str:
-    """What the version's learner knew beside the weights."""
+    """Return the path of what the version's learner knew beside the weights."""
     return f"memories/{version:08d}.pt"
 
 
 def settings_of(manifest: Manifest) -> LearnerSettings:
-    """The settings that the version was made with, also where they had other names then."""
+    """Return the settings that the version was made with, also when they had other names then."""
     return LearnerSettings.model_validate(under_their_names(json.loads(manifest.settings), "learner"))
 
 
 def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[ScoredTurn]:
-    """The very batch that made the version."""
+    """Return the very batch that made the version."""
     return [
         ScoredTurn(turns[reward.inference_id], reward, manifest.applied.get(reward.inference_id))
         for reward in manifest.rewards
@@ -69,8 +71,9 @@ def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[S
 
 
 def as_one(updates: Sequence[Manifest], version: Version, parent: Version) -> Manifest:
-    """Several updates, one upon the other, as one: of each turn that trained the last record. `version` is made of them
-    all, at once, from `parent`."""
+    """Merge successive updates into one, with the last record of each turn that trained.
+
+    The result makes `version` from `parent` at once."""
     last: dict[InferenceId, tuple[TurnRecord, Reward, float]] = {}
     for update in updates:
         for record, reward, age_s in zip(update.turns, update.rewards, update.ages_s, strict=True):
@@ -90,10 +93,9 @@ def as_one(updates: Sequence[Manifest], version: Version, parent: Version) -> Ma
 
 
 def prove_exactly_once(lineage: Iterable[Manifest]) -> int:
-    """How many (inference, revision) trained weights on a lineage, from anchor to version.
+    """Return how many (inference, revision) trained weights on a lineage, from anchor to version.
 
-    Raises AssertionError naming the first that trained twice, or a correction of what was not the last applied.
-    """
+    Raises AssertionError naming the first that trained twice, or that corrects what was not the last applied."""
     last: dict[InferenceId, int] = {}
     parent: Version | None = None
     trained = 0
@@ -113,9 +115,11 @@ def prove_exactly_once(lineage: Iterable[Manifest]) -> int:
 
 
 def counts(manifest: Manifest) -> dict[str, float]:
-    """For the version's metrics: `late_turns`, that trained without importance weights; `dropped_REASON`, turns that
-    trained the baseline alone or nothing at all; and `reward_mass_AGE`, the absolute advantage that trained weights by
-    the age of its outcome; `untrained_mass_AGE`, that of the turns that an update left out."""
+    """Return figures for the version's metrics.
+
+    `late_turns` trained without importance weights; `dropped_REASON` are turns that trained only the baseline or
+    nothing at all; `reward_mass_AGE` is the absolute advantage that trained weights, by the age of its outcome;
+    `untrained_mass_AGE` is that of the turns that an update left out."""
     figures = defaultdict[str, float](float)
     for why, ids in manifest.drops.items():
         figures[f"dropped_{why}"] += len(ids)

@@ -1,8 +1,7 @@
 """Drawing the probe's texts from the anchor, and recording what a policy answers to them (core.model.probes).
 
-Legend: P texts, L tokens of each, S texts at a time, N places of these, C places at a time, K choices, D hidden size,
-V vocabulary.
-"""
+Legend: P texts, L tokens of each, S texts at a time, N places of these, C places at a time, K choices, D hidden size, V
+vocabulary."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,16 +30,17 @@ Prompts = Sequence[Sequence[int]]
 
 
 def probe_of_model(directory: Path, device: str, prompts: Prompts = ()) -> ProbeRecord:
-    """Of a model as it was given: the texts are drawn from it. Raises WeightsError naming the file at fault."""
+    """Return the probe of a given model, with texts drawn from it. Raises WeightsError naming the file at fault."""
     digest = digest_of_shards(sorted(directory.glob("*.safetensors")))
     policy = PolicyModel(directory, device)
     return record(policy, draw_probe_set(policy, _SEED, prompts), digest)
 
 
 def draw_probe_set(policy: PolicyModel, seed: int, prompts: Prompts = ()) -> ProbeSet:
-    """From the prompts (core.model.probe_prompts), or from where texts begin, as the policy goes on at temperature 1;
-    short enough that an engine's context has room for one token more. Of a prompt that is long the end counts, where
-    the model is about to speak. Raises WeightsError when the policy's outputs are not finite."""
+    """Draw texts that continue the prompts (core.model.probe_prompts), or begin anew, at temperature 1.
+
+    They are short enough that an engine's context has room for one token more. Of a long prompt the end is used, where
+    the model is about to answer. Raises WeightsError when the policy's outputs are not finite."""
     generator = torch.Generator().manual_seed(seed)
     config = policy.model.config.get_text_config()
     first = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)
@@ -69,7 +69,7 @@ def draw_probe_set(policy: PolicyModel, seed: int, prompts: Prompts = ()) -> Pro
 
 
 def record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> ProbeRecord:
-    """The same weights give the same bits. Of logits, no more than 64 MiB stand in memory at a time."""
+    """Record a policy's answers: the same weights give the same bits, with at most 64 MiB of logits in memory."""
     return policy.inside(lambda: _record(policy, probe_set, weights_digest))
 
 
@@ -98,8 +98,9 @@ def _record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> Pr
 
 
 def _score(hidden_ND: Tensor, head: OutputHead, wanted_NK: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """(log-probabilities of the wanted tokens [C, K], entropy_C), chunk by chunk. One logit that is not finite makes
-    its place's entropy NaN."""
+    """Yield (log-probabilities of the wanted tokens [C, K], entropy_C), chunk by chunk.
+
+    A logit that is not finite makes the entropy at its place NaN."""
     chunk = max(1, _LOGITS_AT_A_TIME // len(head.weight_VD))
     for start in range(0, len(hidden_ND), chunk):
         some = slice(start, start + chunk)
@@ -109,7 +110,7 @@ def _score(hidden_ND: Tensor, head: OutputHead, wanted_NK: Tensor) -> Iterator[t
 
 @contextmanager
 def _answering(policy: PolicyModel) -> Iterator[None]:
-    """Without gradients and without dropout."""
+    """Switch gradients and dropout off for a while."""
     training = policy.model.training
     policy.model.eval()
     try:

@@ -1,4 +1,4 @@
-"""What a lineage was trained on, read from its manifests: for a learner that has the weights and not the checkpoint."""
+"""What a lineage was trained on, read from its manifests: for a learner that has the weights but no checkpoint."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from learner.versions import manifest
 
 
 def ancestry(store: Store, version: Version) -> list[Version]:
-    """From the anchor to `version`, which is in the store."""
+    """Return the versions from the anchor to `version`, which must be in the store."""
     lineage: list[Version] = []
     step: Version | None = version
     with store.look() as view:
@@ -22,7 +22,9 @@ def ancestry(store: Store, version: Version) -> list[Version]:
 
 
 def applied_on(lineage: list[Version], blobs: Blobs) -> dict[InferenceId, Applied]:
-    """The last revision of each turn that trained on the lineage. Versions without a manifest trained on none."""
+    """Return the last revision of each turn that trained on the lineage.
+
+    Versions without a manifest trained on none."""
     applied: dict[InferenceId, Applied] = {}
     for version in lineage:
         path = manifest.path_of(version)

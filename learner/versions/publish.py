@@ -1,4 +1,4 @@
-"""From a checkpoint to a published version: every step may be repeated, so a crash in between is completed later."""
+"""Publishing a checkpoint as a version: every step may be repeated, so a crash in between is completed later."""
 
 import msgspec
 
@@ -12,10 +12,9 @@ from learner.versions.checkpoint import Checkpoint
 def publish(
     checkpoint: Checkpoint, probe: ProbeRecord, store: Store, log: EventLog, weights: Weights, blobs: Blobs
 ) -> PolicyVersion:
-    """Weights, manifest, memory and probe first, then the row, then the event: who reads of a version finds all of it.
+    """Publish weights, manifest, memory and probe, then the row, then the event.
 
-    `probe` is of the checkpoint's weights, and still lacks their digest.
-    """
+    So a reader of the version finds all of it. `probe` is of the checkpoint's weights, and still lacks their digest."""
     draft = checkpoint.meta.policy
     ref = weights.publish(draft.version, [checkpoint.weights], draft.parent)
     path = manifest.path_of(draft.version)

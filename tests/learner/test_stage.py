@@ -215,7 +215,7 @@ def test_an_update_that_is_no_number_is_skipped_kept_and_alarmed(make_world: Mak
 
 
 def fingerprint(learner: Learner) -> str:
-    state = learner._crew._state
+    state = learner._rank_group._state
     tensors = [*state.policy.model.state_dict().values(), *state.advantages.state_dict()["head"].values()]
     moments = [str(state.optimizer.state_dict()["state"]), str(state.advantages.state_dict()["optimizer"]["state"])]
     return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors) + "".join(moments).encode()).hexdigest()
@@ -312,7 +312,7 @@ def test_what_is_learned_beside_the_weights_goes_back_with_them(make_world: Make
     settle(learner)
     at_two = load_memory(world, 2)
     assert not same(at_two, load_memory(world, 5))
-    assert same(learner._crew.do(LearnerState.memory), at_two)
+    assert same(learner._rank_group.do(LearnerState.memory), at_two)
     world.tell(*logged_past(8, seed=7))
     settle(learner)
     newest = manifests(world)[-1]

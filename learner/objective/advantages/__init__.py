@@ -13,7 +13,7 @@ __all__ = ["Advantages", "make_advantages"]
 
 
 def make_advantages(settings: AdvantageSettings, hidden_size: int, seed: int, device: str) -> Advantages:
-    """`seed` and `device` are a value head's."""
+    """Make the baseline that the settings name; only a value head needs `seed` and `device`."""
     match settings.baseline:
         case "value":
             return ValueHead(

@@ -1,7 +1,6 @@
-"""What a baseline is asked for.
+"""The interface of baselines.
 
-Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size.
-"""
+Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,29 +15,34 @@ MIN_SCALE = 0.05  # rewards of a batch may all be alike
 
 
 class Advantages(Protocol):
-    """One batch at a time: `begin`, `tokens` for each micro-batch, `end`. State is part of the checkpoint."""
+    """A baseline; one batch at a time: `begin`, `tokens` for each micro-batch, `end`.
+
+    State is part of the checkpoint."""
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
-        """Read what the batch is compared with, before the batch changes it. `influence`: of each turn;
-        all alike without."""
+        """Read what the batch is compared with, before the batch changes it.
+
+        `influence`: of each turn; 1 when empty."""
         ...
 
     @property
     def scale(self) -> float:
-        """What advantages of this batch are divided by."""
+        """The number that advantages of this batch are divided by."""
         ...
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
-        """(baseline_N, loss of the baseline's own fit, a scalar to be added and differentiated)."""
+        """Return (baseline_N, loss of the baseline's own fit, a scalar to be added and differentiated)."""
         ...
 
     def parameters(self) -> list[nn.Parameter]:
-        """What its fit is differentiated by; held in full by each of several processes."""
+        """Return the parameters that its fit trains; each of several processes holds them in full."""
         ...
 
     def end(self, shifts_M: Tensor) -> None:
-        """Learn from the batch. `shifts_M`: how far the policy has gone since each turn was sampled, as the mean
-        absolute difference of its tokens' log-probabilities."""
+        """Learn from the batch.
+
+        `shifts_M`: how far the policy has moved since each turn was sampled, as the mean absolute difference of its
+        tokens' log-probabilities."""
         ...
 
     def discard(self) -> None:
@@ -51,7 +55,7 @@ class Advantages(Protocol):
 
 
 class TurnBaseline:
-    """A baseline that is one number a turn and has nothing to fit. Without state, unless a subclass has some."""
+    """A baseline that is one number a turn and has nothing to fit; stateless unless a subclass adds state."""
 
     def __init__(self) -> None:
         self.scale = 1.0
@@ -78,8 +82,10 @@ class TurnBaseline:
 
 
 def batch_scale(rewards_M: Tensor, influence_M: Tensor | None = None) -> float:
-    """The standard deviation of the batch's rewards, not below MIN_SCALE. With influences it is of what they leave: the
-    rewards of somebody who counts for nothing would otherwise make all others' small."""
+    """Return the standard deviation of the batch's rewards, at least MIN_SCALE.
+
+    With influences it is weighted by them: otherwise the rewards of a user who counts for nothing would shrink
+    everybody else's advantages."""
     if len(rewards_M) < 2:
         return MIN_SCALE
     if influence_M is None:
@@ -91,7 +97,8 @@ def batch_scale(rewards_M: Tensor, influence_M: Tensor | None = None) -> float:
 
 
 def whitened(rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, float]:
-    """(baselines_M, scale) with which rewards less `raw_M` have mean 0 and standard deviation 1 over the batch
-    (REINFORCE++, arXiv:2501.03262)."""
+    """Return (baselines_M, scale) for advantages of mean 0 and standard deviation 1 over the batch.
+
+    The baselines are `raw_M` shifted (REINFORCE++, arXiv:2501.03262)."""
     differences_M = rewards_M.cpu() - raw_M
     return (raw_M + differences_M.mean()).to(rewards_M.device), batch_scale(differences_M)

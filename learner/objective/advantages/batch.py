@@ -1,8 +1,9 @@
-"""The batch's own mean as the baseline, without state: A = R - mean(R), and, whitened, divided by the standard
-deviation (REINFORCE++, arXiv:2501.03262; without the division as Dr. GRPO has it of groups, arXiv:2503.20783).
+"""The batch's own mean as the baseline, without state: A = R - mean(R).
 
-Legend: M turns of the batch.
-"""
+Whitened, it is divided by the standard deviation (REINFORCE++, arXiv:2501.03262); without the division it is what Dr.
+GRPO does for groups (arXiv:2503.20783).
+
+Legend: M turns of the batch."""
 
 from collections.abc import Sequence
 

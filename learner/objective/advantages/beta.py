@@ -1,18 +1,17 @@
 """A decayed Beta tracker per stratum: SPO, arXiv:2509.13232.
 
-Of rewards mapped onto 0 to 1, p = (R - low) / (high - low), a stratum keeps how much spoke for success and how much
-against it; what is expected is v = a / (a + b), read before the batch updates it:
+Rewards are mapped onto 0 to 1, p = (R - low) / (high - low). Each stratum keeps a, the evidence for success, and b, the
+evidence against it; the expected value is v = a / (a + b), read before the batch updates it:
 
     a <- rho * a + p        rho = 2^(-D / 0.06), within 0.875 to 0.96
-    b <- rho * b + 1 - p    D: how far the policy has gone since the stratum's turns of the batch were sampled, the mean
-                            absolute difference of their tokens' log-probabilities
+    b <- rho * b + 1 - p    D: how far the policy has moved since the stratum's turns of the batch were sampled, the
+                            mean absolute difference of their tokens' log-probabilities
 
-so that what an older policy earned is forgotten sooner the further the policy has moved. A stratum begins with
-1 / (1 - 0.875) = 8 turns' worth of the batch's mean. A = R - (low + (high - low) * v), whitened over the batch. For the
-tracker alone a reward outside of the range counts as its nearest end.
+So the further the policy has moved, the sooner the rewards of older policies are forgotten. A stratum begins with 1 /
+(1 - 0.875) = 8 turns' worth of the batch's mean. A = R - (low + (high - low) * v), whitened over the batch. In the
+tracker, and only there, a reward outside the range counts as the nearest end of it.
 
-Legend: M turns of the batch.
-"""
+Legend: M turns of the batch."""
 
 import math
 from collections.abc import Sequence
@@ -72,7 +71,7 @@ class BetaBaseline(TurnBaseline):
 
 
 def decay(shift: float) -> float:
-    """rho. What is not finite counts as far."""
+    """Return rho. A shift that is not finite counts as a large one."""
     if not math.isfinite(shift):
         return _LEAST
     return min(max(2 ** (-shift / _HALF_LIFE), _LEAST), _MOST)

@@ -1,13 +1,13 @@
-"""Generalised advantage estimation, arXiv:1506.02438. With V_t the value before token t, 0 after the episode's last,
-and the reward at its end:
+"""Generalised advantage estimation, arXiv:1506.02438.
+
+With V_t the value before token t, 0 after the episode's last token, and the reward at the episode's end:
 
     delta_t = r_t + gamma V_{t+1} - V_t
     A_t     = delta_t + gamma lambda A_{t+1}
 
 At gamma = lambda = 1 it is R - V_t.
 
-Legend: N sampled tokens of a micro-batch.
-"""
+Legend: N sampled tokens of a micro-batch."""
 
 import torch
 from torch import Tensor

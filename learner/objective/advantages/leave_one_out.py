@@ -1,10 +1,10 @@
-"""RLOO, arXiv:2402.14740: answers to one request, of which a client had several made (`n`), are compared with each
-other: A = R - mean(R of the others of the group that are in the batch), not divided by anything.
+"""Leave-one-out baselines: RLOO, arXiv:2402.14740.
 
-A turn without others in the batch is compared with the moving average of its stratum, never with nothing.
+Several answers to one request (`n`) are compared with each other: A = R - mean(R of the others of the group that are in
+the batch), not divided by anything. A turn without others in the batch is compared with the moving average of its
+stratum, never with nothing.
 
-Legend: M turns of the batch.
-"""
+Legend: M turns of the batch."""
 
 from collections import defaultdict
 from collections.abc import Sequence

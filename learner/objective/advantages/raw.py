@@ -1,8 +1,8 @@
-"""No baseline: A = R. What group trainers silently do with one sample a prompt; the worst choice, here to be compared
-with.
+"""No baseline: A = R.
 
-Legend: M turns of the batch.
-"""
+Group trainers silently do this with one sample a prompt. It is the worst choice, and is here for comparison.
+
+Legend: M turns of the batch."""
 
 from collections.abc import Sequence
 

@@ -1,9 +1,8 @@
 """Strata: turns that are compared with each other. A stratum is (namespace, workload, channel).
 
-A baseline may know what is known before the answer is, and nothing else (Williams 1992): what it knows of the outcome
-it takes away from the advantage. So a channel is where a reward came from, never what was said: outcomes that take each
-other's place, `accepted` and `rejected`, are of one channel. Outcomes of none count as one together.
-"""
+A baseline may depend only on what is known before the answer is (Williams 1992): whatever it knows of the outcome it
+removes from the advantage. So a channel is where a reward came from, never what it says: outcomes that replace each
+other, such as `accepted` and `rejected`, share a channel. Outcomes without a channel share one too."""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,7 +33,7 @@ class StratumAverages:
         self.averages: dict[str, float] = {}
 
     def read(self, batch: Sequence[ScoredTurn], prior: float) -> Tensor:
-        """[M], as it stands; `prior` for strata never met."""
+        """Return the current averages [M]; `prior` for strata that were never seen."""
         return torch.tensor([self.averages.get(self._strata.of(scored), prior) for scored in batch])
 
     def learn(self, batch: Sequence[ScoredTurn]) -> None:

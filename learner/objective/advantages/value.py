@@ -1,8 +1,8 @@
-"""A value head: the reward to be expected, read from the hidden state that predicts each token (PPO's critic,
-arXiv:1707.06347, on a detached trunk). A = (R - V(h_t)) / std(R), or by GAE; it is fitted to A + V.
+"""A value head: the expected reward, read from the hidden state that predicts each token.
 
-Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size.
-"""
+It is PPO's critic (arXiv:1707.06347) on a detached trunk. A = (R - V(h_t)) / std(R), or by GAE; it is fitted to A + V.
+
+Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size."""
 
 from collections.abc import Sequence
 from typing import Any

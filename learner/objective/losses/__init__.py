@@ -1,4 +1,4 @@
-"""Losses per sampled token: terms of policy, KL and entropy, each a file, put together in `tokens`."""
+"""Losses per sampled token: the policy, KL and entropy terms, one file each, summed in `tokens`."""
 
 from learner.objective.losses.tokens import TokenInputs, TokenLosses, token_losses
 

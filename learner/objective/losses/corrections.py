@@ -1,4 +1,6 @@
-"""Corrections for tokens that another policy sampled than the one that learns from them. With r = pi / mu of a token:
+"""Corrections for tokens that were sampled by another policy than the one that learns from them.
+
+With r = pi / mu of a token:
 
     tis           min(r, cap)                                truncated importance sampling: Retrace, arXiv:1606.02647
     tis_sequence  min(product of r over the turn, cap)       the same, of the turn as a whole
@@ -7,10 +9,9 @@
                   the turn's r lies within a band, else 0
     none          1
 
-They weigh the policy's term alone, and have no gradient. A turn stands in one micro-batch.
+They weigh the policy term only, and have no gradient. All tokens of a turn are in one micro-batch.
 
-Legend: N sampled tokens of a micro-batch.
-"""
+Legend: N sampled tokens of a micro-batch."""
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from core.settings import CorrectionSettings
 
 
 def weights(log_ratio_N: Tensor, turns_N: Tensor, settings: CorrectionSettings) -> tuple[Tensor, Tensor]:
-    """(weight_N, changed_N): by what a token counts, and where that is not its bare ratio."""
+    """Return (weight_N, changed_N): each token's weight, and where it is not the plain ratio."""
     ratio_N, cap = log_ratio_N.exp(), settings.ratio_cap
     match settings.method:
         case "tis":
@@ -36,7 +37,7 @@ def weights(log_ratio_N: Tensor, turns_N: Tensor, settings: CorrectionSettings) 
 
 
 def within(log_ratio_N: Tensor, turns_N: Tensor, settings: CorrectionSettings) -> Tensor:
-    """Whether each token is within its band; all are where the correction has none."""
+    """Return whether each token is within its band; True for all when the correction has none."""
     match settings.method:
         case "icepop":
             (low, high), judged_N = settings.icepop_band, log_ratio_N
@@ -49,7 +50,7 @@ def within(log_ratio_N: Tensor, turns_N: Tensor, settings: CorrectionSettings) -
 
 
 def turn_sums(values_N: Tensor, turns_N: Tensor) -> Tensor:
-    """[N]: of each token's turn."""
+    """Return [N]: the sum over each token's turn."""
     return values_N.new_zeros(int(turns_N.max()) + 1).index_add(0, turns_N, values_N)[turns_N]
 
 
@@ -58,5 +59,5 @@ def turn_means(values_N: Tensor, turns_N: Tensor) -> Tensor:
 
 
 def turn_lengths(turns_N: Tensor) -> Tensor:
-    """[N]: how many sampled tokens each token's turn has."""
+    """Return [N]: how many sampled tokens each token's turn has."""
     return torch.bincount(turns_N)[turns_N]

@@ -1,12 +1,13 @@
-"""The term that rewards move the policy by. With r = pi / mu of a token, mu the policy that sampled it:
+"""The policy term of the loss.
+
+With r = pi / mu of a token, mu the policy that sampled it:
 
     policy_gradient  -w * A * log pi                         REINFORCE; w from `corrections`, without gradient
     ppo              -min(r A, clip(r, 1 - low, 1 + high) A)  arXiv:1707.06347; where A < 0 not below c A in the
                                                              objective (dual clip, arXiv:1912.09729). The old policy is
                                                              mu: each batch is learned from once
 
-Legend: N sampled tokens of a micro-batch.
-"""
+Legend: N sampled tokens of a micro-batch."""
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ _LARGEST_LOG_RATIO = 20.0  # beyond it a ratio counts as e^20: infinite ones wou
 def policy_loss(
     logprobs_N: Tensor, behaviour_N: Tensor, advantage_N: Tensor, turns_N: Tensor, settings: ObjectiveSettings
 ) -> tuple[Tensor, Tensor]:
-    """(loss_N, changed_N): the latter where a bound took effect."""
+    """Return (loss_N, changed_N); the latter is true where a bound took effect."""
     if settings.loss == "ppo":
         return _ppo(logprobs_N, behaviour_N, advantage_N, turns_N, settings)
     weight_N, changed_N = weights(logprobs_N.detach() - behaviour_N, turns_N, settings.correction)

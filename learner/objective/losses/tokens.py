@@ -1,12 +1,11 @@
-"""The loss per sampled token, its terms put together:
+"""The loss per sampled token, the sum of its terms.
 
     loss = policy (see `policy`) + beta * KL to the anchor (see `kl`) - eta * entropy
 
-each by its own normaliser. With the KL in the reward, what each token is rewarded with instead is
--beta * (k1 of itself and of the tokens after it in its turn), not divided by the scale of advantages.
+Each term has its own normaliser. When the KL is in the reward instead, each token is also rewarded with -beta * (k1 of
+itself and of the tokens after it in its turn), not divided by the scale of advantages.
 
-Legend: N sampled tokens of a micro-batch.
-"""
+Legend: N sampled tokens of a micro-batch."""
 
 from dataclasses import dataclass, replace
 
@@ -24,8 +23,10 @@ _FARTHEST = 60.0  # nats, in figures: beyond, the estimate is not a number that 
 
 @dataclass(frozen=True)
 class TokenInputs:
-    """Each [N]. `logprobs_N` and `entropy_N` have a gradient. `turns_N` says whose a token is: a turn's stand
-    together, in order."""
+    """The inputs of the loss, each [N].
+
+    `logprobs_N` and `entropy_N` have a gradient. `turns_N` says which turn a token is of; a turn's tokens are adjacent
+    and in order."""
 
     logprobs_N: Tensor
     entropy_N: Tensor
@@ -38,8 +39,10 @@ class TokenInputs:
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """Each [N]; `loss_N`, the sum of the three after it, has a gradient, the rest are figures. `truncated_N`: where a
-    bound of the policy's term took effect."""
+    """The losses, each [N].
+
+    `loss_N`, the sum of the three after it, has a gradient; the rest are figures. `truncated_N` is true where a bound
+    of the policy term took effect."""
 
     loss_N: Tensor
     policy_N: Tensor
@@ -51,7 +54,8 @@ class TokenLosses:
 
 
 def token_losses(given: TokenInputs, settings: ObjectiveSettings, tokens_per_turn: float) -> TokenLosses:
-    """To be summed and divided by the update's number of tokens, of which there are `tokens_per_turn` in the mean.
+    """Return losses to be summed and divided by the update's number of tokens; there are `tokens_per_turn` on average.
+
     Tokens where `keep_N` is false contribute nothing."""
     given = _only_kept(given)
     logprobs_N, turns_N, constant = given.logprobs_N, given.turns_N, settings.normaliser_tokens
@@ -77,7 +81,7 @@ def token_losses(given: TokenInputs, settings: ObjectiveSettings, tokens_per_tur
 
 
 def _only_kept(given: TokenInputs) -> TokenInputs:
-    """The same, without gradients where not kept: 0 times the gradient of a term that is infinite is no number."""
+    """Detach tokens that are not kept, since 0 times an infinite gradient is not a number."""
     logprobs_N, entropy_N = given.logprobs_N, given.entropy_N
     return replace(
         given,

@@ -120,7 +120,7 @@ def test_late_outcomes_train_by_config_and_are_counted(make_world: MakeWorld) ->
         metrics = learner._checkpoints.newest()[0].meta.policy.metrics  # type: ignore[union-attr]
         expected = {"late_turns": 2.0, "dropped_too_old": 1.0} if name == "kto" else {"dropped_too_old": 3.0}
         assert {key: value for key, value in metrics.items() if key in ("late_turns", "dropped_too_old")} == expected
-        weights[name] = torch.cat([p.detach().flatten() for p in learner._crew._state.policy.parameters()])
+        weights[name] = torch.cat([p.detach().flatten() for p in learner._rank_group._state.policy.parameters()])
         learner.close()
     assert not torch.equal(weights["baseline"], weights["kto"])
 

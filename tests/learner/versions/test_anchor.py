@@ -28,7 +28,7 @@ def teach(world: World, learner: Learner, seed: int) -> float:
 
 def is_anchor(learner: Learner, version: int | None) -> bool:
     """Whether its weights are the anchor's, which says that it is that version."""
-    state = learner._crew._state
+    state = learner._rank_group._state
     assert learner._lineage.anchor == version
     checkpoint = None if version is None else learner._checkpoints.of(Version(version))
     if checkpoint is None:

@@ -111,11 +111,11 @@ def test_who_said_how_much_is_known_after_a_restart(make_world: MakeWorld) -> No
     learner = world.learner(settings=settings)
     world.tell(*[(msgspec.structs.replace(turn, user_id=UserHash("loud")), reward) for turn, reward in logged_past(8)])
     settle(learner)
-    remembered = learner._crew._state.influence.state_dict()
+    remembered = learner._rank_group._state.influence.state_dict()
     learner.close()
     assert remembered["turns"] == 8
     learner = world.learner(settings=settings)
-    assert learner._crew._state.influence.state_dict() == remembered
+    assert learner._rank_group._state.influence.state_dict() == remembered
     learner.close()
 
 
