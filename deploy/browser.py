@@ -1,7 +1,6 @@
 """Debian's headless Chromium for the tests of the console, without being installed: `python -m deploy.browser`.
 
-Its packages, with those libraries that the system lacks, are unpacked into build/browser; nobody has to be root.
-"""
+Its packages, with those libraries that the system lacks, are unpacked into build/browser; nobody has to be root."""
 
 import os
 import re
@@ -19,7 +18,7 @@ _START = '#!/bin/sh\nexport LD_LIBRARY_PATH="{libraries}"\nexec "{program}" "$@"
 
 
 def find() -> Path | None:
-    """The program: ours, else one that is installed."""
+    """Return the unpacked program, else an installed one, else None."""
     ours = DIRECTORY / "chromium"
     if ours.exists():
         return ours
@@ -28,12 +27,14 @@ def find() -> Path | None:
 
 
 def get() -> Path:
-    """The program, downloaded where there is none. Raises ServiceError where it cannot be had."""
+    """Return the program, downloading it where there is none. Raises ServiceError where it cannot be had."""
     found = find()
     if found is not None:
         return found
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise ServiceError("chromium is not installed, and only Debian's can be unpacked here")
+        raise ServiceError(
+            "chromium is not installed, and it cannot be unpacked here without apt-get and dpkg: install it"
+        )
     made = DIRECTORY.with_name(f"browser.{os.getpid()}")
     packages, root = made / "packages", made / "root"
     packages.mkdir(parents=True)
@@ -50,7 +51,9 @@ def get() -> Path:
 
 
 def _download(directory: Path) -> None:
-    """What an installation would bring. A list of packages that is too old names files that are gone."""
+    """Download the packages that an installation would bring.
+
+    If that fails, update the list of packages, where we may, and try again: an old list names files that are gone."""
     if subprocess.run(_downloads(), cwd=directory, stdout=subprocess.DEVNULL, check=False).returncode:
         if os.geteuid() == 0:
             _run(["apt-get", "update", "-qq"])
@@ -59,8 +62,8 @@ def _download(directory: Path) -> None:
 
 def _downloads() -> list[str]:
     plan = ["apt-get", "install", "--simulate", "--no-install-recommends", "-q", _PACKAGE]
-    said = subprocess.run(plan, capture_output=True, text=True, check=False).stdout
-    missing = re.findall(r"^Inst (\S+)", said, re.MULTILINE)
+    planned = subprocess.run(plan, capture_output=True, text=True, check=False).stdout
+    missing = re.findall(r"^Inst (\S+)", planned, re.MULTILINE)
     return ["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *(missing or [_PACKAGE])]
 
 

@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate: on the connection that `core.store.database.schema` gives it, and under its locks."""
+"""The script that Alembic runs to migrate, on the connection and under the locks of `core.store.database.schema`."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""`python -m simulator --url http://127.0.0.1:8700`: simulated users against a running service."""
+"""The command line of simulated users against a running service: `python -m simulator --url http://127.0.0.1:8700`."""
 
 import argparse
 import asyncio
@@ -20,7 +20,7 @@ from simulator.view import View
 
 
 async def simulate(traffic: Traffic, key: str | None, output: Path) -> bool:
-    """Whether nothing was lost and true quality rose."""
+    """Run the traffic, write its report, and return whether nothing was lost and true quality rose."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
@@ -45,7 +45,9 @@ def main() -> None:
         description="Simulated IDE users against a running service. SIMULATOR_KEY: where one is needed, an API key "
         "with the scopes chat, feedback and read.",
     )
-    parser.add_argument("--url", required=True, action="append", help="the service's address; again: of a replica")
+    parser.add_argument(
+        "--url", required=True, action="append", help="the service's address; repeat it for each replica"
+    )
     parser.add_argument("--seconds", type=float, default=150.0, help="how long users arrive")
     parser.add_argument("--rate", type=float, default=20.0, help="sessions per second, on average")
     parser.add_argument("--seed", type=int, default=0)
@@ -64,19 +66,26 @@ def main() -> None:
 
 
 def _add_hacking(parser: argparse.ArgumentParser) -> None:
-    """Users and clients that mislead the service (docs/exploits.md)."""
+    """Add the options for users and clients that mislead the service (docs/exploits.md)."""
     group = parser.add_argument_group("hacking")
     group.add_argument(
         "--liars", type=float, nargs="?", const=LIARS_SHARE, default=0.0, help="share of users who lie together"
     )
     group.add_argument(
-        "--lie", choices=["invert", "style"], default="invert", help="they say the contrary, or favour a wrong style"
+        "--lie", choices=["invert", "style"], default="invert", help="report the contrary, or favour a wrong style"
     )
     group.add_argument(
-        "--spammers", type=float, nargs="?", const=SPAMMERS_SHARE, default=0.0, help="share of users who say very much"
+        "--spammers",
+        type=float,
+        nargs="?",
+        const=SPAMMERS_SHARE,
+        default=0.0,
+        help="share of users who send feedback in bulk",
     )
-    group.add_argument("--spam", choices=["random", "same"], default="random", help="at random, or always the same")
-    group.add_argument("--users", type=int, default=100, help="how many there are, where not all are honest")
+    group.add_argument(
+        "--spam", choices=["random", "same"], default="random", help="random feedback, or always the same"
+    )
+    group.add_argument("--users", type=int, default=100, help="number of users, where not all are honest")
     group.add_argument("--exploit", help=f"a flaw of the client: {', '.join(EXPLOITS)}")
 
 

@@ -1,4 +1,4 @@
-"""What a run looked like to an operator, beside what it was: windows, alarms, and what the releases did."""
+"""A run as an operator saw it, beside what it truly was: windows, alarms, and what the releases did."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +11,9 @@ from simulator.service import ServiceView
 
 
 async def aftermath(driver: Driver, service: ServiceView) -> dict[str, Any]:
-    """Moments are seconds since the first arrival. Raises what ServiceView does."""
+    """Return the run's alarms and releases, with moments in seconds since the first arrival.
+
+    Raises what ServiceView does."""
     exploit, start = driver.traffic.exploit, driver.started_at
     alarms = [_alarm(alarm, start) for alarm in reversed(await service.alarms())]
     seen = [alarm["opened_s"] for alarm in alarms if alarm["monitor"] in exploit.monitors]
@@ -25,7 +27,9 @@ async def aftermath(driver: Driver, service: ServiceView) -> dict[str, Any]:
 
 
 def windows(truth: Truth, end_s: float) -> Iterator[dict[str, Any]]:
-    """One after the other; the last one may be shorter. `unreported`: share of sessions of which nothing was sent."""
+    """Yield the figures of one window after the other; the last one may be shorter.
+
+    `unreported` is the share of sessions for which no feedback was sent."""
     start_s = 0.0
     while start_s < end_s:
         until_s = min(start_s + truth.window_s, end_s)
@@ -43,13 +47,13 @@ def windows(truth: Truth, end_s: float) -> Iterator[dict[str, Any]]:
 
 
 def apparent(lived: list[Lived]) -> float | None:
-    """Share accepted among those that the client counts."""
+    """Return the share accepted among the sessions that the client counts."""
     counted = [one.reported for one in lived if one.reported is not None]
     return sum(name == "accepted" for name in counted) / len(counted) if counted else None
 
 
 def by_user_kind(truth: Truth) -> dict[str, dict[str, int]]:
-    """Sessions and what was said in them."""
+    """Return, for each kind of user, the number of sessions and of pieces of feedback."""
     sessions = Counter[str](lived.user_kind for lived in truth.lived)
     return {
         kind: {"sessions": count, "words": sum(one.words for one in truth.lived if one.user_kind == kind)}
@@ -58,8 +62,8 @@ def by_user_kind(truth: Truth) -> dict[str, dict[str, int]]:
 
 
 def _alarm(alarm: dict[str, Any], start: datetime) -> dict[str, Any]:
-    told = ("monitor", "severity", "workload", "state", "figures")
-    return {"opened_s": _seconds(alarm["opened_at"], start), **{name: alarm[name] for name in told}}
+    kept = ("monitor", "severity", "workload", "state", "figures")
+    return {"opened_s": _seconds(alarm["opened_at"], start), **{name: alarm[name] for name in kept}}
 
 
 def _step(release: dict[str, Any], start: datetime) -> dict[str, Any]:

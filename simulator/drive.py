@@ -1,4 +1,4 @@
-"""Users arriving: Poisson, each with a session, a delay and a word about it."""
+"""The arrival of users: a Poisson process, in which each has a session and gives feedback on it after a delay."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ _PAUSES_S = (0.0, 0.1, 0.5)  # before each try to give feedback
 
 @dataclass(frozen=True)
 class Traffic:
-    """Options of one run."""
+    """The options of one run."""
 
     base_urls: tuple[str, ...]  # replicas of the service
     seconds: float
@@ -51,7 +51,7 @@ class Driver:
         return asyncio.get_running_loop().time() - self._started if self._started else 0.0
 
     async def run(self) -> None:
-        """Until the time is over and the last user has gone."""
+        """Let users arrive until the time is over, and return when the last one has gone."""
         loop = asyncio.get_running_loop()
         self._started, self.started_at = loop.time(), datetime.now(UTC)
         next_arrival_s = 0.0
@@ -97,8 +97,9 @@ class Driver:
             await self._end(session.session_id)
 
     async def _tell(self, session: Session, report: Report, user: User) -> None:
-        """With an id of the user's own, so that a retry is the same word and not a second one. Each try that fails
-        is a failed request."""
+        """Send one piece of feedback, under an id of the user's own, so that a retry is not counted twice.
+
+        Each try that fails is a failed request."""
         assert session.session_id is not None
         about = (
             {"session_id": session.session_id}
@@ -126,7 +127,7 @@ class Driver:
                     return  # refused: the same again would be refused again
 
     async def _end(self, session_id: str) -> None:
-        """Say that a session is over whose last turn could not know that it was."""
+        """End a session whose last turn could not know that it was the last."""
         try:
             await self._ide.post(f"/v1/sessions/{session_id}/end", {})
         except RequestFailed as failure:

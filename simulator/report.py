@@ -1,4 +1,4 @@
-"""The end of a run: is everything there that was acknowledged, and did the model become better?"""
+"""The report on a finished run: whether all that was acknowledged is there, and whether the model became better."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ class Losses:
 
 
 async def find_losses(truth: Truth, service: ServiceView, settle_s: float) -> Losses:
-    """Waits, within a bound, for the service to take in what it was told last."""
+    """Find acknowledged records that are missing, waiting up to `settle_s` for the service to take in the last."""
     acknowledged = truth.acknowledged()
     found: dict[str, Counter[str]] = {}
     unsettled = list(acknowledged)
@@ -48,12 +48,12 @@ async def find_losses(truth: Truth, service: ServiceView, settle_s: float) -> Lo
 
 
 def _wrong(acknowledged: Sequence[str], found: Counter[str] | None) -> list[str]:
-    """A record that is there twice is as wrong as one that is missing."""
+    """Return the records that are not there exactly once: a record that is there twice is as wrong as a missing one."""
     return [record for record in acknowledged if found is None or found[record] != 1]
 
 
 async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
-    """Figures that nobody could give are None."""
+    """Return the figures of the run; None stands for those that nobody could give."""
     truth, traffic = driver.truth, driver.traffic
     losses = await find_losses(truth, service, SETTLE_S)
     metrics: dict[str, float] = {}
@@ -63,7 +63,7 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         metrics, policies = await service.metrics(), await service.policies()
         seen = await aftermath(driver, service)
     except UNREACHABLE as error:
-        truth.failures.append(f"the service does not tell of itself: {error!r}")
+        truth.failures.append(f"the service's metrics, policies, alarms or releases cannot be read: {error!r}")
     latencies = sorted(s for lived in truth.lived for s in lived.session.latencies_s)
     end_s = traffic.seconds
     rewarded = metrics.get('onward_rewards_total{kind="first"}', 0.0)
@@ -111,7 +111,9 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
 
 
 def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, float | None]:
-    """When a whole window after the shift first reached nine tenths of the level before it."""
+    """Return how far quality recovered after the shift.
+
+    `recovered_after_s` is when a whole window after the shift first reached nine tenths of the level before it."""
     before = truth.quality_at(shift_at_s, longest=1.0)
     whole_s = shift_at_s + truth.window_s
     moments = [whole_s + step for step in range(int(end_s - whole_s) + 1)]
@@ -127,23 +129,23 @@ def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, floa
 
 
 def _idle(metrics: Mapping[str, float], seconds: float) -> float | None:
-    """Share of the run in which no engine worked."""
+    """Return the share of the run in which no engine worked."""
     busy_s = metrics.get("onward_engine_busy_seconds_total")
     return None if busy_s is None else max(0.0, 1 - busy_s / seconds)
 
 
 def _waiting(policies: Sequence[Mapping[str, Any]]) -> float | None:
-    """Share of the time up to its newest version in which the learner waited for rewards."""
+    """Return the share of the time up to its newest version in which the learner waited for rewards."""
     spent = [figure for each in policies for figure in each["metrics"].items() if figure[0].startswith("seconds_")]
     whole_s = sum(seconds for _, seconds in spent)
     return sum(seconds for name, seconds in spent if name == "seconds_waiting") / whole_s if whole_s else None
 
 
 def _watched(report: dict[str, Any]) -> list[str]:
-    """What monitors saw, of a run in which somebody games the signal or something was seen."""
+    """Return the lines about alarms, for a run in which somebody games the signal or an alarm opened."""
     alarms = report.get("alarms") or []
-    told = ", ".join(f"{alarm['monitor']} of {alarm['workload']} at {alarm['opened_s']:.0f} s" for alarm in alarms)
-    lines = [f"alarms                {told or 'none'}; {len(report.get('rolled_back') or [])} rolled back"]
+    opened = ", ".join(f"{alarm['monitor']} of {alarm['workload']} at {alarm['opened_s']:.0f} s" for alarm in alarms)
+    lines = [f"alarms                {opened or 'none'}; {len(report.get('rolled_back') or [])} rolled back"]
     if report.get("exploit", "none") != "none":
         lines.insert(0, f"exploit               {report['exploit']}")
     return lines if alarms or len(lines) > 1 else []

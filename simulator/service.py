@@ -1,4 +1,4 @@
-"""What the service says of itself, through its public API."""
+"""A view of the service through its public API."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ class ServiceView:
         self._http = http
 
     async def metrics(self) -> dict[str, float]:
-        """Samples by name and labels, as /metrics writes them."""
+        """Return the samples of /metrics under their names and labels, as they are written there."""
         async with self._http.get(self._base_url + "/metrics", timeout=_TIMEOUT) as response:
             response.raise_for_status()
             lines = (await response.text()).splitlines()
@@ -35,7 +35,7 @@ class ServiceView:
         return samples
 
     async def get(self, path: str) -> Any:
-        """None for what the service does not know."""
+        """Return the JSON at the path, or None where the service answers 404."""
         async with self._http.get(self._base_url + path, timeout=_TIMEOUT) as response:
             if response.status == 404:
                 return None
@@ -46,11 +46,11 @@ class ServiceView:
         return list((await self.get("/v1/policies?limit=1000"))["data"])
 
     async def alarms(self) -> list[dict[str, Any]]:
-        """All, the newest first."""
+        """Return all alarms, the newest first."""
         return list((await self._known("/v1/alarms?state=all&limit=1000"))["alarms"])
 
     async def releases(self) -> list[dict[str, Any]]:
-        """All steps of all versions, the oldest first."""
+        """Return all steps of all versions, the oldest first."""
         steps: list[dict[str, Any]] = []
         while True:
             after = steps[-1]["sequence"] if steps else 0
@@ -60,13 +60,15 @@ class ServiceView:
                 return steps
 
     async def _known(self, path: str) -> Any:
-        """Raises aiohttp.ClientError for what is not there."""
+        """Return the JSON at the path. Raises aiohttp.ClientError for any error status, 404 included."""
         async with self._http.get(self._base_url + path, timeout=_TIMEOUT) as response:
             response.raise_for_status()
             return msgspec.json.decode(await response.read())
 
     async def records(self, session_ids: Iterable[str]) -> dict[str, Counter[str]]:
-        """By session: how often each of its turns and outcomes stands in it; without those that cannot be read."""
+        """Count, for each session, how often each of its turns and outcomes stands in it.
+
+        Sessions that cannot be read are left out."""
         found: dict[str, Counter[str]] = {}
         waiting = list(session_ids)
 

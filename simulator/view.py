@@ -1,4 +1,4 @@
-"""The run as it happens: a live page in a terminal, a line every few seconds elsewhere."""
+"""A view of the run as it happens: a live page in a terminal, a line every few seconds elsewhere."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _WIDTH = 60
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Shares between 0 and 1 as a line of blocks; a gap where nothing is known."""
+    """Draw shares between 0 and 1 as a line of blocks, with a gap where nothing is known."""
     return "".join(" " if value is None else _BARS[min(7, int(value * 8))] for value in values[-_WIDTH:])
 
 
@@ -35,7 +35,7 @@ class View:
         self._metrics: dict[str, float] = {}
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Sample and show the run until cancelled."""
         if not sys.stdout.isatty():
             await self._lines()
             return

@@ -1,6 +1,7 @@
-"""What `mkdocs.yml` builds beside `docs/`: the README as the first page, the changelog, a list of the decisions, and
-the shipped reward spec. Links that lead out of `docs/` or into it are those of the site then.
-"""
+"""The pages that `mkdocs.yml` builds beside those of `docs/`.
+
+They are the README as the first page, the changelog, a list of the decisions, and the shipped reward spec. Links that
+lead out of `docs/` or into it are changed to those of the site."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def _in_docs(text: str) -> str:
-    """Of a page that stands beside `docs/`, as if it stood in it."""
+    """Rewrite the links of a page beside `docs/` as if the page were in it."""
     return text.replace("](docs/decisions/)", "](decisions/index.md)").replace("](docs/", "](")
 
 

@@ -1,8 +1,7 @@
-"""python -m deploy.services up|down|status|fresh|pin [--no-fsync] [DIR]
+"""The command line of the services: `python -m deploy.services up|down|status|fresh|pin [--no-fsync] [DIR]`.
 
-`fresh` makes room for one more service among those that run, and prints its settings; `pin` trusts Kafka's jars as they
-are now.
-"""
+`fresh` makes room for one more service among those that run, and prints its settings; `pin` writes the checksums of
+Kafka's jars as they are now."""
 
 import argparse
 import sys
@@ -17,7 +16,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.services")
     parser.add_argument("action", choices=("up", "down", "status", "fresh", "pin"))
     parser.add_argument("directory", type=Path, nargs="?", default=DEFAULT)
-    parser.add_argument("--no-fsync", action="store_true", help="PostgreSQL may lose data with the machine: for tests")
+    parser.add_argument(
+        "--no-fsync", action="store_true", help="let PostgreSQL lose data when the machine stops: for tests only"
+    )
     arguments = parser.parse_args()
     stack = Stack(arguments.directory, fsync=not arguments.no_fsync)
     try:

@@ -13,7 +13,9 @@ from deploy.services.server import Server, ServiceError, spawn
 
 
 class Broker(Server):
-    """`properties` are set over those of the file below; `listeners` are further ones, each with its protocol, and a
+    """One Kafka broker.
+
+    `properties` are set over those of the file below; `listeners` are further ones, each with its protocol, and a
     port of that name."""
 
     name = "kafka"
@@ -77,8 +79,10 @@ class Broker(Server):
 
 
 def _cluster_id() -> str:
-    """Kafka's own form of a UUID. It may begin with a hyphen, so it is given as `--cluster-id=…` and never as a word of
-    its own, which would read as an option."""
+    """Return a UUID in Kafka's own form.
+
+    It may start with a hyphen, so it is given as `--cluster-id=…` and never as a word of its own, which would read
+    as an option."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 

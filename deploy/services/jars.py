@@ -1,4 +1,4 @@
-"""Kafka's jars, from Maven Central, each held against its checksum."""
+"""Kafka's jars from Maven Central, each verified by its checksum."""
 
 import fcntl
 import hashlib
@@ -16,7 +16,7 @@ JARS = _HERE.parents[1] / "build" / "kafka-4.3.1"
 
 
 def fetch() -> Path:
-    """The directory that holds them; downloads when they are not there. Raises ServiceError."""
+    """Return the directory of the jars, downloading them when they are not there. Raises ServiceError."""
     JARS.parent.mkdir(exist_ok=True)
     with (JARS.parent / ".kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,7 +50,7 @@ def _verify(directory: Path) -> None:
     found = _checksums(directory)
     wrong = sorted(name for name in pinned.keys() | found.keys() if pinned.get(name) != found.get(name))
     if wrong:
-        raise ServiceError(f"not what {_PINS} says: {', '.join(wrong)}")
+        raise ServiceError(f"Kafka's jars differ from the checksums in {_PINS}: {', '.join(wrong)}")
 
 
 def _checksums(directory: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""PostgreSQL: one cluster, user and database `onward`, trusting whoever reaches 127.0.0.1."""
+"""PostgreSQL: one cluster with user and database `onward`, which trusts every client on 127.0.0.1."""
 
 import os
 import pwd
@@ -13,7 +13,9 @@ from deploy.services.server import Server, ServiceError
 
 
 class Postgres(Server):
-    """It refuses to run as root, then runs as `postgres` or `nobody`. `fsync=False` is for tests alone."""
+    """A PostgreSQL server.
+
+    It refuses to run as root, so that for root it runs as `postgres` or `nobody`. `fsync=False` is for tests only."""
 
     name = "postgres"
     stop_signal = signal.SIGINT  # does not wait for clients
@@ -55,7 +57,7 @@ class Postgres(Server):
         return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
 
     def make_database(self, name: str) -> None:
-        """Unless it is there."""
+        """Create the database unless it exists."""
         where = ["-h", "127.0.0.1", "-p", str(self.ports["port"]), "-U", "onward"]
         query = f"SELECT 1 FROM pg_database WHERE datname = '{name}'"
         asked = [path_of("psql"), *where, "-d", "postgres", "-Atc", query]
@@ -75,7 +77,7 @@ class Postgres(Server):
 
 
 def _user() -> str | None:
-    """Whom to become; None when we are nobody special."""
+    """Return the user to run as, or None when we are not root."""
     if os.geteuid() != 0:
         return None
     return "postgres" if "postgres" in {entry.pw_name for entry in pwd.getpwall()} else "nobody"

@@ -12,13 +12,13 @@ PACKAGES = {"java": "default-jre-headless", "mvn": "maven", "redis-server": "red
 
 
 def find(program: str) -> str | None:
-    """Debian keeps PostgreSQL's programs off the path, a folder per version."""
+    """Find a program on the path, or in Debian's folder of the newest PostgreSQL, which is off the path."""
     versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"), key=lambda path: float(path.parts[-3]))
     return shutil.which(program) or (str(versions[-1]) if versions else None)
 
 
 def path_of(program: str) -> str:
-    """Raises ServiceError when it is not installed."""
+    """Return the program's path. Raises ServiceError when it is not installed."""
     found = find(program)
     if found is None:
         raise ServiceError(f"{program} is not installed")
@@ -26,7 +26,7 @@ def path_of(program: str) -> str:
 
 
 def require(programs: Iterable[str]) -> None:
-    """Install what is missing; raises ServiceError naming the packages where we may not."""
+    """Install what is missing. Raises ServiceError naming the packages where we may not."""
     missing = [PACKAGES[program] for program in programs if find(program) is None]
     if not missing:
         return

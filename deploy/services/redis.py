@@ -12,11 +12,11 @@ class Redis(Server):
         return f"redis://{self.address}/0"
 
     def prepare(self) -> None:
-        """Redis makes what it needs."""
+        """Do nothing: Redis makes what it needs."""
 
     def spawn(self) -> int:
         flags = ["--port", str(self.ports["port"]), "--bind", "127.0.0.1", "--dir", str(self.directory)]
-        title = ["--proc-title-template", f"{{title}} {self.address}"]  # named from its start on, not only later
+        title = ["--proc-title-template", f"{{title}} {self.address}"]  # from its start on: `mark` must find it
         command = [path_of("redis-server"), *flags, "--appendonly", "yes", "--save", "", *title]
         return spawn(command, self.log)
 

@@ -17,11 +17,13 @@ PORT_TIMEOUT_S = 10.0
 
 
 class ServiceError(Exception):
-    """What went wrong, for the user."""
+    """An error whose message is for the user."""
 
 
 class Server(ABC):
-    """`up` and `down` may be repeated. The ports are the OS's choice and are kept, so that clients find it again."""
+    """A server process; `up` and `down` may be repeated.
+
+    The OS chooses the ports, which are kept so that clients find the server again."""
 
     name: str
     port_names: Sequence[str] = ("port",)
@@ -40,11 +42,11 @@ class Server(ABC):
 
     @abstractmethod
     def spawn(self) -> int:
-        """Start it; returns its pid."""
+        """Start the process and return its pid."""
 
     @abstractmethod
     def mark(self) -> str:
-        """What only this server's command line contains."""
+        """Return a text that only this server's command line contains."""
 
     # ------------------------------------------------------------------------------------------ all alike
 
@@ -54,7 +56,7 @@ class Server(ABC):
 
     @property
     def address(self) -> str:
-        """HOST:PORT."""
+        """The address HOST:PORT."""
         return f"127.0.0.1:{self.ports['port']}"
 
     @property
@@ -66,7 +68,7 @@ class Server(ABC):
         return self.pid > 0 and self.mark() in command_line(self.pid)
 
     def up(self) -> None:
-        """Running and answering when it returns. Raises ServiceError with the end of the server's log."""
+        """Start the server and return when it answers. Raises ServiceError with the end of the server's log."""
         if self.alive:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -86,13 +88,13 @@ class Server(ABC):
             self.wait(lambda: not self.alive, STOP_TIMEOUT_S, "stop")
 
     def kill(self) -> None:
-        """As a crash would: SIGKILL."""
+        """Send SIGKILL, as in a crash."""
         if self.alive:
             os.kill(self.pid, signal.SIGKILL)
             self.wait(lambda: not self.alive, STOP_TIMEOUT_S, "die")
 
     def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Raises ServiceError when the condition does not come true."""
+        """Wait until the condition is true. Raises ServiceError, saying that `what` did not happen, on a timeout."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
@@ -100,7 +102,9 @@ class Server(ABC):
             time.sleep(0.02)
 
     def _wait_for_ports(self, kept: Mapping[str, int]) -> None:
-        """What was killed may hold them a moment longer; who holds them for good is not waited for."""
+        """Wait a moment for the kept ports, which a killed process may still hold.
+
+        A process that holds them for good is not waited for."""
         with suppress(ServiceError):
             self.wait(lambda: all(map(is_free, kept.values())), PORT_TIMEOUT_S, "get its ports back")
 
@@ -114,7 +118,9 @@ class Server(ABC):
 
 
 def spawn(command: Sequence[str], log: Path) -> int:
-    """Start it as nobody's child: it outlives us, and no zombie of it stays with us. Returns its pid."""
+    """Start a process that is nobody's child, and return its pid.
+
+    It outlives us, and no zombie of it stays with us."""
     script = 'log=$1; shift; "$@" </dev/null >>"$log" 2>&1 & echo $!'
     started = subprocess.run(
         ["/bin/sh", "-c", script, "sh", str(log), *command],
@@ -127,13 +133,13 @@ def spawn(command: Sequence[str], log: Path) -> int:
 
 
 def command_line(pid: int) -> str:
-    """Of a process; empty when there is none, or but a zombie."""
+    """Return the command line of a process, or "" when there is none or only a zombie."""
     shown = _shown(pid)
     return "" if shown.startswith("Z") else shown
 
 
 def is_zombie(pid: int) -> bool:
-    """Ended, but its parent has not taken notice: signals still find it."""
+    """Return whether the process has ended without its parent having noticed: signals still find it."""
     return _shown(pid).startswith("Z")
 
 
@@ -147,7 +153,7 @@ def is_free(port: int) -> bool:
 
 
 def choose_port(kept: int | None) -> int:
-    """The kept one where it is free, else one of the OS's choice."""
+    """Return the kept port where it is free, else one that the OS chooses."""
     chosen = None if kept is None else _bound(kept)
     chosen = chosen or _bound(0)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""The three of them in one directory."""
+"""Kafka, PostgreSQL and Redis together in one directory."""
 
 import fcntl
 import json
@@ -17,7 +17,9 @@ DEFAULT = Path(__file__).parents[2] / "build" / "services"
 
 
 class Stack:
-    """`up` starts what does not run and leaves in the directory `services.env`, the settings that lead to it, and
+    """The three servers.
+
+    `up` starts those that do not run and leaves in the directory `services.env`, the settings that lead to them, and
     `services.json`, the same addresses for programs."""
 
     def __init__(self, directory: Path = DEFAULT, fsync: bool = True) -> None:
@@ -35,7 +37,7 @@ class Stack:
         return {"kafka": self.kafka.address, "postgres": self.postgres.url, "redis": self.redis.url}
 
     def settings(self, database: str) -> dict[str, str]:
-        """As the environment of `onward` says them."""
+        """Return the addresses as environment variables of `onward`."""
         return {
             "ONWARD_KAFKA__BOOTSTRAP_SERVERS": json.dumps([self.kafka.address]),
             "ONWARD_POSTGRES__URL": self.postgres.url_of(database),
@@ -43,14 +45,14 @@ class Stack:
         }
 
     def fresh(self) -> str:
-        """Settings of a service that shares nothing with others here: a database and prefixes of its own."""
+        """Return settings of a service that shares nothing with others here: a database and prefixes of its own."""
         name = f"onward_{uuid.uuid4().hex[:12]}"
         self.postgres.make_database(name)
         prefixes = {"ONWARD_KAFKA__PREFIX": f"{name}.", "ONWARD_REDIS__PREFIX": f"{name}:"}
         return _lines(self.settings(name) | prefixes)
 
     def up(self) -> None:
-        """Raises ServiceError."""
+        """Start all three servers and write their addresses. Raises ServiceError."""
         require(PACKAGES)
         with self._alone():
             for server in self.servers:

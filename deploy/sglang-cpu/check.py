@@ -1,5 +1,7 @@
-"""check.py SERVER [MODEL]: have SGLang score a text. SERVER is the URL of one that answers, or the Python of an
-installed one, which is started on MODEL and stopped again. Ends with 1, and with what the server said, on failure."""
+"""A check that SGLang scores a text: `check.py SERVER [MODEL]`.
+
+SERVER is the URL of a running server, or the Python of an installed one, which is started on MODEL and stopped again.
+The exit status is 1 on failure, and what the server said is printed."""
 
 import sys
 import tempfile

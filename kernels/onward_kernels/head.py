@@ -1,7 +1,6 @@
-"""What is scored, and what its passes over the vocabulary hand to each other.
+"""The head that is scored, and the values that its passes over the vocabulary hand to each other.
 
-Legend: N tokens, D hidden size, V vocabulary.
-"""
+Legend: N tokens, D hidden size, V vocabulary."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,12 +28,12 @@ class Head:
 
     @property
     def wide(self) -> torch.dtype:
-        """What is computed in: float32, or float64 where that is given."""
+        """The precision of the computation: float32, or float64 where the input has that."""
         given = torch.promote_types(self.hidden_ND.dtype, self.weight_VD.dtype)
         return torch.promote_types(given, torch.float32)
 
     def check(self) -> None:
-        """Raises ValueError naming the first token that cannot be scored."""
+        """Raise ValueError naming the first token that cannot be scored."""
         vocabulary = len(self.weight_VD)
         for what, wrong_N in (
             (

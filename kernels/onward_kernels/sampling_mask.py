@@ -1,7 +1,6 @@
-"""Which ids each token could be sampled from: what top-k, top-p, min-p or a grammar left of the vocabulary.
+"""The ids each token could be sampled from: those that top-k, top-p, min-p or a grammar left of the vocabulary.
 
-Legend: N tokens, M distinct sets, V vocabulary, P words of 32 ids, C tokens of a chunk, W ids of a tile.
-"""
+Legend: N tokens, M distinct sets, V vocabulary, P words of 32 ids, C tokens of a chunk, W ids of a tile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,19 +16,17 @@ EVERY_ID = -1
 class SamplingMask:
     """Sets of allowed ids as bits, in the layout of grammar engines: id `v` is bit `v % 32` of word `v // 32`.
 
-    Tokens share sets, and those that were sampled from the whole vocabulary need none: `set_N` says which row is a
-    token's, `EVERY_ID` that all ids were allowed. Bits past the vocabulary mean nothing.
-    """
+    Tokens share sets, and those that were sampled from the whole vocabulary need none: `set_N` says which row
+    belongs to a token, and `EVERY_ID` that all ids were allowed. Bits past the vocabulary mean nothing."""
 
     bits_MP: Tensor  # int32
     set_N: Tensor  # int64
 
     @classmethod
     def of(cls, allowed: Sequence[Sequence[int] | None], vocabulary: int) -> "SamplingMask":
-        """From one list of ids for each token, None where all are allowed; equal lists are stored once.
+        """Make a mask from one list of ids for each token, None where all are allowed; equal lists are stored once.
 
-        Raises ValueError naming the token whose list is empty or leaves the vocabulary.
-        """
+        Raises ValueError naming the token whose list is empty or has ids outside the vocabulary."""
         rows: dict[tuple[int, ...], int] = {}
         sets = []
         for token, ids in enumerate(allowed):
@@ -51,7 +48,7 @@ class SamplingMask:
         return SamplingMask(self.bits_MP.to(device), self.set_N.to(device))
 
     def allowed(self, tokens: slice, ids: slice) -> Tensor:
-        """[C, W] booleans for these tokens and ids."""
+        """Return [C, W] booleans for these tokens and ids."""
         set_C = self.set_N[tokens]
         free_C1 = (set_C == EVERY_ID)[:, None]
         if not len(self.bits_MP):
@@ -62,16 +59,17 @@ class SamplingMask:
         return ((words_CP[:, id_W // 32 - first] >> (id_W % 32).int()) & 1).bool() | free_C1
 
     def check(self, targets_N: Tensor, vocabulary: int) -> None:
-        """Raises ValueError where the sets do not fit, and naming the first token that could not have been sampled:
-        its set is empty, or lacks its target."""
+        """Raise ValueError where the sets do not fit, or naming the first token that could not have been sampled.
+
+        Such a token's set is empty, or lacks its target."""
         if self.set_N.shape != targets_N.shape:
-            raise ValueError(f"the mask is of {len(self.set_N)} tokens, not {len(targets_N)}")
+            raise ValueError(f"the mask is for {len(self.set_N)} tokens, but there are {len(targets_N)}")
         if self.bits_MP.dtype != torch.int32 or self.bits_MP.shape[1:] != (-(-vocabulary // 32),):
             raise ValueError(f"the mask's sets are not int32 words of a vocabulary of {vocabulary}")
         if not len(targets_N):
             return
         if int(self.set_N.min()) < EVERY_ID or int(self.set_N.max()) >= len(self.bits_MP):
-            raise ValueError(f"the mask has {len(self.bits_MP)} sets and names others")
+            raise ValueError(f"the mask has {len(self.bits_MP)} sets, but set_N names others")
         masked_K = (self.set_N != EVERY_ID).nonzero()[:, 0]
         target_K = targets_N[masked_K]
         words_K = self.bits_MP[self.set_N[masked_K], target_K // 32]

@@ -1,7 +1,6 @@
-"""Log-probability and entropy of a head of which only tiles exist, whoever computes the tiles.
+"""Log-probability and entropy of a head whose logits exist only as tiles, whatever computes the tiles.
 
-Legend: N tokens, D hidden size, V vocabulary.
-"""
+Legend: N tokens, D hidden size, V vocabulary."""
 
 from typing import Any, Protocol
 
@@ -21,7 +20,7 @@ class Passes(Protocol):
     def gradients(
         self, head: Head, highest_N: Tensor, slopes: Slopes, wanted: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
-        """By hidden states and by weights, each in its own precision and None where not wanted."""
+        """Return the gradients by hidden states and by weights, each in its own precision and None where not wanted."""
         ...
 
 

@@ -5,13 +5,12 @@ With z = hidden weight^T / temperature, and minus infinity where the sampling ma
     logprob = z[target] - logsumexp(z)          d logprob / dz = onehot(target) - p
     entropy = logsumexp(z) - sum p z            d entropy / dz = -p (log p + entropy)
 
-A vocabulary of up to `WIDTH` ids without masks is one log_softmax for `chunk` tokens at a time, here, of logits as
-precise as hidden states. Beyond, or with masks, logits exist in tiles of tokens and ids alone, float32 or wider:
-`torch_passes`, which define the result, or on a GPU `triton_passes`. `python -m bench logprob_head` weighs them against
-whole logits.
+A vocabulary of up to `WIDTH` ids without masks is one log_softmax for `chunk` tokens at a time, here, with logits as
+precise as hidden states. For a larger one, or with masks, logits exist only in tiles of tokens and ids, in float32 or
+wider: `torch_passes`, which define the result, or on a GPU `triton_passes`. `python -m bench logprob_head` compares
+them with whole logits.
 
-Legend: N tokens, D hidden size, V vocabulary, C tokens of a chunk.
-"""
+Legend: N tokens, D hidden size, V vocabulary, C tokens of a chunk."""
 
 from typing import Any
 
@@ -38,17 +37,17 @@ def token_logprobs_and_entropy(
     mask: SamplingMask | None = None,
     width: int = WIDTH,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs_N, entropy_N) in nats, float32 or wider, of softmax(hidden weight^T / temperature) over the ids that
-    `mask` allows.
+    """Return (logprobs_N, entropy_N) in nats, float32 or wider, of softmax(hidden weight^T / temperature).
 
-    Differentiable in `hidden_ND` and `weight_VD`. Temperatures are positive. Peak memory is of the order of
-    `chunk` x V up to `width` ids: where all tokens fit into one chunk its probabilities are kept for the backward
-    pass, otherwise each chunk is computed again there. Beyond `width` it is of the order of a tile, at most
-    `chunk` x `width`, and of the gradients.
+    The softmax is over the ids that `mask` allows.
+
+    Differentiable in `hidden_ND` and `weight_VD`. Temperatures are positive. Up to `width` ids, peak memory is of
+    the order of `chunk` x V: where all tokens fit into one chunk its probabilities are kept for the backward pass,
+    otherwise each chunk is computed again there. Beyond `width` it is of the order of a tile, at most `chunk` x
+    `width`, and of the gradients.
 
     Raises ValueError naming the token whose target its mask does not allow or, beyond `width`, whose target or
-    temperature is out of range.
-    """
+    temperature is out of range."""
     assert hidden_ND.ndim == 2
     assert targets_N.shape == temperature_N.shape == hidden_ND.shape[:1]
     if mask is None and len(weight_VD) <= width:

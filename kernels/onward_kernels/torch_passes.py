@@ -1,11 +1,10 @@
-"""The passes over the vocabulary in plain torch, tile by tile: the definition that `triton_passes` is held to.
+"""The passes over the vocabulary in plain torch, tile by tile: the definition that `triton_passes` must match.
 
-Each tile is computed in the forward pass, dropped, and computed again in the backward pass: one more of three matrix
-products, for which no [tokens, vocabulary] matrix is ever written to memory. A tile that stays in the processor's cache
-makes good for most of it. Half precision is widened before it is multiplied.
+Each tile is computed in the forward pass, dropped, and computed again in the backward pass: one more than the three
+matrix products that are needed, so that no [tokens, vocabulary] matrix is ever written to memory. A tile that stays in
+the processor's cache makes up for most of it. Half precision is widened before it is multiplied.
 
-Legend: N tokens, D hidden size, V vocabulary, C tokens and W ids of a tile.
-"""
+Legend: N tokens, D hidden size, V vocabulary, C tokens and W ids of a tile."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ class TorchPasses:
 
 @dataclass(frozen=True)
 class _Room:
-    """Of two tiles that are written over and over: memory taken anew costs more than what is computed in it."""
+    """Memory for two tiles that is used again for each: to allocate it anew costs more than what is computed in it."""
 
     numbers_2K: Tensor
 
@@ -76,12 +75,12 @@ class _Room:
 
 
 def _unwritten(head: Head) -> Tensor:
-    """The first chunk of tokens writes it; zeros where there is none."""
+    """Return memory that the first chunk of tokens writes, or zeros where there is no token."""
     return torch.empty_like(head.weight_VD) if len(head.hidden_ND) else torch.zeros_like(head.weight_VD)
 
 
 def _scaled(head: Head) -> Tensor:
-    """Temperature divides N x D numbers instead of N x V."""
+    """Divide hidden states by temperature: N x D numbers instead of N x V."""
     return head.hidden_ND.to(head.wide) / head.temperature_N.to(head.wide)[:, None]
 
 
@@ -96,7 +95,7 @@ def _logits(head: Head, scaled_ND: Tensor, weight_WD: Tensor, tokens: slice, ids
 
 
 def _add(found: Moments, z_CW: Tensor, e_CW: Tensor, targets_N: Tensor, tokens: slice, ids: slice) -> None:
-    """One tile into its tokens' moments. Both are written over."""
+    """Add one tile to its tokens' moments. Both `z_CW` and `e_CW` are overwritten."""
     highest_C, total_C, product_C, target_C = (each_N[tokens] for each_N in found)
     here_K = _inside(targets_N[tokens], ids)
     target_C[here_K] = z_CW[here_K, targets_N[tokens][here_K] - ids.start]
@@ -111,7 +110,7 @@ def _add(found: Moments, z_CW: Tensor, e_CW: Tensor, targets_N: Tensor, tokens: 
 
 
 def _grad_logits(z_CW: Tensor, e_CW: Tensor, highest_C: Tensor, slopes_C: Slopes) -> Tensor:
-    """Without what the target has more. Both tiles are written over."""
+    """Return the gradient by the logits, without the target's share of it. Both tiles are overwritten."""
     y_CW = z_CW.sub_(highest_C[:, None])
     if not slopes_C.slope_N.any():
         return y_CW.exp_().mul_(slopes_C.level_N[:, None])
@@ -125,5 +124,5 @@ def _add_targets(grad_CW: Tensor, targets_C: Tensor, grad_C: Tensor, ids: slice)
 
 
 def _inside(targets_C: Tensor, ids: slice) -> Tensor:
-    """Rows whose target is among these ids."""
+    """Return the rows whose target is among these ids."""
     return ((targets_C >= ids.start) & (targets_C < ids.stop)).nonzero()[:, 0]

@@ -1,12 +1,12 @@
-"""The passes over the vocabulary as Triton kernels, held to `torch_passes`.
+"""The passes over the vocabulary as Triton kernels, which must match `torch_passes`.
 
-Forward, each program takes a block of tokens through a share of the vocabulary, logits in registers alone; the shares'
-moments are put together in torch, always in the same order. Backward, the gradient by the logits of as many ids as
-`SLAB` has room for is written by one kernel and multiplied by torch, whose products no kernel of this size beats. Half
-precision is multiplied as it is and summed in float32; float32 is multiplied as such, not as TF32.
+In the forward pass, each program takes a block of tokens through a share of the vocabulary with logits in registers
+only; the shares' moments are put together in torch, always in the same order. In the backward pass, one kernel
+writes the gradient by the logits of as many ids as `SLAB` has room for, and torch multiplies it, whose products no
+kernel of this size beats. Half precision is multiplied as it is and summed in float32; float32 is multiplied as
+such, not as TF32.
 
-Legend: N tokens, D hidden size, V vocabulary, S shares of it.
-"""
+Legend: N tokens, D hidden size, V vocabulary, S shares of it."""
 
 import torch
 import triton
@@ -55,7 +55,7 @@ class TritonPasses:
 
 
 def _together(shares: Moments) -> Moments:
-    """Moments of the whole vocabulary from those of its shares."""
+    """Compute the moments of the whole vocabulary from those of its shares."""
     highest_N = shares.highest_N.amax(0)
     step_SN = shares.highest_N - highest_N
     total_N = (shares.total_N * step_SN.exp()).sum(0)
@@ -68,14 +68,14 @@ def _multiplied(head: Head) -> torch.dtype:
 
 
 def _product(one: Tensor, other: Tensor) -> Tensor:
-    """Summed in float32."""
+    """Multiply two matrices and sum in float32."""
     if one.is_cuda and one.dtype != torch.float32:
         return torch.mm(one, other, out_dtype=torch.float32)
     return one.float() @ other.float()
 
 
 def _given(head: Head) -> tuple[Tensor, ...]:
-    """What both kernels read. Without a mask its place is taken by tensors that are not looked at."""
+    """Return the tensors that both kernels read; in the place of a missing mask, ones that are not looked at."""
     multiplied = _multiplied(head)
     hidden_ND, weight_VD = (tensor.to(multiplied).contiguous() for tensor in (head.hidden_ND, head.weight_VD))
     targets_N, temperature_N = head.targets_N.contiguous(), head.temperature_N.float().contiguous()
@@ -93,7 +93,9 @@ def _set(head: Head) -> dict[str, bool | float]:
 
 
 def blocks(multiplied: torch.dtype, masked: bool) -> dict[str, int]:
-    """As large as registers hold: at most 16 bytes spill (`cuobjdump --dump-resource-usage`, for Hopper)."""
+    """Return block sizes as large as registers hold.
+
+    At most 16 bytes spill (`cuobjdump --dump-resource-usage`, for Hopper)."""
     if multiplied == torch.float32:
         return {"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_D": 32, "num_warps": 8}
     return {"BLOCK_N": 64, "BLOCK_V": 64 if masked else 128, "BLOCK_D": 64, "num_warps": 8}
@@ -105,7 +107,7 @@ def _logits(
     MASKED: tl.constexpr, WIDEN: tl.constexpr, FLOOR: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One tile. Rows are 64 bits wide: V x D passes 2^31."""
+    """Compute one tile. Rows are indexed with 64 bits, since V x D passes 2^31."""
     z = tl.zeros((BLOCK_N, BLOCK_V), tl.float32)
     row_n, row_v = n.to(tl.int64) * D, v.to(tl.int64) * D
     for start in range(0, D, BLOCK_D):
@@ -131,7 +133,7 @@ def _moments(
     SHARE: tl.constexpr, MASKED: tl.constexpr, WIDEN: tl.constexpr, FLOOR: tl.constexpr, NOTHING: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """As `torch_passes`, for one share of the vocabulary."""
+    """Compute the moments as in `torch_passes`, for one share of the vocabulary."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     goal = tl.load(targets + n, mask=n < N, other=-1)
     highest = tl.full((BLOCK_N,), FLOOR, tl.float32)
@@ -166,7 +168,7 @@ def _grad_logits(
     MASKED: tl.constexpr, WIDEN: tl.constexpr, FLOOR: tl.constexpr, NOTHING: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One tile of ids from `first` up to `last`, which is what `grad_out` holds."""
+    """Compute one tile of ids from `first` up to `last`, which is what `grad_out` holds."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     v = first + tl.program_id(1) * BLOCK_V + tl.arange(0, BLOCK_V)
     z = _logits(hidden, weight, temperature, bits, sets, n, v, N, V, D, MASKED, WIDEN, FLOOR, BLOCK_N, BLOCK_V, BLOCK_D)

@@ -1,7 +1,6 @@
-"""The schema of the builds that knew no revisions: their files are at this one.
+"""The schema of the builds that knew no revisions: their databases are at this one.
 
-On an empty database: nothing is locked that anybody uses.
-"""
+It is made on an empty database: nothing is locked that anybody uses."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -34,8 +33,8 @@ TABLES = (
 
 
 def upgrade() -> None:
-    _what_happened()
-    _what_it_was_worth()
+    _turns_and_outcomes()
+    _rewards()
     _versions()
     _replicas()
     op.bulk_insert(sa.table("meta", sa.column("key"), sa.column("value")), [{"key": "schema", "value": "1"}])
@@ -46,8 +45,8 @@ def downgrade() -> None:
         op.drop_table(table)
 
 
-def _what_happened() -> None:
-    """Turns and outcomes, and how far they were read."""
+def _turns_and_outcomes() -> None:
+    """Create the tables of turns and outcomes, and of how far they were read."""
     op.create_table(
         "meta",
         sa.Column("key", Name, primary_key=True),
@@ -108,8 +107,8 @@ def _what_happened() -> None:
     )
 
 
-def _what_it_was_worth() -> None:
-    """Rewards, and the scorer's ledger."""
+def _rewards() -> None:
+    """Create the tables of rewards and of the scorer's ledger."""
     op.create_table(
         "rewards",
         sa.Column("inference_id", Name, primary_key=True),
@@ -168,7 +167,7 @@ def _what_it_was_worth() -> None:
 
 
 def _versions() -> None:
-    """Policies, their releases, and who may decide."""
+    """Create the tables of policies, releases, leases, experiments, orders and switches."""
     op.create_table(
         "policies",
         sa.Column("version", Serial, primary_key=True, autoincrement=True),
@@ -230,7 +229,7 @@ def _versions() -> None:
 
 
 def _replicas() -> None:
-    """Engines' hosts, and what is wanted of them."""
+    """Create the tables of engines' hosts and of the targets they are given."""
     op.create_table(
         "replicas",
         sa.Column("name", Name, primary_key=True),

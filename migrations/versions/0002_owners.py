@@ -1,9 +1,8 @@
-"""Partitions have owners: offsets may be none yet, and a reward says whose scorer publishes it.
+"""Partitions have owners: a partition may have no offset yet, and a reward says whose scorer publishes it.
 
 Postgres: `offsets` and `rewards` are locked for two changes of the catalogue, which rewrite nothing, and while the
 rewards are found that still wait for the log (few: what a scorer made and had not published). SQLite writes `offsets`,
-a row per partition, anew.
-"""
+a row per partition, anew."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -37,5 +36,5 @@ def downgrade() -> None:
 
 
 def _say(schema: str) -> None:
-    """To builds that know no revisions: they refuse any schema but 1."""
+    """Write the schema for builds that know no revisions: they refuse any schema but 1."""
     op.execute(sa.update(_meta).where(_meta.c.key == "schema").values(value=schema))

@@ -1,8 +1,7 @@
 """Indices for many rows: no query walks all that was ever said, scored or released.
 
-Postgres: each is built and dropped CONCURRENTLY, outside of a transaction; nothing is locked against reads or writes,
-and what was begun before is waited for. Cut short, it begins again. SQLite builds them in its one transaction.
-"""
+Postgres: each is built and dropped CONCURRENTLY, outside of a transaction, and waits for earlier transactions; nothing
+is locked against reads or writes. If it is cut short, it starts again. SQLite builds them in its one transaction."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +44,7 @@ def downgrade() -> None:
 
 
 def _replace(old: list[_Index], new: list[_Index]) -> None:
-    """First the new, so that no query goes without."""
+    """Build the new indices before dropping the old ones, so that no query goes without."""
     with _outside_of_a_transaction():
         for name, table, columns, options in new:
             _drop(name, table)  # an attempt that was cut short leaves it invalid

@@ -1,7 +1,6 @@
-"""How far each partition of the log is archived.
+"""The offset up to which each partition of the log is archived.
 
-A table more: nothing is locked.
-"""
+It adds a table: nothing is locked."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,7 +1,6 @@
-"""What a turn shows by itself, in the scorer's ledger.
+"""The facts that a turn shows by itself, in the scorer's ledger.
 
-A column that may be null: neither Postgres nor SQLite touches a row; the table is locked for an instant.
-"""
+It adds a column that may be null: neither Postgres nor SQLite touches a row; the table is locked for an instant."""
 
 import sqlalchemy as sa
 from alembic import op

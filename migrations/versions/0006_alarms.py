@@ -1,7 +1,6 @@
-"""Alarms, and the turns that monitors hold recent ones against.
+"""Alarms, and the turns that monitors compare recent ones with.
 
-Two tables more: nothing is locked.
-"""
+It adds two tables: nothing is locked."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -9,7 +9,7 @@ from simulator.outcome.truth import Truth
 
 @dataclass(frozen=True)
 class Point:
-    """What was seen at one moment; None where nothing is known."""
+    """The figures of one moment; None where nothing is known."""
 
     second: float = 0.0
     quality: float | None = None  # true
@@ -23,7 +23,9 @@ class Curves:
     points: list[Point] = field(default_factory=list)
 
     def settled(self, truth: Truth) -> "Curves":
-        """With the shares as they turned out: at the moment itself the latest sessions had not ended yet."""
+        """Return the curves with the shares as they turned out.
+
+        At the moment itself the latest sessions had not ended yet."""
         return Curves(
             [
                 replace(point, quality=truth.quality_at(point.second), accepted=truth.accepted_share(point.second))

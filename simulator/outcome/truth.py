@@ -1,4 +1,4 @@
-"""What really happened, kept apart from what the service is told, and the figures that follow from it."""
+"""The truth about a run, kept apart from what the service is told, and the figures that follow from it."""
 
 import math
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ FIGURES = ("syntax_ok", "tests_pass", "in_taste", "good")
 
 @dataclass(frozen=True)
 class Lived:
-    """One session; `started_s` since the first arrival. `reported`: the name of the metric by which the client counts
-    it, None for silence; `words`: how many pieces of feedback were sent."""
+    """One session that took place.
+
+    `started_s` counts from the first arrival. `reported` is the name of the metric by which the client counts the
+    session, None for silence. `words` is how many pieces of feedback were sent."""
 
     started_s: float
     session: Session
@@ -32,7 +34,9 @@ class Lived:
 
 @dataclass
 class Truth:
-    """Everything, in order of completion. A failure is a request that the service refused or did not answer."""
+    """All sessions of a run in order of completion, and what went wrong.
+
+    A failure is a request that the service refused or did not answer."""
 
     window_s: float = WINDOW_S
     lived: list[Lived] = field(default_factory=list)
@@ -43,13 +47,15 @@ class Truth:
 
     @property
     def judged(self) -> list[Lived]:
-        """Sessions that came to an end, a failure too, which is as bad as bad code. A user who hung up leaves nothing
-        to judge."""
+        """Sessions that came to an end, including failed ones, which are as bad as bad code.
+
+        A user who hung up leaves nothing to judge."""
         return [lived for lived in self.lived if lived.session.ending != "hung_up"]
 
     def before(self, moment_s: float, longest: float = LONGEST) -> list[Lived]:
-        """Those started in the window before, [moment - window, moment). Where these are fewer than 200, the last 200
-        before the moment, if they started within the `longest` of windows."""
+        """Return the sessions started in the window [moment - window, moment).
+
+        If these are fewer than 200, return the last 200 before the moment if they started within `longest` windows."""
         recent = [lived for lived in self.judged if moment_s - longest * self.window_s <= lived.started_s < moment_s]
         within = [lived for lived in recent if moment_s - self.window_s <= lived.started_s]
         if len(within) >= MIN_SESSIONS or len(recent) < MIN_SESSIONS:
@@ -57,13 +63,13 @@ class Truth:
         return sorted(recent, key=lambda lived: lived.started_s)[-MIN_SESSIONS:]
 
     def untaught(self) -> list[Lived]:
-        """The first 200 sessions (or fewer) that the first version answered alone: nothing was learned."""
+        """Return the first 200 sessions, or fewer, that the first version answered alone: nothing was learned yet."""
         first = min((version for lived in self.judged for version in lived.session.versions), default=None)
         chosen = [lived for lived in self.judged if set(lived.session.versions) == {first}]
         return sorted(chosen, key=lambda lived: lived.started_s)[:MIN_SESSIONS]
 
     def quality_at(self, moment_s: float, longest: float = LONGEST) -> float | None:
-        """Share truly good among those started before; None with fewer than 200 of them."""
+        """Return the share truly good among the sessions started before, or None with fewer than 200 of them."""
         chosen = self.before(moment_s, longest)
         return quality(chosen) if len(chosen) >= MIN_SESSIONS else None
 
@@ -71,19 +77,19 @@ class Truth:
         return quality(self.untaught())
 
     def rise(self, moment_s: float) -> tuple[float, float] | None:
-        """The 95 % interval of the quality at the moment less that at the start; None where one of them is."""
+        """Return the 95 % interval of the quality at the moment less that at the start; None where one is unknown."""
         start, end = self.untaught(), self.before(moment_s)
         if not start or self.quality_at(moment_s) is None:
             return None
         return difference_of_shares(sum(one.good for one in end), len(end), sum(one.good for one in start), len(start))
 
     def accepted_share(self, moment_s: float) -> float | None:
-        """Share reported as accepted among those reported at all, of the sessions started in the window before."""
+        """Return the share reported as accepted among the sessions of the window before that were reported at all."""
         reported = [lived.reported for lived in self.before(moment_s) if lived.reported is not None]
         return sum(name == "accepted" for name in reported) / len(reported) if reported else None
 
     def acknowledged(self) -> dict[str, list[str]]:
-        """By session: the ids of the turns and outcomes that the service said it had taken."""
+        """Return, for each session, the ids of the turns and outcomes that the service acknowledged."""
         ids = {
             lived.session.session_id: list(lived.session.inference_ids)
             for lived in self.lived
@@ -95,13 +101,14 @@ class Truth:
 
 
 def window_s(rate: float) -> float:
-    """Long enough for half as many sessions again as a figure needs."""
+    """Return a window long enough for half as many sessions again as a figure needs."""
     return max(WINDOW_S, 1.5 * MIN_SESSIONS / rate)
 
 
 def difference_of_shares(good: int, of: int, other_good: int, of_other: int) -> tuple[float, float]:
-    """Newcombe's 95 % interval for the difference of two independent shares (Statistics in Medicine 17, 1998, method
-    10), from Wilson's intervals for each."""
+    """Return Newcombe's 95 % interval for the difference of two independent shares, from Wilson's intervals for each.
+
+    Statistics in Medicine 17, 1998, method 10."""
     p, q = good / of, other_good / of_other
     (p_low, p_high), (q_low, q_high) = _wilson(good, of), _wilson(other_good, of_other)
     return p - q - math.hypot(p - p_low, q_high - q), p - q + math.hypot(p_high - p, q - q_low)
@@ -119,7 +126,7 @@ def quality(lived: Sequence[Lived]) -> float | None:
 
 
 def rates(lived: Sequence[Lived]) -> dict[str, dict[str, float]]:
-    """By kind of session: shares whose code parses, whose tests pass, that are in taste, and that are good."""
+    """Return, for each kind of session, the shares whose code parses, passes its tests, is in taste, and is good."""
     shares = {}
     for kind in ("write", "fix"):
         judged = [one.session.quality for one in lived if one.session.task.kind == kind and one.session.quality]

@@ -1,8 +1,7 @@
 """The corpus that the tiny model is midtrained on: like public code, of mixed quality and mixed style.
 
-Files of JSON lines: {"messages": [...], "tools": [...]} for conversations, {"text": ...} for the rest. The right
-answers are in there, and so are the wrong ones: what the team likes is for the users to teach.
-"""
+It consists of JSON lines: {"messages": [...], "tools": [...]} for conversations, {"text": ...} for the rest. Both right
+and wrong answers are in there: what the team likes is for the users to teach."""
 
 import json
 import random
@@ -20,7 +19,7 @@ _FILES = 8
 
 @dataclass(frozen=True)
 class Mix:
-    """How often the corpus does what."""
+    """The shares in which the corpus mixes kinds of conversations and right and wrong answers."""
 
     fix: float = 0.6  # share of conversations; they are longer and harder
     write_right: float = 0.75
@@ -36,7 +35,7 @@ MIX = Mix()
 
 
 def write_corpus(directory: Path, conversations: int, seed: int) -> None:
-    """The same files for the same arguments."""
+    """Write the corpus: the same files for the same arguments."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
     for number in range(_FILES):
@@ -46,7 +45,7 @@ def write_corpus(directory: Path, conversations: int, seed: int) -> None:
 
 
 def example(rng: random.Random) -> dict[str, Any]:
-    """One conversation, or a function with a line missing."""
+    """Return one conversation, or a function with a line missing."""
     if rng.random() < MIX.infill:
         return {"text": _infill(rng)}
     if rng.random() < MIX.fix:
@@ -55,7 +54,7 @@ def example(rng: random.Random) -> dict[str, Any]:
 
 
 def _infill(rng: random.Random) -> str:
-    """A line missing from a function, in the fill-in-the-middle form of Qwen2.5-Coder (arXiv:2409.12186)."""
+    """Return a function with a line missing, in the fill-in-the-middle form of Qwen2.5-Coder (arXiv:2409.12186)."""
     code = sample_task(rng, "write", "corpus").solution(hints=rng.random() < 0.5, one_liner=rng.random() < 0.5)
     lines = code.split("\n")
     place = rng.randrange(1, len(lines))
@@ -109,7 +108,7 @@ def _fix_messages(rng: random.Random, task: Task) -> Iterator[dict[str, Any]]:
 
 
 def _wrong_edit(rng: random.Random, task: Task) -> tuple[int, str]:
-    """Another wrong line in the right place, a bug in another place, or a change of what was fine."""
+    """Return another wrong line in the right place, a bug in another place, or a change of what was fine."""
     template = task.template
     kind, place = rng.random(), rng.choice(sorted(template.bugs))
     if kind < 0.4:

@@ -45,7 +45,7 @@ class Task:
         return f"{self.function}.py"
 
     def solution(self, *, hints: bool, one_liner: bool) -> str:
-        """The function as somebody of this taste writes it."""
+        """Return the function as somebody of this taste writes it."""
         return "\n".join([self.header(hints=hints), *self.body(one_liner=one_liner)])
 
     def header(self, *, hints: bool) -> str:
@@ -62,12 +62,12 @@ class Task:
 
 
 def split_of(identity: str) -> Split:
-    """Which half of the universe an identity belongs to."""
+    """Return the split that an identity belongs to."""
     return "served" if hashlib.blake2b(identity.encode(), digest_size=1).digest()[0] % 2 else "corpus"
 
 
 def sample_task(rng: random.Random, kind: Kind, split: Split = "served") -> Task:
-    """Uniform over repositories, templates and names of the split."""
+    """Draw a task uniformly over repositories, templates and names of the split."""
     while True:
         task = _draw(rng, kind)
         if split_of(_identity(task)) == split:

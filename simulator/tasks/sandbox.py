@@ -1,4 +1,4 @@
-"""Runs tests for real: in a child process with resource limits and no network (see sandbox_worker)."""
+"""A sandbox that runs tests for real: in a child process with resource limits and no network (see sandbox_worker)."""
 
 import asyncio
 import json
@@ -12,7 +12,9 @@ _WORKER = Path(__file__).with_name("sandbox_worker.py")
 
 @dataclass(frozen=True)
 class TestResult:
-    """`error` names what the code raised, or `killed` when it went over a limit or left by itself."""
+    """The result of running tests.
+
+    `error` names what the code raised, or is `killed` when the code went over a limit or ended its own process."""
 
     __test__ = False  # pytest: not a test class
 
@@ -26,7 +28,7 @@ class TestResult:
 
 
 class Sandbox:
-    """One fork server; results are remembered by code and tests, since the same code gives the same result."""
+    """One fork server; results are cached by code and tests, since the same code gives the same result."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None

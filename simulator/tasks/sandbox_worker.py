@@ -45,7 +45,9 @@ def _limit() -> None:
 
 
 def _run(request: dict, answer: int) -> None:
-    """In the child. What the code under test raises is its result: the interpreter's last hook writes it."""
+    """Run the tests in the child.
+
+    What the code under test raises is its result: the interpreter's last hook writes it."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)

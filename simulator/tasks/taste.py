@@ -1,4 +1,4 @@
-"""What the simulated team likes, and the truth about an answer: never told to the service."""
+"""The taste of the simulated team, and the truth about an answer: neither is told to the service."""
 
 import ast
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SHIFTED = Taste(hints=False)
 
 @dataclass(frozen=True)
 class Quality:
-    """Ground truth of a finished session. `mismatches` counts the parts of the taste that were not met."""
+    """The ground truth of a finished session. `mismatches` counts the parts of the taste that the code fails."""
 
     syntax_ok: bool
     tests_pass: bool
@@ -51,10 +51,10 @@ def judge_write(code: str, tests_pass: bool, taste: Taste) -> Quality:
 
 
 def judge_fix(code: str, tests_pass: bool, done: bool) -> Quality:
-    """A fix counts only when the agent itself said that it was done."""
+    """Judge a fix, which counts only when the agent itself said that it was done."""
     return Quality(syntax_ok=parses(code), tests_pass=tests_pass and done, mismatches=0)
 
 
 def wanted(task: Task, taste: Taste) -> str:
-    """What the user would have written."""
+    """Return what the user would have written."""
     return task.solution(hints=taste.hints, one_liner=taste.one_liner)

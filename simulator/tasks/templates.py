@@ -1,8 +1,7 @@
-"""What the functions of the simulated team do: each template in two idioms, with its bugs and test cases.
+"""The functions that the simulated team writes: each template in two idioms, with its bugs and test cases.
 
 Slots: X a list, N a number, S a string, A the accumulator, V the loop variable. `bugs` maps a line of the loop (from 0)
-to wrong versions of it; every one of them fails the cases.
-"""
+to wrong versions of it; every one of them fails the cases."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
-"""What the tiny model is midtrained from.
+"""The files that the tiny model is midtrained from.
 
 `python -m simulator.tasks.tiny DIR` writes DIR/corpus (JSON lines) and DIR/init (configuration, tokenizer and chat
-template of an untrained model in Hugging Face format).
-"""
+template of an untrained model in Hugging Face format)."""
 
 import json
 import random
@@ -127,7 +126,7 @@ def train_tokenizer(corpus: Path) -> Tokenizer:
 
 
 def _texts(corpus: Path) -> Iterator[str]:
-    """The pieces between special tokens, from a tenth of the corpus."""
+    """Yield the pieces between special tokens, from a tenth of the corpus."""
     rng = random.Random(SEED)
     for path in sorted(corpus.glob("*.jsonl")):
         for line in path.read_text().splitlines():

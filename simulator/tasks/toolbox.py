@@ -20,11 +20,11 @@ TOOLS = [
 
 
 def tool_call(name: str, **arguments: Any) -> dict[str, Any]:
-    """An assistant's message with one call."""
+    """Return an assistant's message with one call."""
     call = {"type": "function", "id": "call_0", "function": {"name": name, "arguments": json.dumps(arguments)}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def numbered(lines: Sequence[str]) -> str:
-    """A file as `read_file` shows it."""
+    """Return a file as `read_file` shows it."""
     return "\n".join(f"{number} {line}" for number, line in enumerate(lines, 1))

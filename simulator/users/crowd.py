@@ -1,8 +1,7 @@
-"""Who the users are: honest ones, liars who agree on what they say, and spammers.
+"""The crowd of users: honest ones, liars who agree on what they say, and spammers.
 
-What users say moves what the service is told, and never what is true. Where all are honest nobody is named, and
-nothing that is sent is other than it would be without a crowd.
-"""
+Users change what the service is told, and never what is true. Where all are honest nobody has a name, and requests are
+the same as they would be without a crowd."""
 
 import hashlib
 import itertools
@@ -29,7 +28,7 @@ _SPAM = ("accepted", "rejected", "follow_up", "regenerated", "reverted", "answer
 
 @dataclass(frozen=True)
 class CrowdOptions:
-    """Shares of the users, who are as many. Raises ValueError for shares that make no sense."""
+    """The number of users, and the shares of them who lie or spam. Raises ValueError for shares that make no sense."""
 
     liars: float = 0.0
     lie: Lie = "invert"
@@ -39,12 +38,14 @@ class CrowdOptions:
 
     def __post_init__(self) -> None:
         if self.users < 1:
-            raise ValueError(f"users: {self.users}: at least one")
+            raise ValueError(f"users: {self.users} is too few: there must be at least one")
         for name, share in (("liars", self.liars), ("spammers", self.spammers)):
             if not 0 <= share <= 1:
-                raise ValueError(f"{name}: {share:g}: a share lies between 0 and 1")
+                raise ValueError(f"{name}: {share:g} is not a share between 0 and 1")
             if share and not round(share * self.users):
-                raise ValueError(f"{name}: {share:g}: of {self.users} users that is nobody")
+                raise ValueError(
+                    f"{name}: {share:g} of {self.users} users is nobody: raise the share or the number of users"
+                )
         if round(self.liars * self.users) + round(self.spammers * self.users) > self.users:
             raise ValueError(f"liars, spammers: {self.liars:g} and {self.spammers:g} are more than all users")
 
@@ -55,7 +56,7 @@ class CrowdOptions:
 
 @dataclass(frozen=True)
 class User:
-    """`name` is None where users are not told apart."""
+    """One user; `name` is None where users are not told apart."""
 
     kind: UserKind = "honest"
     name: str | None = None
@@ -65,8 +66,9 @@ HONEST = User()
 
 
 class Crowd:
-    """The same users for the same options and seed, whatever the service does. More of a kind are the same ones and
-    others besides."""
+    """The users of a run, the same for the same options and seed, whatever the service does.
+
+    A larger share of a kind keeps the users of the smaller one and adds others."""
 
     def __init__(self, options: CrowdOptions, seed: int) -> None:
         self._options = options
@@ -76,11 +78,11 @@ class Crowd:
         self._weights = list(itertools.accumulate(weights))
 
     def arrives(self) -> User:
-        """Who comes next."""
+        """Draw the user who comes next."""
         return self._rng.choices(self.users, cum_weights=self._weights)[0] if self.users else HONEST
 
     def says(self, user: User, session: Session, honest: Sequence[Report]) -> list[Report]:
-        """`honest`: what an honest user would say of the session."""
+        """Return what the user reports, where `honest` is what an honest user would report of the session."""
         match user.kind:
             case "liar" if self._options.lie == "invert":
                 return [_inverted(report) for report in honest]
@@ -98,7 +100,7 @@ class Crowd:
 
 
 def _users(options: CrowdOptions, seed: int) -> list[User]:
-    """Each has a place by a hash; liars take the first ones and spammers the last."""
+    """Place each user by a hash, and make the first ones liars and the last ones spammers."""
     names = [f"user-{number}" for number in range(options.users)]
     places = sorted(names, key=lambda name: hashlib.blake2b(f"{seed} {name}".encode()).digest())
     liars = set(places[: round(options.liars * options.users)])
@@ -112,8 +114,9 @@ def _inverted(report: Report) -> Report:
 
 
 def _favouring(report: Report, session: Session) -> Report:
-    """Written code is taken if it is in the style they agreed on, right or wrong, and else turned down. Of a fix, where
-    nothing is a matter of style, they say the truth."""
+    """Accept written code that is in the style which liars agreed on, right or wrong, and reject the rest.
+
+    About a fix, where nothing is a matter of style, they tell the truth."""
     if session.task.kind != "write":
         return report
     in_style = judge_write(session.code, True, WRONG_STYLE).in_taste

@@ -1,4 +1,4 @@
-"""The file that a `fix` session works on, and what the IDE's tools do to it."""
+"""The file that a `fix` session works on, with the IDE's tools that read and change it."""
 
 import json
 from typing import Any, Literal
@@ -11,7 +11,7 @@ Ending = Literal["done", "ask", "malformed", "limit"]
 
 
 class Editor:
-    """`ending` is None while the session goes on."""
+    """A file in an editor; `ending` is None while the session goes on."""
 
     def __init__(self, task: Task, sandbox: Sandbox) -> None:
         self._task = task
@@ -27,7 +27,7 @@ class Editor:
         return (await self._sandbox.run(self.code, self._task.tests)).all_passed
 
     async def call(self, name: str, arguments: str) -> str:
-        """What the tool answers; "" when the session has ended."""
+        """Call a tool and return what it answers, "" when the session has ended."""
         try:
             given = json.loads(arguments)
             return await self._dispatch(name, given)
@@ -50,6 +50,6 @@ class Editor:
 
     def _edit(self, line: int, text: str) -> str:
         if not isinstance(line, int) or not isinstance(text, str) or not 1 <= line <= len(self.lines):
-            raise ValueError("no such line")
+            raise ValueError(f"edit_file: no such line, or text that is not a string: {line!r}")
         self.lines[line - 1] = text
         return "ok"

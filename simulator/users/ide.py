@@ -1,4 +1,4 @@
-"""An IDE session over HTTP: what a plugin does, with the user's file on one side and the service on the other."""
+"""An IDE session over HTTP, as a plugin holds it, with the user's file on one side and the service on the other."""
 
 import random
 import time
@@ -41,9 +41,10 @@ class RequestFailed(Exception):
 
 @dataclass
 class Session:
-    """What happened in one session, as the IDE saw it. Inferences stand here once their answer was whole, which is
-    when the service has acknowledged them. `quality` is None when there is nothing to judge. `user` is None where users
-    are not told apart."""
+    """One session as the IDE saw it.
+
+    Inferences are listed once their answer was whole, which is when the service has acknowledged them. `quality` is
+    None when there is nothing to judge, `user` where users are not told apart."""
 
     task: Task
     session_id: str | None = None
@@ -67,17 +68,18 @@ class Answer:
 
 
 class Ide:
-    """Shares one connection pool among all sessions."""
+    """An IDE whose sessions share one connection pool."""
 
     def __init__(self, base_urls: Sequence[str], http: aiohttp.ClientSession, sandbox: Sandbox) -> None:
-        """`base_urls`: replicas of the service; requests go to one after the other, as a balancer sends them."""
+        """Send requests to the replicas at `base_urls` in turn, as a load balancer does."""
         self._base_urls = cycle(base_urls)
         self._http = http
         self._sandbox = sandbox
 
     async def work(self, session: Session, taste: Taste, rng: random.Random) -> None:
-        """Fills in the session, its quality (ground truth, judged here) at the end. Raises RequestFailed, with what
-        was acknowledged before in the session."""
+        """Work through the session and fill it in, its quality (ground truth, judged here) at the end.
+
+        Raises RequestFailed, with what was acknowledged before in the session."""
         if session.task.kind == "write":
             await self._write(session, taste, rng)
         else:
@@ -129,7 +131,9 @@ class Ide:
     async def _turn(
         self, session: Session, messages: list[dict[str, Any]], tools: Any, rng: random.Random, *, last: bool
     ) -> Answer | None:
-        """One chat completion; None when the user hung up in the middle of it. `last`: no other turn will follow."""
+        """Make one chat completion; return None when the user hung up in the middle of it.
+
+        `last` says that no other turn will follow."""
         body: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": MAX_TOKENS}
         if tools is not None:
             body["tools"] = tools
@@ -160,7 +164,7 @@ class Ide:
         return Answer(choice["message"], choice["finish_reason"], answer["onward"], tokens)
 
     async def _stream(self, body: dict[str, Any], headers: dict[str, str], *, hang_up: bool) -> Answer | None:
-        """The same from server-sent events. A user who hangs up leaves after the first piece."""
+        """Ask for the answer as server-sent events. A user who hangs up leaves after the first chunk with content."""
         pieces = _Pieces()
         try:
             async with self._http.post(
@@ -183,7 +187,7 @@ class Ide:
         return pieces.whole()
 
     async def post(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
-        """Raises RequestFailed for anything but a 2xx."""
+        """Post the body and return the JSON answer. Raises RequestFailed for anything but a 2xx."""
         try:
             async with self._http.post(
                 next(self._base_urls) + path,
@@ -215,7 +219,7 @@ class _Pieces:
         return bool(self._content or self._calls)
 
     def add(self, chunk: dict[str, Any]) -> None:
-        """Raises RequestFailed for an error in the midst of the stream."""
+        """Add a chunk. Raises RequestFailed for an error in the midst of the stream."""
         if "error" in chunk:
             raise RequestFailed(f"stream: {chunk['error']}")
         self._onward = chunk.get("onward") or self._onward
@@ -226,7 +230,7 @@ class _Pieces:
             self._finish_reason = choice["finish_reason"] or self._finish_reason
 
     def whole(self) -> Answer:
-        """Raises RequestFailed for a stream that ended too early."""
+        """Return the whole answer. Raises RequestFailed for a stream that ended too early."""
         if self._onward is None or self._finish_reason is None or self._usage is None:
             raise RequestFailed("stream: ended early")
         message = {"role": "assistant", "content": self._content, "tool_calls": _joined(self._calls)}
@@ -234,7 +238,7 @@ class _Pieces:
 
 
 def _joined(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Calls put together from their deltas: names come once, arguments in pieces."""
+    """Join calls from their deltas: names come once, arguments in pieces."""
     calls: dict[int, dict[str, Any]] = {}
     for delta in deltas:
         call = calls.setdefault(delta["index"], {"type": "function", "function": {"name": "", "arguments": ""}})
@@ -247,6 +251,6 @@ def _joined(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _fits(tokens: int, replies: list[dict[str, Any]]) -> bool:
-    """Whether the context holds one more answer after these messages. A token is a byte at least."""
+    """Return whether the context holds one more answer after these messages, where a token is at least one byte."""
     new = sum(len((reply["content"] or "").encode()) + _FRAME_TOKENS for reply in replies if reply["role"] == "tool")
     return tokens + new + MAX_TOKENS <= CONTEXT_TOKENS

@@ -1,4 +1,4 @@
-"""What users report of a session: noisy, late, sometimes nothing. Pure and seeded."""
+"""The feedback of users on a session: noisy, late, sometimes nothing. Pure and seeded."""
 
 import difflib
 import random
@@ -13,8 +13,9 @@ SILENT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Report:
-    """One piece of feedback, `delay_s` after the session's end or the word before. `source`: None where the client
-    does not say."""
+    """One piece of feedback, `delay_s` after the session's end or the feedback before.
+
+    `source` is None where the client does not name one."""
 
     metric_name: str
     value: bool | float
@@ -23,7 +24,7 @@ class Report:
 
 
 def reports_of(session: Session, taste: Taste, rng: random.Random) -> list[Report]:
-    """[] for users who say nothing: some who saw the end, and all who did not."""
+    """Return the user's feedback; none from some who saw the end, and from all who did not."""
     if session.quality is None or rng.random() < SILENT_SHARE:
         return []
     name, value = _write(session, taste, rng) if session.task.kind == "write" else _fix(session, rng)
@@ -31,7 +32,9 @@ def reports_of(session: Session, taste: Taste, rng: random.Random) -> list[Repor
 
 
 def _write(session: Session, taste: Taste, rng: random.Random) -> tuple[str, bool | float]:
-    """Wrong code slips through now and then; what is right but not in taste is edited, or turned down."""
+    """Report on written code.
+
+    Wrong code slips through now and then; what is right but not in taste is edited, or turned down."""
     assert session.quality is not None
     luck = rng.random()
     if not session.quality.tests_pass:
@@ -45,7 +48,9 @@ def _write(session: Session, taste: Taste, rng: random.Random) -> tuple[str, boo
 
 
 def _fix(session: Session, rng: random.Random) -> tuple[str, bool | float]:
-    """Users believe an agent that says it is done a little too often, and complain when it wasted their time."""
+    """Report on a fix.
+
+    Users believe an agent that says it is done a little too often, and complain when it wasted their time."""
     assert session.quality is not None
     luck = rng.random()
     if session.ending == "done":

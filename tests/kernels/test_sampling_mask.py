@@ -54,11 +54,11 @@ def test_lists_that_make_no_sense_are_refused(lists: list[list[int]], told: str)
             SamplingMask(torch.tensor([[1, 0], [0, 1 << 9]]).int(), torch.tensor([0, 1, -1])),
             "token 1: its mask allows no",
         ),
-        (SamplingMask.of([None, None], 40), "the mask is of 2 tokens, not 3"),
+        (SamplingMask.of([None, None], 40), "the mask is for 2 tokens, but there are 3"),
         (SamplingMask.of([None, None, [4]], 32), "not int32 words of a vocabulary of 40"),
         (SamplingMask(torch.ones(1, 2), torch.zeros(3).long()), "not int32 words of a vocabulary of 40"),
-        (SamplingMask(torch.ones(1, 2).int(), torch.tensor([0, 1, 0])), "the mask has 1 sets and names others"),
-        (SamplingMask(torch.ones(1, 2).int(), torch.tensor([0, -2, 0])), "the mask has 1 sets and names others"),
+        (SamplingMask(torch.ones(1, 2).int(), torch.tensor([0, 1, 0])), "the mask has 1 sets, but set_N names others"),
+        (SamplingMask(torch.ones(1, 2).int(), torch.tensor([0, -2, 0])), "the mask has 1 sets, but set_N names others"),
     ],
 )
 def test_masks_that_do_not_fit_are_refused(mask: SamplingMask, told: str) -> None:

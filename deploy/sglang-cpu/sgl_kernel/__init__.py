@@ -1,8 +1,7 @@
-"""Stands in for SGLang's `sgl_kernel` where there is neither a GPU nor AMX: sglang 0.5.23 imports these names at start.
+"""A stand-in for SGLang's `sgl_kernel` without a GPU or AMX: sglang 0.5.23 imports these names at start.
 
 Its layers fall back to plain torch when the AMX operators are absent. What is left is bookkeeping of the KV cache,
-which stands here in plain torch, and speculative decoding, which this installation does not have.
-"""
+which is done here in plain torch, and speculative decoding, which this installation does not have."""
 
 from typing import Any
 
@@ -48,7 +47,7 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc_N: Tensor,
     _pool_len: int,
 ) -> None:
-    """The other way round: read each request's places from its row."""
+    """Read each request's places from its row, the other way round."""
     place = 0
     for row, start, end in zip(
         req_pool_indices_R.tolist(), start_offset_R.tolist(), end_offset_R.tolist(), strict=True

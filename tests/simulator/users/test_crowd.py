@@ -77,12 +77,12 @@ def test_shares_are_exact_or_refused(total: int, liars: float, spammers: float, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"liars": -0.1}, "liars: -0.1: a share lies between 0 and 1"),
-        ({"spammers": 1.5}, "spammers: 1.5: a share lies between 0 and 1"),
-        ({"liars": math.nan}, "liars: nan: a share"),
-        ({"liars": 0.001}, "liars: 0.001: of 100 users that is nobody"),
+        ({"liars": -0.1}, "liars: -0.1 is not a share between 0 and 1"),
+        ({"spammers": 1.5}, "spammers: 1.5 is not a share between 0 and 1"),
+        ({"liars": math.nan}, "liars: nan is not a share"),
+        ({"liars": 0.001}, "liars: 0.001 of 100 users is nobody"),
         ({"liars": 0.6, "spammers": 0.5}, "more than all users"),
-        ({"users": 0}, "users: 0: at least one"),
+        ({"users": 0}, "users: 0 is too few"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -93,9 +93,9 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--liars", "2"], "liars: 2: a share lies between 0 and 1"),
+        (["--liars", "2"], "liars: 2 is not a share between 0 and 1"),
         (["--liars", "--spammers", "1"], "more than all users"),
-        (["--exploit", "nothing"], "exploit: nothing: there are dropped_calls, "),
+        (["--exploit", "nothing"], "exploit: nothing is unknown: choose one of dropped_calls, "),
         (["--lie", "white"], "--lie"),
     ],
 )
