@@ -55,14 +55,14 @@ _ROUTERS = (
 
 
 class Application(FastAPI):
-    """FastAPI, but hot routes are reached before its middleware and its router, which cost more than the turn does."""
+    """FastAPI with hot routes that bypass its middleware and its router, which cost more than the turn does."""
 
     _hot: dict[str, ServerErrorMiddleware]
     door: Door
-    """Nobody comes in but by it."""
+    """The check that every request passes first."""
 
     def add_hot_route(self, path: str, endpoint: GenerationEndpoint) -> None:
-        """A POST route. The router knows it too, for the answer to other methods."""
+        """Add a POST route. The router knows it too, to answer other methods."""
         self.__dict__.setdefault("_hot", {})[path] = ServerErrorMiddleware(endpoint, handler=answer_error)
         self.router.routes.append(Route(path, endpoint, methods=["POST"]))
 
@@ -77,8 +77,9 @@ class Application(FastAPI):
 
 
 def create_app(services: ApiServices) -> FastAPI:
-    """Raises ConfigError for settings that would let strangers in, LookupError for a route of which nobody says who may
-    use it."""
+    """Make the application.
+
+    Raises ConfigError for settings that would let strangers in, LookupError for a route that the access table lacks."""
     context = Context(services, KeyRing(services.settings), _reader(services), Bodies(services.settings.bodies))
 
     @asynccontextmanager
@@ -93,7 +94,7 @@ def create_app(services: ApiServices) -> FastAPI:
         version=VERSION,
         description="OpenAI-compatible chat and completions from a model that learns from what users do.",
         lifespan=lifespan,
-        docs_url=None,  # they load scripts from elsewhere
+        docs_url=None,  # FastAPI's pages load scripts from other sites
         redoc_url=None,
         generate_unique_id_function=_operation_id,
         dependencies=[Depends(Gate(context))],

@@ -1,7 +1,7 @@
-"""`GET /docs`: the documentation, as `make docs` built it. It holds nothing of anybody's, so it needs no key.
+"""The documentation at `GET /docs`, as `make docs` built it. It has nobody's data, so it needs no key.
 
-Its scripts are its own files, and those few that stand in each page are named there by their digests: no others run.
-"""
+Its scripts are its own files, and the few inline ones of each page, which are allowed by their digests: no others
+run."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ NOT_BUILT = (
 
 
 class Site:
-    """The built pages, read from `directory` once somebody asks for them: their answers, by path below `/docs/`."""
+    """The built pages by path below `/docs/`, read from `directory` at the first request."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
@@ -30,7 +30,7 @@ class Site:
 
     @property
     def assets(self) -> dict[str, Asset]:
-        """Empty until they are built."""
+        """The pages; empty until they are built."""
         if not self._assets and self._directory is not None:
             self._assets = dict(_read(self._directory))
         return self._assets
@@ -76,7 +76,7 @@ def _policy(page: Asset) -> str:
             " ".join(["script-src 'self'", *(f"'sha256-{digest}'" for digest in digests)]),
             "style-src 'self' 'unsafe-inline'",  # of tables' cells
             "connect-src 'self'",
-            "worker-src 'self'",  # it searches
+            "worker-src 'self'",  # for the search
             "img-src 'self' data:",
             "base-uri 'none'",
             "form-action 'none'",

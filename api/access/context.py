@@ -1,4 +1,4 @@
-"""What the routes share beyond the services they were given."""
+"""The state that routes share beyond the services they were given."""
 
 from dataclasses import dataclass, field
 
@@ -26,7 +26,9 @@ class Context:
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)
 
     def turn_counter(self, workload: str, finish_reason: FinishReason) -> Counter:
-        """Workloads are the clients' words: past a bound, new ones are counted together."""
+        """Return the counter of a workload's turns that ended for this reason.
+
+        Clients name workloads as they like: past a bound, new ones are counted together."""
         counter = self._turn_counters.get((workload, finish_reason))
         if counter is None:
             full = len(self._turn_counters) >= _MAX_TURN_COUNTERS

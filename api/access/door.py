@@ -1,8 +1,8 @@
-"""Who is not even heard: web pages that have no business here, before any route, key or body is looked at.
+"""The check of every request before any route, key or body: web pages that may not use this API are refused.
 
 A browser lets any page send requests to any address, a developer's own machine among them. It says in `Origin` and
-`Sec-Fetch-Site` whose page it was, in `Host` by which name the page knew us. Programs that are no browsers say neither.
-"""
+`Sec-Fetch-Site` whose page it was, and in `Host` by which name the page knew us. Programs other than browsers send
+neither `Origin` nor `Sec-Fetch-Site`."""
 
 import ipaddress
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Door:
         self._origins = frozenset(origin.encode() for origin in settings.web.allowed_origins)
 
     async def admit(self, scope: Scope, receive: Receive, send: Send) -> Send | None:
-        """How to answer it; None: it has been answered."""
+        """Return the function that sends the answer, or None if the request has been answered."""
         headers = dict(scope["headers"])
         is_http = scope["type"] == "http"
         try:
@@ -50,14 +50,14 @@ class Door:
         return _shared(send, origin)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
-        """Raises Forbidden: a page whose name resolves to this machine would else be of our own origin."""
+        """Raise Forbidden for a foreign host: a page whose name resolves to this machine would else have our origin."""
         host = headers.get(b"host")
         if host is not None and not self._is_ours(host):
             name = host.decode("latin-1")
             raise Forbidden(f"host: {name!r} is not among api.web.allowed_hosts", param="host", code="host_not_allowed")
 
     def _check_origin(self, headers: dict[bytes, bytes], *, changes: bool) -> bytes | None:
-        """The other origin whose page asks; None: ours, or no page. Raises Forbidden."""
+        """Return the other origin whose page sent the request, or None if it is ours or no page. Raises Forbidden."""
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if origin is None:
             if changes and site in _ELSEWHERE:
@@ -71,7 +71,10 @@ class Door:
 
 
 def _host_check(settings: ApiSettings) -> Callable[[bytes], bool]:
-    """Names are looked at where only loopback is listened to, or where some are given; addresses are nobody else's."""
+    """Return the check whether a host is ours.
+
+    Names are checked only where the server listens on loopback alone, or where some are given. Addresses always
+    pass, since nobody else can make them lead here."""
     names = {"localhost", settings.host, *settings.web.allowed_hosts}
     checked = is_loopback(settings.host) or bool(settings.web.allowed_hosts)
 
@@ -93,14 +96,14 @@ def _is_address(name: str) -> bool:
 
 def _foreign(whose: str) -> Forbidden:
     return Forbidden(
-        f"origin: a page {whose} may not use this API; api.web.allowed_origins says who may",
+        f"origin: a page {whose} may not use this API; add its origin to api.web.allowed_origins if it should",
         param="origin",
         code="origin_not_allowed",
     )
 
 
 def _check_content(method: str, headers: dict[bytes, bytes]) -> None:
-    """Raises UnsupportedMediaType: pages may send what is no JSON without asking first."""
+    """Raise UnsupportedMediaType for anything but JSON, since pages may send other types without a preflight."""
     kind = headers.get(b"content-type")
     if kind == _JSON or method in _SAFE:
         return
@@ -129,12 +132,12 @@ def _preflight(origin: bytes, headers: dict[bytes, bytes]) -> list[tuple[bytes, 
 
 
 def _shared(send: Send, origin: bytes) -> Send:
-    """The answer may be read by pages of `origin`. Never with credentials: keys are sent by the page, as a header."""
-    told = [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*"), (b"vary", b"origin")]
+    """Let pages of `origin` read the answer, but never with credentials: a page sends its key as a header."""
+    added = [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*"), (b"vary", b"origin")]
 
     async def sharing(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *told]}
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
         await send(message)
 
     return sharing

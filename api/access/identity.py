@@ -1,4 +1,4 @@
-"""Who asks: API keys to namespaces, scopes and users, and users as keyed hashes."""
+"""The identities of callers: API keys give namespaces, scopes and users, and users are known as keyed hashes."""
 
 import hashlib
 import ipaddress
@@ -14,7 +14,7 @@ from core.settings import ApiKey, ApiSettings, RateLimit, Scope
 
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 KEYLESS = "keyless"
-"""Who asks where there are no keys."""
+"""The name of every caller where there are no keys."""
 _TAKEN = frozenset((GUARD, "gate", "start", KEYLESS))
 _OUR_WORDS = frozenset(("derived", "judge"))
 
@@ -24,30 +24,30 @@ class Identity:
     namespace: Namespace
     scopes: frozenset[Scope]
     buckets: tuple[Bucket, ...] = ()
-    """The limits that its requests count against."""
+    """The rate limits that its requests count against."""
     key_id: str | None = None
-    """The key's name, else its fingerprint; None: there is no key."""
+    """The key's name, else its fingerprint; None where there is no key."""
     user: UserHash | None = None
-    """Whom alone the key speaks for."""
+    """The only user that the key may speak for, if it is bound to one."""
 
     @property
     def by(self) -> str:
-        """How orders name who gave them."""
+        """The name that its orders are recorded under."""
         return self.key_id or KEYLESS
 
     def require(self, scope: Scope) -> None:
-        """Raises Forbidden."""
+        """Raise Forbidden when the key lacks the scope."""
         if scope not in self.scopes:
             raise Forbidden(f"this API key lacks the scope {scope}", code="missing_scope")
 
     def made(self, record: Completion | Outcome) -> bool:
-        """Whether a record of its namespace is its own: of its user, where it is bound to one, else of its key."""
+        """Return whether a record of its namespace is its own: of its user, if it is bound to one, else of its key."""
         if self.user is not None:
             return record.user_id == self.user
         return record.key_id == self.key_id
 
     def sees(self, record: Completion | Outcome) -> bool:
-        """Whether it may be shown a record of its namespace, or an outcome of a turn that it was shown."""
+        """Return whether it may see a record of its namespace, or an outcome of a turn that it may see."""
         if "read" in self.scopes or self.made(record):
             return True
         return isinstance(record, Outcome) and record.key_id is None and record.source in _OUR_WORDS
@@ -57,8 +57,10 @@ class Identity:
 
 
 class KeyRing:
-    """Raises ConfigError for settings that would let strangers in: beyond loopback there must be keys and a hash key
-    of one's own."""
+    """The API keys of the settings.
+
+    Raises ConfigError for settings that would let strangers in: beyond loopback there must be keys and a hash key of
+    one's own."""
 
     def __init__(self, settings: ApiSettings) -> None:
         _check_exposure(settings)
@@ -69,7 +71,7 @@ class KeyRing:
         for key in settings.keys:
             digest = _digest(key.key.encode())
             if digest in identities:
-                raise ConfigError("settings: api.keys: one key stands there twice")
+                raise ConfigError("settings: api.keys: the same key is listed twice")
             identities[digest] = self._identity(settings, key, digest)
         self._identities = identities
         keyless = settings.advanced.default_namespace
@@ -86,8 +88,10 @@ class KeyRing:
         )
 
     def identify(self, authorization: bytes | None) -> Identity:
-        """Of the `Authorization` header. Raises Unauthorized. Without keys in the settings everybody is the default
-        namespace, whatever they send: clients that insist on a key may send any."""
+        """Return the identity for an `Authorization` header. Raises Unauthorized.
+
+        Without keys in the settings everybody is the default namespace, whatever they send: clients that insist on a
+        key may send any."""
         if not self._identities:
             return self._keyless
         scheme, _, token = (authorization or b"").partition(b" ")
@@ -99,28 +103,28 @@ class KeyRing:
         return identity
 
     def user_of(self, identity: Identity, named: str | None) -> UserHash | None:
-        """Whom a request is for that names this user. Raises Forbidden where the key speaks for another."""
+        """Return the user of a request that names this user. Raises Forbidden where the key speaks for another."""
         user = self.user_hash(identity.namespace, named)
         if identity.user is None:
             return user
         if user not in (identity.user, None):
-            raise Forbidden("user: this API key speaks for another", param="user", code="another_user")
+            raise Forbidden("user: this API key speaks for another user", param="user", code="another_user")
         return identity.user
 
     def user_hash(self, namespace: Namespace, user: str | None) -> UserHash | None:
-        """The same user of two namespaces has two hashes."""
+        """Return the user's hash, which differs between namespaces."""
         if user is None:
             return None
         subject = f"{namespace}\0{user}".encode()
         return UserHash(hashlib.blake2b(subject, key=self._user_key, digest_size=16).hexdigest())
 
     def _fingerprint(self, key: str) -> str:
-        """Keyed, so that it helps nobody to find the key; with a sign that no name has."""
+        """Return a keyed hash, so that it helps nobody to find the key, after a sign that no name has."""
         return "#" + hashlib.blake2b(key.encode(), key=self._user_key, digest_size=6, person=b"api key").hexdigest()
 
 
 def _digest(token: bytes) -> bytes:
-    """Keys are looked up by digest, so that the time it takes tells nothing about them."""
+    """Return the digest by which a key is looked up, so that the time it takes tells nothing about the key."""
     return hashlib.blake2b(token, digest_size=16).digest()
 
 
@@ -138,7 +142,7 @@ def _bucket(name: str, limit: RateLimit) -> tuple[Bucket, ...]:
 
 
 def _check_namespaces(settings: ApiSettings) -> None:
-    """A name that is misspelt would limit nobody."""
+    """Raise ConfigError for a namespace without a key: a misspelt name would limit nobody."""
     known = {key.namespace for key in settings.keys} or {settings.advanced.default_namespace}
     for name in settings.namespaces:
         if name not in known:
@@ -146,13 +150,15 @@ def _check_namespaces(settings: ApiSettings) -> None:
 
 
 def _check_names(settings: ApiSettings) -> None:
-    """A name tells one party from others, wherever it is read."""
+    """Raise ConfigError for a key's name that the service uses itself or that another namespace or user has."""
     parties: dict[str, tuple[str, str | None]] = {}
     for place, key in enumerate(settings.keys):
         if key.name is None:
             continue
         if key.name in _TAKEN:
-            raise ConfigError(f"settings: api.keys.{place}.name: {key.name} is what the service calls itself")
+            raise ConfigError(
+                f"settings: api.keys.{place}.name: {key.name} is reserved for the service: choose another"
+            )
         party = key.namespace, key.user
         if parties.setdefault(key.name, party) != party:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Rate limits: who asks too often is told when to come back. Told as OpenAI's API tells, so that its clients wait."""
+"""Rate limits, with answers that say when to come back in the headers of OpenAI's API, so that its clients wait."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _UNLIMITED: RawHeaders = []
 
 
 class TooManyRequests(RateLimited):
-    """With the answer's headers."""
+    """A refusal for too many requests, with the answer's headers."""
 
     def __init__(self, message: str, headers: Mapping[str, str]) -> None:
         super().__init__(message, code="rate_limit_exceeded")
@@ -23,7 +23,7 @@ class TooManyRequests(RateLimited):
 
 
 async def admit(live_state: LiveState, identity: Identity) -> RawHeaders:
-    """Count a request, and say how its limits stand: headers of the answer. Raises TooManyRequests."""
+    """Count a request and return how its limits stand, as headers of the answer. Raises TooManyRequests."""
     live_state.count(identity.namespace, REQUESTS)
     if not identity.buckets:
         return _UNLIMITED
@@ -36,7 +36,7 @@ async def admit(live_state: LiveState, identity: Identity) -> RawHeaders:
 
 
 async def admit_user(live_state: LiveState, namespace: Namespace, user: str, per_minute: float) -> None:
-    """Count feedback of a user. Raises TooManyRequests."""
+    """Count a user's feedback. Raises TooManyRequests."""
     burst = max(1, int(per_minute))
     bucket = Bucket(name=f"user:{namespace}:{user}", rate_per_s=per_minute / 60, burst=burst)
     (allowed,) = await live_state.take((bucket,))
@@ -67,7 +67,7 @@ def _headers(bucket: Bucket, allowed: Allowance) -> dict[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """As in `6m0s`, `1.5s`, `20ms`."""
+    """Format seconds as in `6m0s`, `1.5s`, `20ms`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(seconds, 60)

@@ -1,4 +1,4 @@
-"""What the plain FastAPI routes share: who asks, bodies through the same strict decoder, JSON answers."""
+"""The parts that plain FastAPI routes share: the caller, bodies through the same strict decoder, JSON answers."""
 
 from typing import Any, TypeVar
 
@@ -23,13 +23,13 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 def identity_of(request: Request) -> Identity:
-    """Whom the gate let in (`api.access`)."""
+    """Return the identity that the gate let in (`api.access`)."""
     identity: Identity = request.state.identity
     return identity
 
 
 async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """Raises TooLarge, Overloaded, InvalidRequest naming the field."""
+    """Read and decode the body. Raises TooLarge, Overloaded, or InvalidRequest naming the field."""
     headers = dict(request.scope["headers"])
     try:
         body = await context.bodies.read(headers, request.receive)
@@ -44,8 +44,10 @@ async def body_of(context: Context, request: Request, decoder: msgspec.json.Deco
 
 
 def digits(text: str, highest: int) -> int | None:
-    """The number that decimal digits are; None for anything else, or above `highest`. Text of people's goes through
-    here and not through `int`, which raises for thousands of digits and reads `_` and spaces."""
+    """Return the number that decimal digits spell; None for anything else, or above `highest`.
+
+    Clients' text goes through here and not through `int`, which raises for thousands of digits and reads `_` and
+    spaces."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         return None
     number = int(text)
@@ -53,25 +55,25 @@ def digits(text: str, highest: int) -> int | None:
 
 
 def whole_number(request: Request, name: str, default: int, highest: int) -> int:
-    """A query parameter. Raises InvalidRequest naming it."""
+    """Return a query parameter as a number. Raises InvalidRequest naming it."""
     text = request.query_params.get(name)
     if text is None:
         return default
     number = digits(text, highest)
     if number is None:
-        raise InvalidRequest(f"{name}: a whole number of at most {highest}", param=name)
+        raise InvalidRequest(f"{name}: must be a whole number of at most {highest}", param=name)
     return number
 
 
 def only_parameters(request: Request, *names: str) -> None:
-    """Raises InvalidRequest naming a query parameter that nobody would read."""
+    """Raise InvalidRequest naming a query parameter that the route does not know."""
     for name in request.query_params:
         if name not in names:
             raise InvalidRequest(f"unknown query parameter: {name}", param=name, code="unknown_field")
 
 
 def json_body(schema: type, description: str) -> dict[str, Any]:
-    """For a FastAPI route's `openapi_extra`."""
+    """Describe a JSON body for a FastAPI route's `openapi_extra`."""
     return {
         "requestBody": {
             "required": True,

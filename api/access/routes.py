@@ -1,7 +1,6 @@
-"""Who may do what: one line for each route. `docs/security.md` has the same table in words.
+"""The access table: who may use which route, one line for each. `docs/security.md` has the same table in words.
 
-A route without a line here stops the application before it serves anybody.
-"""
+A route without a line here stops the application before it serves anybody."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
@@ -18,9 +17,11 @@ Reach = Literal["nobody's", "everybody's", "its namespace's", "its own", "its ow
 
 
 class Need(NamedTuple):
-    """What a route asks for: a key with this scope; where there is none, any key; or, without `key`, nothing at all.
-    Then whose things it shows or changes. `its own or its namespace's`: its namespace's where the key may `read`, else
-    its own. `by_user`: of a key that is bound to a user, its own alone."""
+    """The access that a route needs.
+
+    A key with this `scope`; without a scope, any key; or, without `key`, none at all. `reach` says whose things the
+    route shows or changes. `its own or its namespace's` is its namespace's where the key may `read`, else its own.
+    With `by_user`, a key that is bound to a user reaches only its own."""
 
     scope: Scope | None
     reach: Reach
@@ -28,7 +29,7 @@ class Need(NamedTuple):
     key: bool = True
 
     def check(self, identity: Identity) -> None:
-        """Raises Forbidden."""
+        """Raise Forbidden when the key lacks the scope."""
         if self.scope is not None:
             identity.require(self.scope)
 
@@ -80,13 +81,13 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
 
 
 class Gate:
-    """A dependency of every plain route: what its line in the table asks for, before anything else of it runs."""
+    """The dependency of every plain route that checks its line of the table before anything else of it runs."""
 
     def __init__(self, context: Context) -> None:
         self._keys = context.keys
 
     async def __call__(self, request: Request) -> None:
-        """Raises Unauthorized, Forbidden."""
+        """Let the request in or raise Unauthorized or Forbidden."""
         need = ACCESS[request.method, request.scope["route"].path]
         if not need.key:
             return
@@ -97,15 +98,15 @@ class Gate:
 
 
 def check_routes(routes: Sequence[BaseRoute], hot: Iterable[str]) -> None:
-    """Raises LookupError naming a route that has no line in the table, or that nothing holds to its line."""
+    """Raise LookupError naming a route that has no line in the table, or whose line nothing enforces."""
     guarded = frozenset(hot)
     for found in iter_route_contexts(routes):
         route = found.original_route
         if not isinstance(route, Route | APIRoute) or not found.methods:
-            raise LookupError(f"{route}: api/access/routes.py knows HTTP routes alone")
+            raise LookupError(f"{route}: api/access/routes.py knows HTTP routes only")
         for method in found.methods - {"HEAD"}:
             need = ACCESS.get((method, found.path or ""))
             if need is None:
                 raise LookupError(f"{method} {found.path}: api/access/routes.py does not say who may use it")
             if need.key and not isinstance(route, APIRoute) and found.path not in guarded:
-                raise LookupError(f"{method} {found.path}: no gate stands before it")
+                raise LookupError(f"{method} {found.path}: no gate checks it")

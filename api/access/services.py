@@ -1,4 +1,4 @@
-"""What the HTTP application is given; `onward.wiring` fills it in."""
+"""The services that the HTTP application is given; `onward.wiring` fills them in."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +27,6 @@ class ApiServices:
     """Each component: "ok", or what is wrong with it."""
     traffic: Traffic
     reader: Sequence[str] = ()
-    """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); none: on a thread."""
+    """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); if empty, a thread does."""
     site: Path | None = None
-    """Where the documentation lies, once it is built."""
+    """The directory of the built documentation, which may not exist yet."""

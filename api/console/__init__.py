@@ -1,8 +1,7 @@
-"""`GET /`: the operator's console. The page holds nothing of its own, so it needs no key; what it asks for does.
+"""The operator's console at `GET /`. The page itself has no data, so it needs no key; its requests do.
 
-Its charts are drawn by uPlot, whose bundle the package `youplot` ships; the page's `integrity` holds that to the digest
-of uPlot's own release.
-"""
+Its charts are drawn by uPlot, whose bundle the package `youplot` ships; the page's `integrity` compares that with
+the digest of uPlot's own release."""
 
 from importlib.metadata import distribution
 from importlib.resources import files
@@ -44,14 +43,14 @@ def console_router() -> APIRouter:
     async def part(request: Request, name: str) -> Response:
         found = assets.get(name)
         if found is None:
-            raise NotFound(f"the console has no part {name}")
+            raise NotFound(f"the console has no file {name}")
         return found.answer(request, {})
 
     return router
 
 
 def load_assets() -> dict[str, Asset]:
-    """By name: the files of this package, and those of uPlot."""
+    """Return the files of this package and those of uPlot, by name."""
     own = {file.name: file.read_bytes() for file in files("api.console").iterdir() if _kind(file.name)}
     charts = distribution("youplot")
     drawn = {name: charts.locate_file(path).read_bytes() for name, path in _CHARTS.items()}  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Values that are computed of a text which feedback has instead: how far a suggestion was edited, how much is left."""
+"""Values computed from a text that feedback sends instead: how far a suggestion was edited, how much is left."""
 
 import asyncio
 
@@ -10,12 +10,12 @@ from core.reward_spec import Measure, RewardSpec
 from core.text.edits import LONGEST, edit_distance, patched, share_left, text_of_call
 
 LONGEST_SNAPSHOT = 262_144
-"""Characters of a file that lines are looked for in."""
+"""The most characters of a file in which lines are looked for."""
 _FIELDS = {"kept": ("final_text", "diff"), "distance": ("final_text", "diff"), "survived": ("snapshot",)}
 
 
 def check_measured(spec: RewardSpec, metric: str, field: str, text: str) -> Measure:
-    """Raises InvalidRequest where the metric takes no such text, or the text is too long."""
+    """Return the metric's measure. Raises InvalidRequest where it takes no such text, or the text is too long."""
     measure = spec_of(spec, metric).measure
     if measure is None or field not in _FIELDS[measure]:
         wanted = "a value" if measure is None else f"a value, or {' or '.join(_FIELDS[measure])}"
@@ -27,8 +27,10 @@ def check_measured(spec: RewardSpec, metric: str, field: str, text: str) -> Meas
 
 
 async def measured(named: NamedTurn, call_id: str | None, field: str, text: str, measure: Measure) -> float:
-    """Raises NotFound for a turn that is not known, InvalidRequest for one that suggested no text, or for a text that
-    cannot be compared with it; StoreUnavailable."""
+    """Measure a text against what the turn suggested.
+
+    Raises NotFound for an unknown turn, InvalidRequest for one that suggested no text, or for a text that cannot be
+    compared with it; StoreUnavailable."""
     turn = await named.load()
     if turn is None:
         raise NotFound(f"no inference {named.inference_id}", param="inference_id", code="unknown_inference")
@@ -37,10 +39,10 @@ async def measured(named: NamedTurn, call_id: str | None, field: str, text: str,
 
 
 def _suggested(turn: Completion, call_id: str | None) -> str:
-    """What the call writes, if one is named, else the answer."""
+    """Return what the call writes, if one is named, else the answer."""
     param = "inference_id" if call_id is None else "tool_call_id"
     if turn.unstored is not None:
-        raise InvalidRequest(f"{param}: the turn was not stored, there is nothing to compare with", param=param)
+        raise InvalidRequest(f"{param}: the turn was not stored, so there is nothing to compare with", param=param)
     if call_id is None:
         text: str | None = turn.text
     else:
@@ -59,7 +61,7 @@ def _measure(measure: Measure, suggested: str, field: str, text: str) -> float:
     for which, content in (("inference_id: what was suggested", suggested), (f"{field}: what became of it", final)):
         if len(content) > LONGEST:
             raise InvalidRequest(
-                f"{which} has {len(content)} characters; the distance of at most {LONGEST} is taken",
+                f"{which} has {len(content)} characters; distances are computed for at most {LONGEST}",
                 param=which.partition(":")[0],
                 code="too_long",
             )

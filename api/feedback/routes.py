@@ -1,4 +1,4 @@
-"""`/v1/feedback`: what users make of answers. Idempotent, amendable, and may be withdrawn."""
+"""The routes of `/v1/feedback`: what users make of answers. Idempotent, amendable, and may be withdrawn."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -39,10 +39,12 @@ Text = Annotated[str, Meta(max_length=512)]
 
 
 class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/feedback`. Names an inference or a session, and maybe the `user` who says it, as chat does;
-    `metric_name` is an outcome of the reward spec. Instead of a `value`, one of `final_text`, `diff` (unified, of the
-    suggested text) and `snapshot`, where the metric has a `measure`: it is computed, and the text kept as `evidence`.
-    """
+    """The body of `POST /v1/feedback`.
+
+    It names an inference or a session, and maybe the `user` whose feedback it is, as in chat; `metric_name` is an
+    outcome of the reward spec. Instead of a `value` it may have one of `final_text`, `diff` (unified, of the
+    suggested text) and `snapshot`, where the metric has a `measure`: the value is computed, and the text kept as
+    `evidence`."""
 
     feedback_id: str | None = None
     inference_id: str | None = None
@@ -70,19 +72,21 @@ def feedback_router(context: Context) -> APIRouter:
 
     @router.post("/v1/feedback", openapi_extra=json_body(FeedbackBody, "What somebody made of a turn or a session"))
     async def post_feedback(request: Request) -> Response:
-        """Say what became of an inference or a session. A retry with the same `feedback_id` and content gets the same
-        answer; other content 409. 202 when nobody can say yet whether the inference exists, or whether the same id
-        was given to other content at the same moment."""
+        """Record what became of an inference or a session.
+
+        A retry with the same `feedback_id` and content gets the same answer; other content 409. The status is 202
+        when it is not known yet whether the inference exists, or whether the same id was given to other content at
+        the same moment."""
         return await _limited(context, request, lambda identity: _post(context, identity, request))
 
     @router.get("/v1/feedback/{feedback_id}")
     async def get_feedback(request: Request, feedback_id: str) -> Response:
-        """Its content, whether it still counts, and what superseded it."""
+        """Return its content, whether it still counts, and what superseded it."""
         return await _limited(context, request, lambda identity: _get(context, identity, OutcomeId(feedback_id)))
 
     @router.delete("/v1/feedback/{feedback_id}")
     async def delete_feedback(request: Request, feedback_id: str) -> Response:
-        """Withdraw it. Again: the same answer."""
+        """Withdraw it. Doing so again gets the same answer."""
         return await _limited(context, request, lambda identity: _withdraw(context, identity, OutcomeId(feedback_id)))
 
     return router
@@ -121,7 +125,7 @@ async def _get(context: Context, identity: Identity, outcome_id: OutcomeId) -> R
 
 
 def _check(context: Context, body: FeedbackBody) -> None:
-    """Raises InvalidRequest."""
+    """Raise InvalidRequest for a wrong field."""
     if (body.inference_id is None) == (body.session_id is None):
         raise InvalidRequest("inference_id: name an inference or a session, one of them", param="inference_id")
     check_level(context.services.spec, body.metric_name, of_session=body.inference_id is None)
@@ -131,7 +135,7 @@ def _check(context: Context, body: FeedbackBody) -> None:
 
 
 async def _admit_user(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> None:
-    """Raises TooManyRequests."""
+    """Count the feedback against its user's limit. Raises TooManyRequests."""
     services, namespace = context.services, identity.namespace
     per_minute = services.settings.feedback.user_per_minute
     if per_minute is None:
@@ -143,7 +147,7 @@ async def _admit_user(context: Context, identity: Identity, body: FeedbackBody, 
 
 
 async def _user_of(named: NamedTurn) -> str | None:
-    """Who its turn was for; where nobody was named, its session. None: it cannot be told now."""
+    """Return the user that the turn was for, else its session; None where that is not known now."""
     try:
         turn = await named.load()
     except StoreUnavailable:
@@ -152,21 +156,21 @@ async def _user_of(named: NamedTurn) -> str | None:
 
 
 async def _value(context: Context, body: FeedbackBody, named: NamedTurn) -> bool | float | str:
-    """As said, or computed of the text that is there instead."""
+    """Return the given value, or the one computed from the text that is there instead."""
     services = context.services
     texts = [name for name in _TEXTS if getattr(body, name) is not None]
     if isinstance(body.value, msgspec.UnsetType) != (len(texts) == 1):
         field = texts[-1] if texts else "value"
-        raise InvalidRequest(f"{field}: say a value, or give one of {', '.join(_TEXTS)}", param=field)
+        raise InvalidRequest(f"{field}: give a value, or one of {', '.join(_TEXTS)}", param=field)
     if not isinstance(body.value, msgspec.UnsetType):
         check_value(services.spec, body.metric_name, body.value)
         return body.value
     (field,), text = texts, getattr(body, texts[0])
     measure = check_measured(services.spec, body.metric_name, field, text)
     if body.inference_id is None or not is_uuid(body.inference_id):
-        raise InvalidRequest(f"{field}: only of an inference", param=field)
+        raise InvalidRequest(f"{field}: only for an inference", param=field)
     if body.evidence is not None:
-        raise InvalidRequest(f"evidence: {field} is the evidence", param="evidence")
+        raise InvalidRequest(f"evidence: leave it out, since {field} is the evidence", param="evidence")
     return await measured(named, body.tool_call_id, field, text, measure)
 
 
@@ -194,13 +198,13 @@ def _outcome(context: Context, identity: Identity, body: FeedbackBody, value: bo
 
 
 def _named(body: FeedbackBody) -> tuple[InferenceId | None, SessionId | None]:
-    """What it speaks of."""
+    """Return the inference or the session that the feedback is about."""
     inference_id = None if body.inference_id is None else InferenceId(body.inference_id.lower())
     return inference_id, None if body.session_id is None else SessionId(body.session_id)
 
 
 def _observed(at: datetime, now: datetime, context: Context) -> datetime:
-    """In UTC. Raises InvalidRequest for what is yet to come, and for what no calendar of ours has."""
+    """Return the moment in UTC. Raises InvalidRequest for one in the future or before the calendar's first year."""
     ahead_s = (at - now).total_seconds()
     most_s = context.services.settings.feedback.clock_skew_s
     if ahead_s > most_s:
@@ -215,7 +219,9 @@ def _observed(at: datetime, now: datetime, context: Context) -> datetime:
 async def _record(
     context: Context, identity: Identity, outcome: Outcome, named: NamedTurn, *, own_id: bool
 ) -> Response:
-    """Check it against what is known, then append it; durable when this returns. `own_id`: its id is the client's."""
+    """Check the outcome against what is known, then append it; it is durable when this returns.
+
+    `own_id` says that its id is the client's."""
     services, namespace = context.services, outcome.namespace
     digest = outcome_digest(outcome)
     try:
@@ -238,9 +244,10 @@ async def _record(
 
 
 async def _append_once(services: ApiServices, outcome: Outcome, digest: str, answer: Response) -> Response:
-    """Other content under the same id, even at the same moment and at another replica, is a conflict. Live state tells,
-    and may forget between any two lines here: so it is asked again afterwards, and where it cannot tell, the store does
-    once the writer is there. The first in the log is the one that counts."""
+    """Append the outcome unless the same id has other content, even at the same moment and at another replica.
+
+    Live state knows, and may forget between any two lines here: so it is asked again afterwards, and where it does
+    not know, the store does once the writer has caught up. The first in the log is the one that counts."""
     claim = outcome.namespace, f"feedback:{outcome.outcome_id}", digest
     if await services.live_state.claim(*claim) not in (digest, None):
         raise _other_content(outcome.outcome_id)
@@ -259,7 +266,7 @@ async def _append_once(services: ApiServices, outcome: Outcome, digest: str, ans
 
 
 def _answer(outcome: Outcome, known_digest: str, digest: str) -> Response:
-    """Raises Conflict."""
+    """Return the answer for an outcome that is known, or raise Conflict if its content differs."""
     if known_digest != digest:
         raise _other_content(outcome.outcome_id)
     return _recorded(outcome)
@@ -299,7 +306,9 @@ async def _withdraw(context: Context, identity: Identity, outcome_id: OutcomeId)
 
 
 async def _known(context: Context, identity: Identity, outcome_id: OutcomeId) -> Outcome:
-    """Raises NotFound, also for what it may not see. Waits for the writer as long as feedback does for an inference."""
+    """Return the outcome, waiting for the writer as long as feedback does for an inference.
+
+    Raises NotFound, also for what the caller may not see."""
     found = None
     if is_id(outcome_id):
         found = await look_up(context.services, lambda view: view.outcomes.get(identity.namespace, outcome_id))

@@ -1,4 +1,4 @@
-"""What an outcome speaks of: does it exist, in this namespace, and does it have such a part?"""
+"""Checks of what an outcome is about: whether it exists in this namespace, and whether it has such a part."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -14,24 +14,26 @@ Subject = Literal["inference", "session"]
 
 
 class NamedTurn:
-    """The turn that a request names: loaded when it is first asked for, and kept for the rest of the request."""
+    """The turn that a request names: loaded at the first use, and kept for the rest of the request."""
 
     def __init__(self, services: ApiServices, namespace: Namespace, inference_id: InferenceId | None) -> None:
-        """`inference_id` None: the request names a session."""
+        """Name a turn; `inference_id` is None where the request names a session."""
         self._services = services
         self._namespace = namespace
         self.inference_id = inference_id
         self._turn: Completion | None = None
 
     async def load(self) -> Completion | None:
-        """None: there is none now. Raises StoreUnavailable; then, too, it is asked for again."""
+        """Return the turn, or None if there is none now. Raises StoreUnavailable.
+
+        In both cases the next call asks again."""
         if self._turn is None and self.inference_id is not None:
             query = self._namespace, self.inference_id
             self._turn = await look_up(self._services, lambda view: view.turns.get(*query))
         return self._turn
 
     async def exists(self) -> bool:
-        """Raises StoreUnavailable."""
+        """Return whether the turn exists. Raises StoreUnavailable."""
         if self._turn is not None:
             return True
         if self.inference_id is None or not is_uuid(self.inference_id):
@@ -42,7 +44,9 @@ class NamedTurn:
 
 
 async def find_subject(services: ApiServices, outcome: Outcome, named: NamedTurn) -> Subject:
-    """Raises NotFound for what this namespace does not have after `api.feedback.lookup_s`, StoreUnavailable."""
+    """Return whether the outcome is about an inference or a session.
+
+    Raises NotFound for what this namespace does not have after `api.feedback.lookup_s`, StoreUnavailable."""
     if outcome.inference_id is not None:
         if not await named.exists():
             raise NotFound(f"no inference {outcome.inference_id}", param="inference_id", code="unknown_inference")
@@ -65,21 +69,24 @@ def _session_of(namespace: Namespace, session_id: SessionId) -> Query[bool | Non
 
 
 async def _is_stored(services: ApiServices, load: Callable[[], Awaitable[object]]) -> bool:
-    """To be asked right after live state did not know it. Raises StoreUnavailable where live state could not be asked:
-    another replica may have it in its spool, and that is where one would hear of it."""
+    """Return whether the store has it, right after live state did not know it.
+
+    Raises StoreUnavailable where live state could not be asked: another replica may have it in its spool, and only
+    live state would tell."""
     heard = services.live_state.state == OK
     if await load() is not None:
         return True
     if not heard:
-        raise StoreUnavailable("not found, and what replicas have told each other cannot be asked: try again")
+        raise StoreUnavailable("not found, and live state, which other replicas share, does not answer: try again")
     return False
 
 
 async def check_is_own(
     services: ApiServices, identity: Identity, named: NamedTurn, session_id: SessionId | None
 ) -> None:
-    """Of a key that is bound to a user. Raises NotFound for what is another's, StoreUnavailable where nobody can say
-    whose it is."""
+    """Check that a key which is bound to a user names only what is its own.
+
+    Raises NotFound for what is another's, StoreUnavailable where nobody can say whose it is."""
     if identity.user is None:
         return
     if session_id is not None:
@@ -91,7 +98,9 @@ async def check_is_own(
 
 
 async def check_session_is_own(services: ApiServices, identity: Identity, session_id: SessionId) -> None:
-    """All of it: what is said of a session is said of each of its turns. Raises as `check_is_own`."""
+    """Check that all turns of the session are the user's, since feedback on a session counts for each of its turns.
+
+    Raises as `check_is_own`."""
     user = identity.user
     if user is None:
         return
@@ -101,12 +110,12 @@ async def check_session_is_own(services: ApiServices, identity: Identity, sessio
 
 
 async def check_target(outcome: Outcome, subject: Subject, named: NamedTurn) -> None:
-    """Raises InvalidRequest naming `target_range` or `tool_call_id`."""
+    """Raise InvalidRequest naming `target_range` or `tool_call_id` when the turn has no such part."""
     if outcome.target_range is None and outcome.target_call is None:
         return
     if subject != "inference":
         param = "target_range" if outcome.target_range is not None else "tool_call_id"
-        raise InvalidRequest(f"{param}: only of an inference", param=param)
+        raise InvalidRequest(f"{param}: only for an inference", param=param)
     turn = await named.load()
     if turn is None:
         raise NotFound(f"no inference {outcome.inference_id}", param="inference_id", code="unknown_inference")
@@ -125,8 +134,10 @@ def _check_parts(turn: Completion, outcome: Outcome) -> None:
 
 
 async def check_superseded(services: ApiServices, identity: Identity, outcome: Outcome) -> None:
-    """Raises NotFound (also for others' feedback), InvalidRequest when it speaks of something else, Conflict when it
-    was superseded before."""
+    """Check that the outcome which this one supersedes may be superseded.
+
+    Raises NotFound (also for others' feedback), InvalidRequest when it is about something else, Conflict when it was
+    superseded before."""
     if outcome.supersedes is None:
         return
     namespace, before_id = outcome.namespace, outcome.supersedes
@@ -140,7 +151,7 @@ async def check_superseded(services: ApiServices, identity: Identity, outcome: O
         outcome.name,
     ):
         raise InvalidRequest(
-            f"supersedes: {before_id} speaks of another inference, session or metric", param="supersedes"
+            f"supersedes: {before_id} is about another inference, session or metric", param="supersedes"
         )
     successor = await _successor(services, outcome)
     if before.withdrawn or (successor is not None and successor.outcome_id != outcome.outcome_id):
