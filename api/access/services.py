@@ -27,6 +27,6 @@ class ApiServices:
     """Each component: "ok", or what is wrong with it."""
     traffic: Traffic
     reader: Sequence[str] = ()
-    """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); if empty, a thread does."""
+    """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); empty: a thread."""
     site: Path | None = None
     """The directory of the built documentation, which may not exist yet."""
