@@ -21,13 +21,13 @@ _SESSION_HEADERS = {
     "x-onward-harness": "Version of the client that made the prompt",
 }
 _ANSWER_HEADERS = {
-    "x-onward-inference-id": "What feedback names; of several choices, joined by commas",
+    "x-onward-inference-id": "The id that feedback names; for several choices, joined by commas",
     "x-onward-session-id": "The session that this turn is in",
-    "x-onward-policy-version": "That sampled the first token",
+    "x-onward-policy-version": "The version that sampled the first token",
     "x-onward-arm": "live, canary or holdback: which version the user is served by",
     "x-onward-trainable": "Whether the turn can be trained on; while streaming, as far as the first token tells",
-    "x-onward-untrainable-reasons": "Why not, joined by commas",
-    "x-onward-sampling-overridden": "Which sampling fields the workload's settings changed, joined by commas",
+    "x-onward-untrainable-reasons": "The reasons why it cannot be trained on, joined by commas",
+    "x-onward-sampling-overridden": "The sampling fields that the workload's settings changed, joined by commas",
 }
 _ERROR = {
     "type": "object",
@@ -48,7 +48,7 @@ _ERROR = {
 
 
 def describe(document: dict[str, Any], *, chat: str, completions: str) -> dict[str, Any]:
-    """`document` with the generating routes, the schemas and the error shape added."""
+    """Return `document` with the generating routes, the schemas and the error shape added."""
     _, schemas = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components.update({**schemas, "Error": _ERROR})

@@ -8,10 +8,10 @@ const VERSIONS = 60, STEPS = 100;
 const MEANING = {
   promote: "Serve it now, to everybody.",
   hold: "Do nothing with it until it is promoted, rolled back or unheld.",
-  unhold: "Let it go its way again.",
-  rollback: "Serve it again, at once; what came after it is taken back.",
+  unhold: "Let it go on.",
+  rollback: "Serve it again, at once; the later ones are rolled back.",
   pin: "Serve it, and release nothing else until it is unpinned.",
-  unpin: "Release again.",
+  unpin: "Release versions again.",
 };
 const WORDS = { rollback: "roll back to" };
 const WAITS = "The order is given; the release controller has not answered yet.";

@@ -1,5 +1,6 @@
-"""The hot routes' HTTP: plain ASGI (https://asgi.readthedocs.io), because a framework's request and response objects
-cost more than making a turn durable does."""
+"""The HTTP of the hot routes as plain ASGI (https://asgi.readthedocs.io).
+
+A framework's request and response objects cost more than making a turn durable does."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -25,7 +26,7 @@ class ClientGone(Exception):
 
 
 def header_text(headers: Headers, name: bytes) -> str | None:
-    """A header as text; None when absent. Raises InvalidRequest naming it when it is not printable ASCII."""
+    """Return a header as text, or None when absent. Raises InvalidRequest naming it when it is not printable ASCII."""
     value = headers.get(name)
     if value is None:
         return None
@@ -50,11 +51,10 @@ async def send_error(send: Send, error: RequestError | Unavailable) -> None:
 
 
 class HangUp:
-    """Within this block the current task is cancelled when its client goes away; the block then ends quietly.
+    """A block in which the current task is cancelled when its client goes away; the block then ends quietly.
 
-    A cancellation from elsewhere (a server that shuts down) passes through. The watch begins a moment late: a task
-    for each answer that is ready at once would cost more than making the answer durable.
-    """
+    A cancellation from elsewhere (a server that shuts down) passes through. The watch starts a moment late: a task
+    for each answer that is ready at once would cost more than making the answer durable."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

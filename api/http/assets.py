@@ -1,4 +1,4 @@
-"""Files that a browser is given: kept in memory, compressed, and told apart by a digest."""
+"""Files for a browser: kept in memory, compressed, and identified by a digest."""
 
 import gzip
 import hashlib
@@ -9,7 +9,7 @@ from fastapi import Request, Response
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",  # kept, and asked about by its tag
+    "cache-control": "no-cache",  # kept by the browser, which asks by its tag whether it is still current
     "vary": "accept-encoding",
 }
 

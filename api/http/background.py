@@ -1,4 +1,4 @@
-"""Work that must end although the request that started it was given up."""
+"""Background work that must end although the request that started it was given up."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """Holds its tasks until they are done: the event loop itself keeps only weak references."""
+    """The tasks that still run, held until they are done: the event loop itself keeps only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -24,6 +24,6 @@ class Background:
         return await asyncio.shield(self.spawn(work))
 
     async def drain(self) -> None:
-        """Until all of it has ended."""
+        """Wait until all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -1,21 +1,21 @@
-"""How many values a JSON text has, without making any of them: what a body costs goes by these, not by its bytes."""
+"""A count of the values of a JSON text without making any: a body's cost depends on these, not on its bytes."""
 
 from core.errors import TooLarge
 
 Raw = bytes | memoryview
-"""A body as it came: small, or large and in memory of its own."""
+"""A body as it arrived: small, or large and in memory of its own."""
 _COUNTED = b'",[{'
 _OTHERS = bytes(byte for byte in range(256) if byte not in _COUNTED)
 
 
 def count_values(raw: bytes) -> int:
-    """At least as many as there are; texts that are no JSON get some number, too."""
+    """Return at least the number of values; a text that is not JSON gets some number, too."""
     bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
     bare = bare.replace(b'""', b"")  # two quotes with nothing between: what follows is as much in a string as before
     return 1 + sum(outside.count(b",") + outside.count(b"[") + outside.count(b"{") for outside in bare.split(b'"')[::2])
 
 
 def check_values(raw: bytes, most: int) -> None:
-    """Raises TooLarge."""
+    """Raise TooLarge for a body with more than `most` values."""
     if count_values(raw) > most:
         raise TooLarge(f"the body holds more than {most} JSON values", code="too_many_values")

@@ -1,8 +1,7 @@
 """Connections within bounds: how many there are, and how long a client may take over headers, body and reading.
 
-A client that sends or reads slowly costs a connection and nothing else, so what bounds it is a look at all connections
-now and then: a timer for each request would cost more than all of this.
-"""
+A client that sends or reads slowly costs a connection and nothing else, so what bounds it is a look at all
+connections now and then: a timer for each request would cost more than all of this."""
 
 import asyncio
 import ipaddress
@@ -24,7 +23,7 @@ _IPV6_SITE = 64
 
 
 class Phase(Enum):
-    """Of a connection, as to what its client owes."""
+    """The part of a request that a connection waits for."""
 
     HEADERS = auto()
     BODY = auto()
@@ -44,7 +43,7 @@ class Guard:
         self._pause_s = min(shortest / _LOOKS_PER_DEADLINE, _MOST_PAUSE_S)
 
     def enter(self, connection: "BoundedProtocol", address: str | None) -> str | None:
-        """Why it is refused; None when it may stay. Either way it is watched until it leaves."""
+        """Watch the connection until it leaves, and return why it is refused, or None when it may stay."""
         self._watched.add(connection)
         CONNECTIONS.set(len(self._watched))
         if self._timer is None:
@@ -64,7 +63,7 @@ class Guard:
                 del self._by_address[address]
 
     def site(self, host: str) -> str | None:
-        """Where connections of this peer are counted; None for one that may have any number."""
+        """Return the address or network that this peer's connections count for; None if it may have any number."""
         try:
             address = ipaddress.ip_address(host)
         except ValueError:  # no Internet address
@@ -148,24 +147,24 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end(400, "malformed", "malformed_request", msg)
 
     def look(self, now: float) -> None:
-        """End it when its client has taken too long."""
+        """End the connection when its client has taken too long."""
         settings = self.guard.settings
         if self._reads_nothing(now, settings.write_s):
             self._break_off("unread")
         elif self._deaf or self.transport.is_closing():
             return
-        elif self.flow.read_paused:  # it is us who take long
+        elif self.flow.read_paused:  # the delay is ours, not the client's
             self._since = now
         elif self._phase is Phase.HEADERS and now - self._since > settings.header_s:
             if self._header_bytes:
                 self._end(
-                    408, "headers", "request_timeout", f"the headers were not there within {settings.header_s:g} s"
+                    408, "headers", "request_timeout", f"the headers did not arrive within {settings.header_s:g} s"
                 )
             else:
                 self._deaf = True
                 self.transport.close()
         elif self._phase is Phase.BODY and now - self._since > settings.body_s:
-            self._end(408, "body", "request_timeout", f"the body was not there within {settings.body_s:g} s")
+            self._end(408, "body", "request_timeout", f"the body did not arrive within {settings.body_s:g} s")
         elif self._phase is Phase.NOTHING and self._is_idle() and now - self._since > settings.idle_s:
             self.transport.close()
 
@@ -176,7 +175,9 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _reads_nothing(self, now: float, deadline_s: float) -> bool:
-        """Also of a connection that is closed and has something left to send."""
+        """Return whether the client has read nothing for `deadline_s`.
+
+        This holds, too, for a closed connection with data left to send."""
         before, self._unread = self._unread, self.transport.get_write_buffer_size()
         if not self._unread or self._unread < before:
             self._unread_since = None
@@ -185,13 +186,13 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._unread_since is not None and now - self._unread_since > deadline_s
 
     def _end(self, status: int, why: str, code: str, message: str) -> None:
-        """Say what is wrong, where that can be said, and close."""
+        """Send the error, where that is still possible, and close."""
         self._deaf = True
         if not self._is_idle():
             if self.cycle.response_started:
                 self._break_off(why)
                 return
-            self.cycle.disconnected = True  # who waits for the body waits no longer
+            self.cycle.disconnected = True  # so that nothing waits for the body any longer
             self.cycle.message_event.set()
         BROKEN_CONNECTIONS.labels(why).inc()
         error = {"message": message, "type": "server_error" if status >= 500 else "invalid_request_error"}
@@ -209,6 +210,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_protocol(settings: ConnectionSettings) -> type[BoundedProtocol]:
-    """The class of one server's connections: uvicorn makes them, and passes on nothing of ours."""
+    """Return the class of one server's connections: uvicorn makes them, and passes no arguments of ours."""
     attributes: dict[str, Any] = {"guard": Guard(settings)}
     return type("GuardedConnection", (BoundedProtocol,), attributes)

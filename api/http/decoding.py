@@ -1,4 +1,4 @@
-"""JSON to typed bodies: what does not fit is a 400 that names the field."""
+"""The decoding of JSON into typed bodies: a value that does not fit is a 400 that names the field."""
 
 from typing import TypeVar
 
@@ -14,19 +14,21 @@ _NAMED = ("Object contains unknown field `", "Object missing required field `")
 
 
 def decode_body(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
-    """Raises InvalidRequest. NaN and infinities are no JSON; numbers beyond a double's range are refused."""
+    """Decode a body. Raises InvalidRequest.
+
+    NaN and infinities are not JSON; numbers beyond a double's range are refused."""
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is no valid JSON: {error}", code="malformed_json") from None
+        raise InvalidRequest(f"the body is not valid JSON: {error}", code="malformed_json") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply", code="malformed_json") from None
 
 
 def _invalid(text: str) -> InvalidRequest:
-    """`text` is msgspec's, and quotes the client's words: it is cut at what msgspec wrote, never searched."""
+    """Translate msgspec's message, which quotes the client's words: it is cut at what msgspec wrote, never searched."""
     what, path = _placed(text)
     for code, words in zip(("unknown", "missing"), _NAMED, strict=True):
         if text.startswith(words):
@@ -39,7 +41,7 @@ def _invalid(text: str) -> InvalidRequest:
 
 
 def _placed(text: str) -> tuple[str, str]:
-    """What is wrong, and where: "" for the body itself. The place is what comes last; it has no quotes in it."""
+    """Return what is wrong, and where: "" for the body itself. The place comes last, and has no quotes in it."""
     what, found, place = text.rpartition(_AT)
     if not found or place.find("`") != len(place) - 1:
         return text, ""

@@ -19,7 +19,7 @@ _STATUS_TYPES = {404: "not_found_error", 405: "invalid_request_error", 413: "inv
 
 
 def describe(error: Exception) -> tuple[int, dict[str, Any]]:
-    """(HTTP status, body) of what went wrong. Anything but our own errors is a 500 that tells nothing of its inside."""
+    """Return (HTTP status, body) for an error. Any error that is not ours is a 500 that tells nothing of its inside."""
     match error:
         case RequestError():
             return error.status, _body(error.message, error.kind, error.param, error.code)
@@ -39,17 +39,17 @@ def describe(error: Exception) -> tuple[int, dict[str, Any]]:
 
 
 def error_response(error: Exception) -> tuple[int, bytes]:
-    """(HTTP status, JSON), counted."""
+    """Count the error and return (HTTP status, JSON)."""
     status, body = describe(error)
     REQUEST_ERRORS.labels(str(status)).inc()
     if status >= 500 and not isinstance(error, Overloaded):  # of which there may be thousands, and they are counted
-        told = error if isinstance(error, OnwardError) else type(error).__name__  # others' may say what users said
-        logger.error("a request failed with %d: %s", status, told)
+        shown = error if isinstance(error, OnwardError) else type(error).__name__  # others' may quote users
+        logger.error("a request failed with %d: %s", status, shown)
     return status, msgspec.json.encode(body)
 
 
 def error_headers(error: Exception) -> Mapping[str, str]:
-    """Beside the content's: of the framework's errors and of ours."""
+    """Return the headers that an error of the framework or of ours adds to the content's."""
     return getattr(error, "headers", None) or {}
 
 

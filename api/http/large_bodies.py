@@ -1,4 +1,4 @@
-"""Request bodies on their way in. Small ones are read as they come; of large ones, only so many bytes at once."""
+"""Request bodies on their way in. Small ones are read as they arrive; large ones share a limit on bytes in memory."""
 
 import mmap
 from contextlib import ExitStack, suppress
@@ -13,11 +13,10 @@ _MOST_DIGITS = 19  # of a length that anybody has
 
 
 class Body:
-    """`release` it when it has been read: there is no `raw` any more then, whoever still has it.
+    """A request body. After `release`, which its reader must call, `raw` is gone for everybody.
 
     A large one lies in memory of its own, which goes back to the system with it: from the heap, where it would be
-    between what lives longer, it would not.
-    """
+    between objects that live longer, it would not."""
 
     __slots__ = ("_bodies", "_held", "_space", "raw")
 
@@ -29,21 +28,21 @@ class Body:
 
     @property
     def is_held(self) -> bool:
-        """Whether its bytes count."""
+        """True for a large body, whose bytes count against the limit."""
         return self._space is not None
 
     def hold(self, most: int) -> None:
-        """It is a large one, of so many bytes at most. They are memory once they have arrived."""
+        """Reserve space for a large body of at most so many bytes. They take memory only once they have arrived."""
         self._space = mmap.mmap(-1, most)
 
     def add(self, part: bytes) -> None:
-        """Of a large one. Raises Overloaded."""
+        """Add a part to a large body. Raises Overloaded."""
         assert self._space is not None
         self._bodies.take(len(part))
         self._held += self._space.write(part)
 
     def close(self) -> None:
-        """It is whole."""
+        """Make `raw` of a large body that is whole."""
         assert self._space is not None
         self.raw = memoryview(self._space)[: self._held]
 
@@ -61,7 +60,7 @@ class Body:
 
 
 class Bodies:
-    """Those of one application."""
+    """The request bodies of one application."""
 
     def __init__(self, settings: BodySettings) -> None:
         self._limit = settings.max_bytes
@@ -73,7 +72,7 @@ class Bodies:
         return size > self._large
 
     async def read(self, headers: Headers, receive: Receive) -> Body:
-        """The whole body. Raises TooLarge past the limit, without reading on; Overloaded, ClientGone."""
+        """Read the whole body. Raises TooLarge past the limit, without reading on; Overloaded, ClientGone."""
         with ExitStack() as undo:
             body = Body(self)
             undo.callback(body.release)
@@ -120,13 +119,13 @@ class Bodies:
         return TooLarge(f"the body is larger than {self._limit} bytes", code="body_too_large")
 
     def take(self, size: int) -> None:
-        """So many more have arrived. Raises Overloaded."""
+        """Count so many more bytes that have arrived. Raises Overloaded."""
         self._require_room(size)
         self.held += size
         BODY_BYTES.set(self.held)
 
     def _require_room(self, size: int) -> None:
-        """Who only says that it will send so much holds none of it."""
+        """Raise Overloaded if so many more bytes do not fit; a length that is only declared takes no room."""
         if self.held + size > self._in_flight:
             REFUSED_BODIES.labels("busy").inc()
             raise Overloaded("too many large bodies are being read; try again in a moment")

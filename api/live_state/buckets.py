@@ -1,4 +1,4 @@
-"""Token buckets as the generic cell rate algorithm: all that a bucket is, is the moment at which it will be full."""
+"""Token buckets as the generic cell rate algorithm: a bucket is only the moment at which it will be full."""
 
 import time
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _ROUNDING_S = 1e-6  # sums of times of this size are not exact
 
 
 class Buckets:
-    """In process."""
+    """The buckets of one process."""
 
     def __init__(self, max_entries: int) -> None:
         self._full_at: Recent[float] = Recent(max_entries)  # monotonic; absent: full
@@ -26,13 +26,15 @@ class Buckets:
         return [allowance(*of) for of in zip(buckets, empty_for, waits, strict=True)]
 
     def _full_in(self, bucket: Bucket, now: float) -> float:
-        """Never longer than filling it takes: it may have been slower once."""
+        """Return the seconds until the bucket is full.
+
+        They are at most those that filling it takes: its rate may have been lower before."""
         full_in_s = (self._full_at.get(bucket.name) or now) - now
         return min(max(full_in_s, 0.0), bucket.burst / bucket.rate_per_s)
 
 
 def wait_s(bucket: Bucket, full_in_s: float) -> float:
-    """Until it has one. `full_in_s` is before that one is taken."""
+    """Return the seconds until the bucket has a token. `full_in_s` is the value before that token is taken."""
     missing_s = full_in_s - (bucket.burst - 1) / bucket.rate_per_s
     return missing_s if missing_s > _ROUNDING_S else 0.0
 

@@ -1,4 +1,4 @@
-"""Who waits for which channel, in this process."""
+"""Waiters for changes on channels, in this process."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ class Waiter:
 
 
 class Channels:
-    """Thread-safe."""
+    """The waiters of all channels. Thread-safe."""
 
     def __init__(self) -> None:
         self._waiters: set[Waiter] = set()
@@ -38,7 +38,7 @@ class Channels:
         self._wake(channel)
 
     def announce_all(self) -> None:
-        """Where announcements may have been missed."""
+        """Wake all waiters, where announcements may have been missed."""
         self._wake(None)
 
     def _wake(self, channel: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What was counted in the last minute, in slots of time that are the same for every API replica."""
+"""Counts of the last minute, in slots of time that are the same for every API replica."""
 
 import time
 from collections import Counter
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from core.ids import Namespace
 
 SLOT_S = 5
-SLOTS = 12  # a minute, the slot that has begun included
+SLOTS = 12  # a minute, including the slot that is under way
 
 Slot = tuple[Namespace, int]
 
 
 class Slots:
-    """Used from one thread."""
+    """The slots of one process, used from one thread."""
 
     def __init__(self) -> None:
         self._slots: dict[Slot, Counter[str]] = {}
@@ -35,13 +35,13 @@ class Slots:
         return total
 
     def take_changed(self) -> dict[Slot, Mapping[str, int]]:
-        """Those counted in since the last time, each as it stands now."""
+        """Return the slots that changed since the last call, each with its present counts."""
         self._drop_old()
         changed, self._changed = self._changed, set()
         return {slot: self._slots[slot] for slot in changed if slot in self._slots}
 
     def put_back(self, slots: Mapping[Slot, object]) -> None:
-        """They were taken, but could not be told to anybody."""
+        """Mark slots as changed again, after they were taken but could not be sent."""
         self._changed.update(slots)
 
     def _drop_old(self) -> None:

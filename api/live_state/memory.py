@@ -1,4 +1,4 @@
-"""`LiveState` in process: least recently used entries go first, and the store answers for what has gone."""
+"""`LiveState` in process: the least recently used entries are dropped first, and the store answers for those."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ DEFAULT_CHAIN_TOKENS = 2_000_000  # at most 36 bytes each: 72 MB
 
 
 class MemoryLiveState:
-    """Used from one event loop; nothing here waits, but for changes."""
+    """Live state of one process, used from one event loop; nothing here waits, except for changes."""
 
     state: Final = "ok"
 

@@ -1,4 +1,4 @@
-"""A map that keeps what was used last."""
+"""A map that keeps the entries that were used last."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[V]):
-    """Keeps its most recently used entries, by their number and their total weight."""
+    """A map of the most recently used entries, bounded by their number and their total weight."""
 
     def __init__(self, max_entries: int, max_weight: int = 0) -> None:
         self._entries: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()

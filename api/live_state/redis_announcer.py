@@ -1,4 +1,4 @@
-"""Announcements from processes that have no event loop: a scorer's."""
+"""Announcements from processes that have no event loop, such as a scorer's."""
 
 import threading
 from typing import Self
@@ -15,11 +15,13 @@ from core.telemetry import LIVE_STATE_FALLBACKS
 
 
 class RedisAnnouncer:
-    """The port's `Announcer`. A thread of its own speaks to Redis; what is announced while it does is said once. What
-    Redis does not take is not said: who waits also looks by itself."""
+    """The port's `Announcer`, with a thread of its own that sends to Redis.
+
+    A channel that is announced again meanwhile is announced once. An announcement that Redis does not accept is
+    dropped, since waiters also look by themselves."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        """Raises ConfigError."""
+        """Check the settings and start the thread. Raises ConfigError."""
         try:
             self._redis = redis.Redis.from_url(
                 settings.url,
@@ -27,7 +29,7 @@ class RedisAnnouncer:
                 socket_connect_timeout=settings.timeout_s,
                 retry=Retry(NoBackoff(), 1),  # once more: the connection may have been cut since
             )
-            self._redis.connection_pool.make_connection()  # which says what of the URL it does not know
+            self._redis.connection_pool.make_connection()  # which raises for an option of the URL that it does not know
         except (ValueError, TypeError, RedisError) as error:
             raise ConfigError(f"settings: redis.url: {error}") from error
         self._channel = changes_channel(settings)
@@ -49,7 +51,7 @@ class RedisAnnouncer:
             self._changed.notify()
 
     def close(self) -> None:
-        """Says what waits, then ends."""
+        """Send what waits, then end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -1,8 +1,7 @@
-"""One connection to Redis that all requests share, and that none waits for while Redis is away.
+"""One connection to Redis that all requests share, and for which none waits while Redis is unreachable.
 
-Commands that are asked while others are on their way leave together: under load one costs a quarter of what it costs
-through a pool, and a server that hangs holds one connection, not hundreds.
-"""
+Commands that are sent while others are on their way leave together: under load one costs a quarter of what it costs
+through a pool, and a server that hangs holds one connection, not hundreds."""
 
 import asyncio
 import logging
@@ -31,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 
 class RedisUnavailable(Exception):
-    """Redis does not answer, or not with what was asked for."""
+    """Redis does not answer, or refuses the command."""
 
 
 class RedisLink:
-    """Used from one event loop. Only `beat` makes a connection: call it now and then."""
+    """The shared connection, used from one event loop. Only `beat` connects: call it now and then."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        """Raises ConfigError."""
+        """Prepare the link without connecting. Raises ConfigError."""
         self.state = "not connected"
         self.pool = connections(settings)
         self._timeout_s = settings.timeout_s
@@ -49,32 +48,36 @@ class RedisLink:
 
     @property
     def connected_for_s(self) -> float:
-        """Since the connection was made."""
+        """Seconds since the connection was made."""
         return time.monotonic() - self._connected_s
 
     @property
     def lost_for_s(self) -> float:
-        """Since a connection was lost."""
+        """Seconds since a connection was lost."""
         return time.monotonic() - self._lost_s
 
     async def ask(self, operation: str, *command: str | bytes | int | float) -> Any:
-        """The reply. Raises Away: at once while Redis is known to be away, else after `timeout_s` at the latest."""
+        """Send a command and return its reply.
+
+        Raises RedisUnavailable: at once while Redis is known to be unreachable, else after `timeout_s` at the
+        latest."""
         line = self._line
         if line is None:
-            raise self._away(operation, "away")
+            raise self._unavailable(operation, "away")
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await line.send(command)
-        except ResponseError as error:  # of this command alone; else the next beat meets it, too
+        except ResponseError as error:  # only this command is refused; if all are, the next beat fails, too
             logger.warning("redis refused %s: %s", operation, error)
-            raise self._away(operation, "refused") from error
+            raise self._unavailable(operation, "refused") from error
         except FAULTS as error:
             self._lose(line, error)
-            raise self._away(operation, "failed") from error
+            raise self._unavailable(operation, "failed") from error
 
     async def beat(self, *commands: Command) -> None:
-        """Connect where there is no connection, send `commands`, and find out whether Redis does what we ask of it: the
-        state. Raises Away."""
+        """Connect if there is no connection, send `commands`, and set the state to whether Redis does what we ask.
+
+        Raises RedisUnavailable."""
         line = self._line
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -93,7 +96,7 @@ class RedisLink:
             self.state = OK
 
     def send(self, *commands: Command) -> None:
-        """Without waiting for the replies, or knowing that there will be any."""
+        """Send commands without waiting for the replies; without a connection they are dropped."""
         if self._line is not None:
             with suppress(ConnectionError):
                 for command in commands:
@@ -106,13 +109,13 @@ class RedisLink:
             await line.close()
 
     def _lose(self, line: "_Line | None", error: Exception) -> None:
-        """Whoever else waits on this connection need not wait longer."""
+        """Drop the connection, so that nobody else waits on it any longer."""
         if line is not self._line:
-            return  # another request has met it before
+            return  # another request has found this out before
         self._line = None
         if self.state == OK:
             self._lost_s = time.monotonic()
-            logger.warning("redis is away: %s", self._described(error))
+            logger.warning("redis is unreachable: %s", self._described(error))
         self.state = self._described(error)
         if line is not None:
             line.drop(error)
@@ -120,7 +123,7 @@ class RedisLink:
     def _described(self, error: Exception) -> str:
         return f"no answer within {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
 
-    def _away(self, operation: str, reason: str) -> RedisUnavailable:
+    def _unavailable(self, operation: str, reason: str) -> RedisUnavailable:
         LIVE_STATE_FALLBACKS.labels(operation, reason).inc()
         return RedisUnavailable(operation)
 
@@ -131,7 +134,7 @@ class _Asked(NamedTuple):
 
 
 class _Line:
-    """A connection for its life. Replies come in the order of the commands."""
+    """One connection for as long as it lives. Replies arrive in the order of the commands."""
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
@@ -140,7 +143,9 @@ class _Line:
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def send(self, command: Command) -> asyncio.Future[Any]:
-        """The reply to come. Given up, the command is sent all the same. Raises ConnectionError."""
+        """Send a command and return the future of its reply. Raises ConnectionError.
+
+        The command is sent even if the future is cancelled."""
         if self._task.done():
             raise ConnectionError("the connection was lost")
         reply = asyncio.get_running_loop().create_future()
@@ -190,13 +195,15 @@ class _Line:
 
 
 def connections(settings: RedisSettings) -> ConnectionPool:
-    """To make connections of: nothing is tried twice, since nobody waits twice. Raises ConfigError."""
+    """Return a pool to make connections with. Raises ConfigError.
+
+    Nothing is retried, since no request waits twice."""
     options: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "socket_timeout": None}
     if not settings.url.startswith("unix:"):
         options["socket_keepalive"] = True
     try:
         pool = ConnectionPool.from_url(settings.url, **options)
-        make_connection(pool)  # which says what of the URL it does not know
+        make_connection(pool)  # which raises for an option of the URL that it does not know
     except (ValueError, TypeError, RedisError) as error:
         raise ConfigError(f"settings: redis.url: {error}") from error
     return pool

@@ -1,8 +1,7 @@
 """`LiveState` in Redis, for many API replicas.
 
-Each replica keeps a `MemoryLiveState` in front: what it put or read itself it need not ask for (a transcript's chain
-continues it whenever it was put), and while Redis is away it is all there is.
-"""
+Each replica keeps a `MemoryLiveState` in front: it need not ask for what it put or read itself (a transcript's chain
+continues it whenever it was put), and while Redis is unreachable that is all there is."""
 
 import asyncio
 import struct
@@ -26,26 +25,26 @@ from core.ports import Allowance, Bucket, Chain, Changes, RecentCounts
 from core.settings import RedisSettings
 from core.telemetry import LIVE_STATE_FALLBACKS
 
-BEAT_S: Final = 1.0  # how often Redis is looked for, and told of counts
+BEAT_S: Final = 1.0  # how often Redis is tried, and sent counts
 FORGOTTEN_S: Final = 60.0
-"""So long after Redis was empty, or came back, claims may be missing there; the writer is less far behind."""
-_SETTLE_S: Final = 3 * BEAT_S  # by then every replica has found out that Redis is away
-_MOST_OWED: Final = 10_000  # the oldest are let go, as Redis itself would
+"""How long claims may be missing in Redis after it was empty, or came back; the writer is less far behind."""
+_SETTLE_S: Final = 3 * BEAT_S  # by then every replica has found out that Redis is unreachable
+_MOST_OWED: Final = 10_000  # the oldest are dropped, as Redis itself would
 _COUNTS_LIFE_S: Final = 2 * SLOTS * SLOT_S
 
 
 class RedisLiveState:
-    """Adapter of the port. Every operation is one round trip or none."""
+    """The port's adapter for Redis. Every operation is one round trip or none."""
 
     def __init__(self, settings: RedisSettings, forgotten_s: float = FORGOTTEN_S) -> None:
-        """Nothing is connected before `async with`. Raises ConfigError."""
+        """Prepare live state, which connects only in `async with`. Raises ConfigError."""
         self._settings = settings
         self._forgotten_s = forgotten_s
         self._life_ms = round(settings.entry_ttl_s * 1000)
         self._link = RedisLink(settings)
         self._local = MemoryLiveState()
         self._owed: deque[Command] = deque(maxlen=_MOST_OWED)
-        """Inferences that Redis was not told of. It may be the only one that can tell other replicas: what waits in a
+        """Inferences that Redis has yet to be sent. It may be the only one that can tell other replicas: a turn in the
         spool here is neither in the log nor in the store."""
         self._paid = asyncio.Event()
         self._replica = uuid4().hex
@@ -147,8 +146,10 @@ class RedisLiveState:
     # ------------------------------------------------------------------------------------------ claims, limits
 
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str | None:
-        """What this replica itself holds it holds on, whatever Redis has forgotten. Where Redis may have forgotten what
-        another holds, nobody can say."""
+        """Claim a key, and return the content that holds it, or None where that is not known.
+
+        A claim that this replica holds itself stays, whatever Redis has forgotten. Where Redis may have forgotten
+        another's claim, the holder is unknown."""
         known = self._local.claim_of(namespace, key)
         if known not in (None, content_digest):
             return known
@@ -166,7 +167,9 @@ class RedisLiveState:
         await self._try("release_claim", scripts.RELEASE, [self._key("claim", namespace, key)], content_digest)
 
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
-        """While Redis is away each replica limits alone: together they let more pass, none lets less."""
+        """Take a token from each bucket.
+
+        While Redis is unreachable each replica limits alone: together they let more pass, none lets less."""
         keys = [f"{self._settings.prefix}bucket:{bucket.name}" for bucket in buckets]
         arguments = [value for bucket in buckets for value in (1 / bucket.rate_per_s, bucket.burst)]
         try:
@@ -194,7 +197,7 @@ class RedisLiveState:
         return RecentCounts(counts=sums, complete=True)
 
     def _counted(self, slots: dict[Slot, Any]) -> list[Command]:
-        """Each replica puts what it counted into fields of its own, as they stand: told twice it is the same."""
+        """Return commands that set this replica's own fields to its counts, so that repeating them changes nothing."""
         commands: list[Command] = []
         for slot, counts in slots.items():
             key = self._slot_key(slot)
@@ -231,7 +234,7 @@ class RedisLiveState:
                 self._paid.set()
 
     async def _listen(self) -> None:
-        """To announcements. What is said while nobody listens is made up for by waking everybody."""
+        """Pass on announcements. Those made while nobody listened are made up for by waking everybody."""
         redis = Redis(connection_pool=self._link.pool)
         while True:
             try:
@@ -244,25 +247,25 @@ class RedisLiveState:
                         if message is not None:
                             self._local.announce(message["data"].decode(errors="replace"))
             except FAULTS:
-                pass  # the beat finds out, and says so
+                pass  # the beat finds out, and logs it
             await asyncio.sleep(BEAT_S)
 
     async def _try(self, operation: str, script: str, keys: Sequence[str], *arguments: str | bytes | int) -> Any:
-        """None when Redis is away."""
+        """Run a script and return its reply, or None when Redis is unreachable."""
         try:
             return await self._link.ask(operation, "EVAL", script, len(keys), *keys, *arguments)
         except RedisUnavailable:
             return None
 
     async def _get(self, operation: str, key: str) -> Any:
-        """None when Redis is away."""
+        """Return the value of a key, or None when it has none or Redis is unreachable."""
         try:
             return await self._link.ask(operation, "GETEX", key, "PX", self._life_ms)
         except RedisUnavailable:
             return None
 
     def _key(self, kind: str, namespace: Namespace, rest: str) -> str:
-        """With the length of the namespace, which may hold any characters."""
+        """Return the name of a key, with the length of the namespace, which may have any characters."""
         return f"{self._settings.prefix}{kind}:{len(namespace)}:{namespace}:{rest}"
 
     def _slot_key(self, slot: Slot) -> str:
@@ -291,7 +294,7 @@ def pack(chain: Chain) -> bytes:
 
 
 def unpack(raw: bytes) -> Chain | None:
-    """None for what is no chain, or a chain of another build."""
+    """Return a packed chain, or None for bytes that are no chain, or a chain of another build."""
     try:
         packed = _decode(raw)
         token_ids = struct.unpack(f"<{len(packed.token_ids) // 4}I", packed.token_ids)

@@ -1,7 +1,6 @@
-"""What Redis does in one step: each is one round trip, and nobody sees half of it.
+"""Lua scripts that Redis runs in one step: each is one round trip, and nobody sees half of it.
 
-They are sent as text (EVAL), not by their hash: a server that was restarted or flushed knows no hashes.
-"""
+They are sent as text (EVAL), not by their hash: a server that was restarted or flushed knows no hashes."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""`/v1/alarms`: what monitors found, and an operator's word that it is known."""
+"""The routes of `/v1/alarms`: the alarms that monitors opened, and an operator's acknowledgement of them."""
 
 import asyncio
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ _LARGEST_SEQUENCE = (1 << 63) - 1
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/alarms/{alarm_id}/ack`."""
+    """The body of `POST /v1/alarms/{alarm_id}/ack`."""
 
     note: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")] | None = None
 
@@ -35,8 +35,10 @@ def alarms_router(context: Context) -> APIRouter:
 
     @router.get("/v1/alarms")
     async def list_alarms(request: Request) -> Response:
-        """Alarms that are not closed, the newest first; with `state=all` closed ones too. `next`: the `before` of the
-        next page, null where there is none. A key with the scope admin sees those of all namespaces."""
+        """Return alarms that are not closed, the newest first; with `state=all` closed ones too.
+
+        `next` is the `before` of the next page, null where there is none. A key with the scope admin sees those of
+        all namespaces."""
         identity = identity_of(request)
         only_parameters(request, "state", "before", "limit")
         only_open = _only_open(request)
@@ -50,8 +52,8 @@ def alarms_router(context: Context) -> APIRouter:
 
     @router.post(
         "/v1/alarms/{alarm_id}/ack",
-        openapi_extra=json_body(AckBody, "A note, where there is something to say"),
-        summary="Say that an alarm is known: releases that it held go on. Again: nothing changes",
+        openapi_extra=json_body(AckBody, "An optional note"),
+        summary="Acknowledge an alarm: releases that it held go on. A second time changes nothing",
         operation_id="acknowledge_alarm",
     )
     async def acknowledge(request: Request, alarm_id: str) -> Response:
@@ -66,7 +68,7 @@ def alarms_router(context: Context) -> APIRouter:
 def _only_open(request: Request) -> bool:
     state = request.query_params.get("state", "open")
     if state not in ("open", "all"):
-        raise InvalidRequest("state: open or all", param="state")
+        raise InvalidRequest("state: must be open or all", param="state")
     return state == "open"
 
 
@@ -92,11 +94,11 @@ def _may_acknowledge(identity: Identity, alarm: StoredAlarm) -> bool:
 
 def described(alarm: StoredAlarm) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(alarm.opening)
-    told = {"acknowledged_at": alarm.acknowledged_at, "closed_at": alarm.closed_at}
+    moments = {"acknowledged_at": alarm.acknowledged_at, "closed_at": alarm.closed_at}
     return {
         **fields,
         "state": alarm.state,
-        **msgspec.to_builtins(told),
+        **msgspec.to_builtins(moments),
         "acknowledged_by": alarm.acknowledged_by,
         "note": alarm.note,
         "sequence": alarm.sequence,

@@ -1,5 +1,6 @@
-"""`/v1/curves` and `/v1/behaviour`: how the model does, over time and by version. Of the newest turns, so that asking
-costs the same however much is stored."""
+"""The routes `/v1/curves` and `/v1/behaviour`: how the model does, over time and by version.
+
+They look at the newest turns only, so that a request costs the same however much is stored."""
 
 import math
 from collections import defaultdict
@@ -32,8 +33,10 @@ def curves_router(context: Context) -> APIRouter:
 
     @router.get("/v1/curves")
     async def get_curves(request: Request) -> Response:
-        """Of the newest `turns` revisions of rewards: worth over time (each point the mean of as many turns), worth and
-        its parts by version and arm; and how long feedback took to be served, by version."""
+        """Return curves over the newest `turns` revisions of rewards.
+
+        They are the worth over time (each point the mean of as many turns), the worth and its parts by version and
+        arm, and how long feedback took to be served, by version."""
         identity = identity_of(request)
         only_parameters(request, "turns", "workload")
         limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
@@ -42,8 +45,10 @@ def curves_router(context: Context) -> APIRouter:
 
     @router.get("/v1/behaviour")
     async def get_behaviour(request: Request) -> Response:
-        """Of the newest `turns` that have a reward, what they did, by version: the share that searched, edited and ran
-        tests, as the reward spec's patterns know such calls, tokens and seconds for each."""
+        """Return, by version, what the newest `turns` that have a reward did.
+
+        This is the share that searched, edited and ran tests, as the reward spec's patterns know such calls, and the
+        tokens and seconds of a turn."""
         identity = identity_of(request)
         only_parameters(request, "turns", "workload")
         limit = whole_number(request, "turns", _ACTIONS, _MOST_ACTIONS)
@@ -70,7 +75,7 @@ def _curves(view: View, namespace: Namespace, limit: int, workload: str | None) 
 
 
 def _quality(turns: Sequence[Worth]) -> list[dict[str, Any]]:
-    """`turns`: the oldest first."""
+    """Return the worth over time of `turns`, which are in order with the oldest first."""
     size = max(1, math.ceil(len(turns) / _POINTS))
     points = [turns[start : start + size] for start in range(0, len(turns), size)]
     return [{"at": point[-1].decided_at, **_worth(point)} for point in points]
@@ -88,7 +93,7 @@ def _by_version(turns: Iterable[Worth], experiments: Sequence[Experiment]) -> li
 
 
 def _arm(turn: Worth, experiments: Iterable[Experiment]) -> str:
-    """Whether its version was a canary when it was asked for."""
+    """Return the arm of a turn: canary if its version was one when the request arrived, else live."""
     for experiment in experiments:
         ended = experiment.ended_at
         within = experiment.started_at <= turn.received_at and (ended is None or turn.received_at < ended)
@@ -98,7 +103,7 @@ def _arm(turn: Worth, experiments: Iterable[Experiment]) -> str:
 
 
 def _worth(turns: Sequence[Worth]) -> dict[str, Any]:
-    """`good`: the share that is worth more than nothing."""
+    """Return the mean worth of the turns, and as `good` the share that is worth more than 0."""
     return {
         "turns": len(turns),
         "mean": fmean(turn.value for turn in turns),
@@ -107,7 +112,7 @@ def _worth(turns: Sequence[Worth]) -> dict[str, Any]:
 
 
 def _components(turns: Sequence[Worth]) -> dict[str, float]:
-    """What each adds to the mean: a turn without it counts as nothing."""
+    """Return what each component adds to the mean: in a turn without it, it counts as 0."""
     sums: dict[str, float] = defaultdict(float)
     for turn in turns:
         for name, value in turn.components.items():
@@ -116,7 +121,7 @@ def _components(turns: Sequence[Worth]) -> dict[str, float]:
 
 
 def _latency(view: View) -> list[dict[str, Any]]:
-    """From the arrival of what decided a turn to the release of the version that learned from it."""
+    """Return, for each version, the time from the outcomes that it learned from to its release."""
     live = view.curves.live_since(view.releases.last_sequence() - _RELEASES)
     found = []
     for policy, _ in reversed(view.policies.newest(_VERSIONS)):
@@ -135,7 +140,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, Any]]:
     groups: dict[Version, list[Conduct]] = defaultdict(list)
     for turn in turns:
-        if turn.policy_versions and turn.token_ids:  # without: it was not stored
+        if turn.policy_versions and turn.token_ids:  # a turn without tokens was not stored
             groups[turn.policy_versions[-1].version].append(turn)
     kinds = {"searches": spec.searches, "edits": spec.edits, "tests": spec.tests}
     patterns = {name: pattern(searched) for name, searched in kinds.items()}

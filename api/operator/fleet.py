@@ -1,4 +1,4 @@
-"""`/v1/fleet`: the engines, as their hosts say, beside what is wanted of them."""
+"""The route `/v1/fleet`: the engines, as their hosts report them, beside the targets they were given."""
 
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,9 @@ def fleet_router(context: Context) -> APIRouter:
 
     @router.get("/v1/fleet")
     async def list_replicas(request: Request) -> Response:
-        """Every engine whose host has spoken and has not said goodbye; `heartbeat_age_s` tells who fell silent."""
+        """Return every engine whose host has reported and has not signed off.
+
+        `heartbeat_age_s` shows which hosts are silent."""
         only_parameters(request)
         statuses = await read(services, lambda view: view.fleet.statuses(CLUSTER))
         targets = await read(services, lambda view: view.fleet.targets(CLUSTER))

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`: for the machines that watch. They need no key and tell nothing of tenants."""
+"""The routes `/healthz`, `/readyz` and `/metrics`, for monitoring: they need no key and tell nothing of tenants."""
 
 from typing import Any
 
@@ -22,18 +22,18 @@ def health_router(context: Context) -> APIRouter:
 
     @router.get("/healthz")
     async def health() -> Response:
-        """The process answers."""
+        """Answer that the process is alive."""
         return json_response({"status": OK})
 
     @router.get("/readyz")
     async def ready() -> Response:
-        """Every component works, or costs only speed; else 503 with what is wrong with each."""
+        """Answer whether every component works, or costs only speed; else 503 with what is wrong with each."""
         found = readiness_of(context.services)
         return json_response(found, 503 if found["status"] == "not ready" else 200)
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        """Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return Response(exposition(), media_type=CONTENT_TYPE)
 
     return router

@@ -14,8 +14,9 @@ _POLL_S = 0.05
 
 
 async def carry_out(services: ApiServices, kind: OrderKind, version: Version, why: str, by: str) -> bool:
-    """Whether it is done; False when it still waits after `order_wait_s`. Raises what the controller refused it with:
-    NotFound, InvalidRequest, Conflict, EngineUnavailable."""
+    """Give an order and return whether it is done; False when it still waits after `order_wait_s`.
+
+    Raises what the controller refused it with: NotFound, InvalidRequest, Conflict, EngineUnavailable."""
     order_id = await asyncio.to_thread(_give, services, kind, version, why, by)
     deadline_s = services.clock.monotonic() + services.settings.advanced.order_wait_s
     while services.clock.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""`/v1/policies` and `/v1/models`: which versions there are, and which one serves."""
+"""The routes of `/v1/policies` and `/v1/models`: the versions that exist, and the one that serves."""
 
 from typing import Annotated, Any
 
@@ -33,11 +33,11 @@ _SHOWN = ("version", "policy", "digest", "parent", "manifest", "turns", "updates
 
 _ORDERS: dict[OrderKind, str] = {
     "promote": "Serve a canary or a candidate now, to everybody",
-    "rollback": "Serve an earlier version again, at once; what came after it is taken back",
+    "rollback": "Serve an earlier version again, at once; the later ones are rolled back",
     "hold": "Do nothing with this candidate or canary until it is promoted, rolled back or unheld",
-    "unhold": "Let it go its way again",
+    "unhold": "Let a held candidate or canary go on",
     "pin": "Serve this version, and release nothing else until it is unpinned",
-    "unpin": "Release again",
+    "unpin": "Release versions again",
 }
 _STATUS: dict[OrderKind, str] = {
     "promote": "live",
@@ -50,7 +50,7 @@ _STATUS: dict[OrderKind, str] = {
 
 
 class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/policies/{version}/promote`, and the other orders."""
+    """The body of `POST /v1/policies/{version}/promote`, and of the other orders."""
 
     why: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -64,7 +64,7 @@ def policies_router(context: Context) -> APIRouter:
 
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
-        """The one model that this service speaks for."""
+        """Return the one model that this service serves."""
         return json_response({"object": "list", "data": [_model(context)]})
 
     @router.get("/v1/models/{model:path}")
@@ -75,8 +75,10 @@ def policies_router(context: Context) -> APIRouter:
 
     @router.get("/v1/policies")
     async def list_policies(request: Request) -> Response:
-        """Versions, the newest first, each with its state; `live` is the one that serves now. `held_by`: the alarms
-        under which candidates wait, until they are acknowledged or closed; `orders`: the newest, with who gave them."""
+        """Return versions, the newest first, each with its state; `live` is the one that serves now.
+
+        `held_by` lists the alarms under which candidates wait, until they are acknowledged or closed; `orders` the
+        newest orders, with who gave them."""
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.policies.newest(limit))
@@ -109,8 +111,9 @@ def _history_routes(router: APIRouter, context: Context) -> None:
 
     @router.get("/v1/releases")
     async def list_releases(request: Request) -> Response:
-        """The chain of releases, the oldest first: which version took which step, when, why, by whom.
-        `held_by`: the alarms under which candidates wait."""
+        """Return the chain of releases, the oldest first: which version took which step, when, why, by whom.
+
+        `held_by` lists the alarms under which candidates wait."""
         only_parameters(request, "after", "limit")
         after = whole_number(request, "after", 0, 1 << 53)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
@@ -120,7 +123,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
 
     @router.get("/v1/experiments")
     async def list_experiments(request: Request) -> Response:
-        """Canaries, the newest first, with verdict and figures."""
+        """Return canaries, the newest first, with verdict and figures."""
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.experiments.newest(CLUSTER, limit))

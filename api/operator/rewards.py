@@ -1,4 +1,4 @@
-"""`/v1/rewards`: what turns turned out to be worth, as a list and as a live stream."""
+"""The routes of `/v1/rewards`: the rewards of turns, as a list and as a live stream."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,8 +32,10 @@ _TURN_FIELDS = (
 
 
 class RewardFeed:
-    """Tells subscribers when a namespace has new rewards. While there are any, one task asks the store for all: when a
-    scorer announces rewards, and now and then by itself. Often, while rewards come that nobody announced."""
+    """A feed that wakes subscribers when their namespace has new rewards.
+
+    While there are any subscribers, one task asks the store for all: when a scorer announces rewards, and now and
+    then by itself; often, while rewards arrive that nobody announced."""
 
     def __init__(self, services: ApiServices) -> None:
         self._services = services
@@ -44,7 +46,7 @@ class RewardFeed:
         self._pause_s = _POLL_S
 
     async def wait(self, namespace: Namespace, after: int, timeout_s: float) -> bool:
-        """Whether there is something after that sequence; False after `timeout_s`."""
+        """Wait for a reward after that sequence, and return whether there is one; False after `timeout_s`."""
         self._subscribers[namespace] = self._subscribers.get(namespace, 0) + 1
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._poll())
@@ -68,7 +70,7 @@ class RewardFeed:
                 announced = await changes.wait(self._pause_s)
 
     async def _look(self) -> bool:
-        """Whether there was something new since the last look."""
+        """Look once, and return whether there was something new since the last look."""
         names = tuple(self._subscribers)
         try:
             latest = await read(self._services, lambda view: {name: view.rewards.last_sequence(name) for name in names})
@@ -88,8 +90,9 @@ def rewards_router(context: Context) -> APIRouter:
 
     @router.get("/v1/rewards")
     async def list_rewards(request: Request) -> Response:
-        """Revisions in order of emission, `limit` from the next after `after`; `next` is where to go on. With `before`
-        the newest first, from the one before it down."""
+        """Return revisions in order of emission, `limit` from the next after `after`; `next` is where to go on.
+
+        With `before` they are returned from the one before it down, the newest first."""
         identity = identity_of(request)
         only_parameters(request, "after", "before", "limit")
         after = whole_number(request, "after", 0, LARGEST_INTEGER)
@@ -97,7 +100,7 @@ def rewards_router(context: Context) -> APIRouter:
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _PAGE)
         if "before" in request.query_params:
             if "after" in request.query_params:
-                raise InvalidRequest("after, before: one of them", param="before")
+                raise InvalidRequest("after, before: give only one of them", param="before")
             latest = await read(services, lambda view: view.rewards.latest(identity.namespace, before, limit))
             data = [described(sequence, reward) for sequence, reward in latest]
             return json_response({"object": "list", "data": data, "next": latest[-1][0] if latest else before})
@@ -107,7 +110,7 @@ def rewards_router(context: Context) -> APIRouter:
 
     @router.get("/v1/rewards/stream")
     async def stream_rewards(request: Request) -> Response:
-        """Server-sent events, one for each revision. With `Last-Event-ID` (or `after`) from there on, else from now."""
+        """Stream revisions as server-sent events, with `Last-Event-ID` (or `after`) from there on, else from now."""
         identity = identity_of(request)
         only_parameters(request, "after")
         after = _last_event_id(request)
@@ -118,8 +121,9 @@ def rewards_router(context: Context) -> APIRouter:
 
     @router.get("/v1/rewards/{inference_id}")
     async def explain_reward(request: Request, inference_id: str) -> Response:
-        """The story of one turn: what was said of it, or of its session, and each revision of its reward with
-        components and reason, as far as they have reached the store."""
+        """Return the outcomes of one turn and its session, and each revision of its reward with components and reason.
+
+        Only what has reached the store is there."""
         identity = identity_of(request)
         only_parameters(request)
         found = None
@@ -154,7 +158,7 @@ def _last_event_id(request: Request) -> int | None:
     if text is not None:
         sequence = digits(text, LARGEST_INTEGER)
         if sequence is None:
-            raise InvalidRequest("Last-Event-ID: not the id of an event of this stream", param="Last-Event-ID")
+            raise InvalidRequest("Last-Event-ID: must be the id of an event of this stream", param="Last-Event-ID")
         return sequence
     return whole_number(request, "after", 0, LARGEST_INTEGER) if "after" in request.query_params else None
 

@@ -1,4 +1,4 @@
-"""`/v1/sessions`: the tree of a session's turns with what became of them, and its end."""
+"""The routes of `/v1/sessions`: the tree of a session's turns with what became of them, and its end."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def session_router(context: Context) -> APIRouter:
 
     @router.get("/v1/sessions/{session_id}")
     async def get_session(request: Request, session_id: str) -> Response:
-        """Its turns (each names its parent), their outcomes and rewards, as far as they have reached the store."""
+        """Return its turns (each names its parent), their outcomes and rewards, as far as the store has them."""
         identity = identity_of(request)
         only_parameters(request)
         if not is_id(session_id):
@@ -41,7 +41,7 @@ def session_router(context: Context) -> APIRouter:
 
     @router.post("/v1/sessions/{session_id}/end")
     async def end_session(request: Request, session_id: str) -> Response:
-        """No more turns will come: waits for outcomes of the whole session can end."""
+        """End the session: no more turns will come, so waits for outcomes of the whole session can end."""
         identity = identity_of(request)
         namespace, known_id = identity.namespace, SessionId(session_id)
         if not is_id(session_id) or not await has_session(services, namespace, known_id):

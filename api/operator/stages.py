@@ -1,4 +1,4 @@
-"""`GET /v1/stages`: how far behind the log each stage is, and which are down."""
+"""The route `GET /v1/stages`: how far behind the log each stage is, and which are down."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from core.store.work import View
 
 _READ = {"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS, "learner": Topic.REWARDS}
 _GROUPS = ("writer", "scorer", "judge")
-_LOOKED_BACK = 64  # versions; those that were proposed are not the learner's
+_LOOKED_BACK = 64  # versions; proposed ones are not the learner's
 
 
 def stages_router(context: Context) -> APIRouter:
@@ -26,9 +26,11 @@ def stages_router(context: Context) -> APIRouter:
 
     @router.get("/v1/stages")
     async def list_stages(request: Request) -> Response:
-        """Records that each stage has yet to read; null where the log does not answer. The learner's as of its newest
-        version: what it holds for the next one counts. A judge is there once it has judged. `down`: stages of any
-        process that are, or were until a short while ago, and why. `readiness` is this process'."""
+        """Return the number of records that each stage has yet to read; null where the log does not answer.
+
+        The learner's number is as of its newest version: the records that it holds for the next one are included. A
+        judge is listed once it has judged. `down` lists stages of any process that are down, or were until a short
+        while ago, and why. `readiness` is that of this process."""
         only_parameters(request)
         reached, down = await read(services, lambda view: (_reached(view), _down(view)))
         try:
@@ -46,7 +48,7 @@ def stages_router(context: Context) -> APIRouter:
 
 
 def _reached(view: View) -> dict[str, dict[str, int]]:
-    """By stage: the next offset of each partition."""
+    """Return, for each stage, the next offset of each partition."""
     learned = [p for p, _ in view.policies.newest(_LOOKED_BACK) if not p.is_proposed]
     stored = {group: view.offsets.of_group(group) for group in _GROUPS}
     return {
@@ -60,7 +62,7 @@ def _reached(view: View) -> dict[str, dict[str, int]]:
 
 
 def _down(view: View) -> list[dict[str, Any]]:
-    """By the alarms that are open."""
+    """Return the stages that are down according to the open alarms."""
     openings = [alarm.opening for alarm in view.alarms.that_are_open() if alarm.opening.monitor == STAGE_DOWN]
     return [{"stage": found.workload, "why": found.meaning, "since": found.opened_at} for found in openings]
 

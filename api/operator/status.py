@@ -1,4 +1,4 @@
-"""`GET /v1/status`: how everything is, in one answer, for a console."""
+"""The route `GET /v1/status`: the state of everything in one answer, for a console."""
 
 from collections import Counter as Tally
 from typing import Any
@@ -28,10 +28,12 @@ def status_router(context: Context) -> APIRouter:
 
     @router.get("/v1/status")
     async def get_status(request: Request) -> Response:
-        """What is live, versions by state, the running experiment, engines by state, what this process has counted
-        since its start (`busy_s`: seconds in which an engine worked for it), and what all API replicas were asked in
-        the last minute by the asker's namespace (`complete` false: this one alone). `last_release` is the sequence of
-        the newest of `/v1/releases`. Where the store does not answer, what stands in it is null."""
+        """Return the state of the service; what the store would tell is null while it does not answer.
+
+        It has the live version, versions by state, the running experiment, engines by state, what this process has
+        counted since its start (`busy_s`: seconds in which an engine worked for it), and what all API replicas were
+        asked in the last minute by the caller's namespace (`complete` is false when it is this one only).
+        `last_release` is the sequence of the newest of `/v1/releases`."""
         identity = identity_of(request)
         only_parameters(request)
         try:
@@ -70,7 +72,7 @@ async def _last_minute(live_state: LiveState, namespace: Namespace) -> dict[str,
 
 
 def _turns() -> dict[str, Any]:
-    """A turn that has several reasons counts under each."""
+    """Count answered turns, and untrainable ones by reason; a turn with several reasons counts under each."""
     return {
         "answered": int(sum(_values(telemetry.TURNS).values())),
         "untrainable": {reason: int(count) for (reason,), count in _values(telemetry.UNTRAINABLE_TURNS).items()},
@@ -87,6 +89,6 @@ def _tokens() -> dict[str, Any]:
 
 
 def _values(counter: Counter) -> dict[tuple[str, ...], float]:
-    """By the values of its labels."""
+    """Return the counter's values under the values of its labels."""
     samples = (sample for metric in counter.collect() for sample in metric.samples)
     return {tuple(sample.labels.values()): sample.value for sample in samples if sample.name.endswith("_total")}

@@ -1,4 +1,4 @@
-"""`GET /v1/turns/{inference_id}`: the story of one turn, from what was asked to what it turned out to be worth."""
+"""The route `GET /v1/turns/{inference_id}`: the story of one turn, from its prompt to its reward."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,8 +31,9 @@ def turn_router(context: Context) -> APIRouter:
 
     @router.get("/v1/turns/{inference_id}")
     async def get_turn(request: Request, inference_id: str) -> Response:
-        """What was asked, each token with its log-probability and the version that sampled it, the outcomes and all
-        revisions of the reward, as far as they have reached the store."""
+        """Return the prompt, each token with its log-probability and version, the outcomes and the reward's revisions.
+
+        Only what has reached the store is there."""
         identity = identity_of(request)
         only_parameters(request)
         if not is_id(inference_id):
@@ -70,7 +71,7 @@ def _story(view: View, identity: Identity, inference_id: InferenceId, renderer: 
 
 
 def _tokens(turn: Completion, renderer: Renderer) -> Iterator[dict[str, Any]]:
-    """`text` is null where the turn was made by another tokenizer."""
+    """Yield the output tokens; `text` is null where the turn was made by another tokenizer."""
     known = turn.tokenizer_digest == renderer.tokenizer_digest
     versions = [span.version for span in turn.policy_versions for _ in range(span.start, span.end)]
     for place, token_id in enumerate(turn.token_ids):

@@ -1,8 +1,7 @@
 """Request bodies of the two hot routes. Unknown fields are refused; None and absence mean OpenAI's default.
 
 Fields follow https://platform.openai.com/docs/api-reference; `top_k`, `min_p`, `session_id`, `turn_type` and
-`session_done` are ours.
-"""
+`session_done` are ours."""
 
 from typing import Annotated, Any, Literal
 
@@ -27,7 +26,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What chat and raw completions share."""
+    """The fields that chat and raw completions share."""
 
     model: str
     stream: bool | None = None

@@ -1,5 +1,6 @@
-"""What is done with large bodies away from the event loop, as jobs that another process can be sent: a body is checked,
-messages become tokens. Nothing here knows a service; all of it is bounded by what the job says."""
+"""Jobs on large bodies that another process can be sent: a body is checked, or messages become tokens.
+
+They need no service, and what the job says bounds all of them."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ _TOKEN = "I"  # of `array`: four bytes
 
 
 class Check(msgspec.Struct, frozen=True, tag="check"):
-    """Whether the body that comes with it is worth making objects of in a process that has others to serve."""
+    """A check whether a body may be decoded in a process that has other requests to serve."""
 
     kind: BodyKind
     most_values: int
@@ -32,7 +33,7 @@ class Render(msgspec.Struct, frozen=True, tag="render"):
 
 
 class Extend(msgspec.Struct, frozen=True, tag="extend"):
-    """`last`: of the tokens that are continued; () where there is none."""
+    """Render messages that follow a prompt; `last` is the last of its tokens, or ()."""
 
     last: tuple[int, ...]
     messages: Sequence[Mapping[str, Any]]
@@ -47,7 +48,7 @@ Job = Check | Render | Extend | RenderText
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """`tokens`: of what was rendered."""
+    """The result of a job; `tokens` are those that were rendered."""
 
     tokens: bytes = b""
 
@@ -57,7 +58,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """With what a RequestError says."""
+    """A refusal, with the fields of a RequestError."""
 
     too_large: bool
     message: str
@@ -77,7 +78,7 @@ decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
 def perform(job: Job, body: bytes, renderer: Renderer) -> Result:
-    """`body`: of a check."""
+    """Do the job; `body` is what a check is of."""
     try:
         match job:
             case Check():
@@ -90,7 +91,7 @@ def perform(job: Job, body: bytes, renderer: Renderer) -> Result:
             case RenderText():
                 return _tokens(renderer.render_text(job.prompt, job.suffix))
     except MemoryError:
-        return Refused(True, "the body takes more memory than it may", None, "body_too_large")
+        return Refused(True, "the body takes more memory than is allowed", None, "body_too_large")
     except RequestError as error:
         return Refused(isinstance(error, TooLarge), error.message, error.param, error.code)
 
@@ -100,7 +101,7 @@ def _tokens(token_ids: Sequence[int]) -> Done:
 
 
 def _check(job: Check, raw: bytes) -> None:
-    """The cheapest first."""
+    """Check the body, with the cheapest check first."""
     check_values(raw, job.most_values)
     if job.kind == "chat":
         body = decode_body(chat_decoder, raw)
@@ -113,7 +114,7 @@ def _check(job: Check, raw: bytes) -> None:
 
 
 def _check_arguments(message: ChatMessage, most: int) -> None:
-    """JSON within a text."""
+    """Check the JSON in the arguments of a message's tool calls."""
     if isinstance(message, AssistantMessage):
         for call in message.tool_calls or ():
             check_values(call.function.arguments.encode(), most)

@@ -16,7 +16,9 @@ Content = str | list[TextPart]
 
 
 class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
-    """The last field is what OpenAI's client adds to a streamed answer that it put together; it must be empty."""
+    """A function's name and arguments.
+
+    The last field is what OpenAI's client adds to a streamed answer that it put together; it must be empty."""
 
     name: str
     arguments: str
@@ -36,7 +38,7 @@ class SystemMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role"
 
 
 class DeveloperMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="developer"):
-    """OpenAI's newer word for a system message."""
+    """A system message under OpenAI's newer name."""
 
     content: Content
     name: str | UnsetType | None = UNSET
@@ -48,7 +50,9 @@ class UserMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", 
 
 
 class AssistantMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="assistant"):
-    """The last five fields are what OpenAI's client sends back of an answer; they must be empty."""
+    """An answer of the model.
+
+    The last five fields are what OpenAI's client sends back with an answer; they must be empty."""
 
     content: Content | UnsetType | None = UNSET
     tool_calls: list[ToolCallPart] | UnsetType | None = UNSET
@@ -70,8 +74,10 @@ ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage 
 
 
 def check_order(messages: list[ChatMessage]) -> None:
-    """System messages first, then the user; each tool result after the call it answers, each call answered before
-    anybody else speaks; the user or a tool last. Raises InvalidRequest naming the message."""
+    """Check the order of messages. Raises InvalidRequest naming the message.
+
+    System messages come first, then the user; each tool result after the call it answers, each call answered before
+    anybody else speaks; the user or a tool last."""
     if not messages:
         raise InvalidRequest("messages must not be empty", param="messages", code="empty_messages")
     waiting: set[str] = set()
@@ -115,10 +121,10 @@ def _order(param: str, what: str) -> InvalidRequest:
 
 
 def canonical(message: ChatMessage) -> dict[str, Any]:
-    """What the model is shown: text parts joined by line breaks, developer as system, empty fields left out.
+    """Return the message as the model is shown it.
 
-    Two spellings of one message are the same here, so that a client's echo of an answer finds its turn.
-    """
+    Text parts are joined by line breaks, developer is system, and empty fields are left out. Two spellings of one
+    message are the same here, so that a client's echo of an answer finds its turn."""
     role = message.__struct_config__.tag
     plain: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": text_of(message.content)}
     if message.name:

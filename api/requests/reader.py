@@ -1,8 +1,8 @@
-"""Who does the jobs of reading large bodies: a process of its own, one job at a time.
+"""The process that does the jobs of reading large bodies, one at a time.
 
 A thread would not do: making a million objects, or tokens, keeps the interpreter to itself for seconds. The process
-starts with the first job, and is given up (another then starts) when a job takes too long or it grew too large.
-"""
+starts with the first job, and is given up (another then starts) when a job takes too long or the process grew too
+large."""
 
 import asyncio
 import resource
@@ -27,18 +27,18 @@ READY = b"\1"
 
 class BodyReader(Protocol):
     async def ask(self, job: Job, body: Raw = b"") -> tuple[int, ...]:
-        """The tokens that the job makes, if any. Raises RequestError as the job does, Unavailable."""
+        """Do a job and return the tokens that it makes, if any. Raises RequestError as the job does, Unavailable."""
         ...
 
     async def away(self, work: Callable[[], T]) -> T:
-        """Python code that takes long, where the event loop goes on meanwhile; after what was asked for before."""
+        """Run Python code that takes long beside the event loop, after the jobs before it."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class ThreadReader:
-    """In this process, for where there is no other."""
+    """A reader in this process, for where there is no other."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
@@ -52,11 +52,11 @@ class ThreadReader:
             return await asyncio.to_thread(work)
 
     async def aclose(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no process to end."""
 
 
 class ProcessReader:
-    """`command` starts a process that does `serve_jobs` on its standard input and output."""
+    """A reader in another process: `command` starts one that does `serve_jobs` on its standard input and output."""
 
     def __init__(self, command: Sequence[str], work_s: float) -> None:
         self._command = command
@@ -86,7 +86,7 @@ class ProcessReader:
             except (asyncio.IncompleteReadError, OSError):
                 raise Unavailable("the process that reads large bodies has ended; another starts") from None
             finally:
-                if not whole:  # what it says next would be the answer to another question
+                if not whole:  # its next answer would belong to this job and not to the next
                     await self._give_up()
         return _tokens(result)
 
@@ -118,7 +118,7 @@ async def _exchange(process: Process, job: bytes, body: Raw) -> tuple[Result, bo
     assert process.stdout is not None
     process.stdin.write(_ASKED.pack(len(job), len(body)))
     for data in (job, body):
-        for start in range(0, len(data), _PIECE):  # what is handed over whole would be copied whole
+        for start in range(0, len(data), _PIECE):  # data that is written whole would be copied whole
             process.stdin.write(data[start : start + _PIECE])
             await process.stdin.drain()
     size, is_last = _ANSWERED.unpack(await process.stdout.readexactly(_ANSWERED.size))
@@ -132,7 +132,7 @@ def _tokens(result: Result) -> tuple[int, ...]:
 
 
 def serve_jobs(source: IO[bytes], sink: IO[bytes], renderer: Renderer) -> None:
-    """In the other process: until whoever asks is gone."""
+    """Do jobs from `source`, in the other process, until it ends or this process has grown too large."""
     _say(sink, READY)
     before = _most_memory_kib()
     while len(head := source.read(_ASKED.size)) == _ASKED.size:

@@ -1,10 +1,10 @@
-"""Stop strings: cut the text where one begins, without ever sending a part of one."""
+"""Stop strings: the text is cut where one starts, and never is a part of one sent."""
 
 from collections.abc import Sequence
 
 
 class StopCutter:
-    """Text comes in as it is decoded; what comes out can no longer become part of a stop string."""
+    """A filter of decoded text; what it lets out can no longer become part of a stop string."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -12,7 +12,7 @@ class StopCutter:
         self.stopped = False
 
     def feed(self, text: str) -> str:
-        """After `stopped` nothing more comes out."""
+        """Add text and return what can be sent, which is nothing after `stopped`."""
         if not self._stops:
             return text
         if self.stopped:
@@ -27,13 +27,13 @@ class StopCutter:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back and became no stop string."""
+        """Return the text that was held back and became no stop string."""
         held, self._held = self._held, ""
         return held
 
     @staticmethod
     def _overlap(text: str, stop: str) -> int:
-        """How much of the text's end is a beginning of the stop string."""
+        """Return how many characters at the text's end are a start of the stop string."""
         for length in range(min(len(stop) - 1, len(text)), 0, -1):
             if text.endswith(stop[:length]):
                 return length

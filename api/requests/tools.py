@@ -31,7 +31,7 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="fu
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Raises InvalidRequest naming the field."""
+    """Check the tools' names and parameters. Raises InvalidRequest naming the field."""
     if len(tools) > MAX_TOOLS:
         raise _invalid("tools", f"more than {MAX_TOOLS} tools")
     names: set[str] = set()
@@ -44,7 +44,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
             raise _invalid(f"{place}.name", f"two tools are called {name}")
         names.add(name)
         if tool.function.strict is True:
-            raise _invalid(f"{place}.strict", "strict mode needs constrained decoding, which this service has not")
+            raise _invalid(f"{place}.strict", "strict mode needs constrained decoding, which this service lacks")
         if isinstance(tool.function.parameters, dict):
             _check_parameters(tool.function.parameters, f"{place}.parameters")
 
@@ -57,7 +57,7 @@ def _check_parameters(schema: dict[str, Any], place: str) -> None:
 
 
 def _check_schema(schema: object, place: str) -> None:
-    """JSON Schema 2020-12, the keywords that tools use; others pass."""
+    """Check the keywords of JSON Schema 2020-12 that tools use; others pass."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
@@ -94,7 +94,7 @@ def _check_type(schema: dict[str, Any], place: str) -> None:
 
 
 def _check_values(value: object, place: str, depth: int) -> None:
-    """What the log can hold: no deeper than anybody nests, no integer beyond 64 bits."""
+    """Check that the log can hold the value: no deeper than anybody nests, no integer beyond 64 bits."""
     if depth > _MAX_DEPTH:
         raise _invalid(place, f"nested more than {_MAX_DEPTH} deep")
     if isinstance(value, dict):

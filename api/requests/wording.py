@@ -1,4 +1,4 @@
-"""What an answer's tokens say: text up to a stop string, and tool calls."""
+"""The words of an answer's tokens: text up to a stop string, and tool calls."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from core.ports import OutputDelta, OutputParser
 
 
 class Wording:
-    """`read` tokens as they come, or many at once; `take` what is new for the client."""
+    """The words of one answer: `read` tokens as they arrive, or many at once; `take` what is new for the client."""
 
     def __init__(self, parser: OutputParser, stops: Sequence[str], *, parallel_tool_calls: bool) -> None:
         self.text = ""
         self.tool_calls: list[ToolCall] = []
         self.broken_calls = 0
-        self.ended: FinishReason | None = None  # by what was said, whatever the engine would add
+        self.ended: FinishReason | None = None  # by the words themselves, whatever the engine would add
         self.must_follow = bool(stops) or not parallel_tool_calls
         """The words can end the turn, so every chunk is read before the next is awaited."""
         self._parser = parser
@@ -27,12 +27,12 @@ class Wording:
         self._add(self._parser.feed(token_ids))
 
     def close(self) -> None:
-        """No more tokens: what was held back comes out."""
+        """Add the text that was held back, as no more tokens will come."""
         self._add(self._parser.finish())
         self.text += self._cutter.finish()
 
     def take(self) -> tuple[str, list[ToolCall]]:
-        """Text and calls that were not taken before."""
+        """Return text and calls that were not taken before."""
         content, calls = self.text[self._taken_text :], self.tool_calls[self._taken_calls :]
         self._taken_text, self._taken_calls = len(self.text), len(self.tool_calls)
         return content, calls

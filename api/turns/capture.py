@@ -1,4 +1,4 @@
-"""What the engine produced, exactly: ids, behaviour logprobs, and which version spoke which token."""
+"""The engine's exact output: ids, behaviour log-probabilities, and the version that sampled each token."""
 
 import math
 
@@ -8,7 +8,7 @@ from core.ports import Clock, TokenChunk
 
 
 class Capture:
-    """Nothing is ever padded, cut or made up here: what is incomplete is a fault."""
+    """The output of one turn. Nothing is ever padded, cut or made up here: incomplete output is a fault."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
@@ -49,11 +49,11 @@ class Capture:
         ends = [start for start, _ in self._version_starts[1:]] + [len(self.token_ids)]
         return tuple(
             VersionSpan(start=start, end=end, version=version)
-            for (start, version), end in zip(self._version_starts, ends, strict=False)  # without tokens: an end alone
+            for (start, version), end in zip(self._version_starts, ends, strict=False)  # no tokens: no start
         )
 
     def faults(self) -> tuple[str, ...]:
-        """Why nothing can be learned from it; () when it is whole."""
+        """Return the reasons why nothing can be learned from the output; () when it is whole."""
         faults = list(self._reasons)
         if not self.token_ids:
             faults.append("no_tokens")
@@ -67,6 +67,6 @@ class Capture:
 
 
 def _tile(spans: tuple[VersionSpan, ...], length: int) -> bool:
-    """Whether every token is in exactly one span."""
+    """Return whether every token is in exactly one span."""
     starts, ends = [span.start for span in spans], [span.end for span in spans]
     return [*starts, length] == [0, *ends] if spans else length == 0

@@ -1,4 +1,4 @@
-"""What a request says about itself beside its prompt: who, in which session, for which workload, with what consent."""
+"""The facts of a request beside its prompt: its caller, session, workload and consent."""
 
 import re
 from datetime import datetime
@@ -26,14 +26,14 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     identity: Identity
     received_at: datetime
     started_s: float  # monotonic
-    session_id: SessionId | None  # as given; None: to be inferred
+    session_id: SessionId | None  # as given; None if it is to be inferred
     user_id: UserHash | None
     workload: str
     purpose: Purpose
     harness_version: str | None
     environment: Environment
     learn: bool
-    store: bool  # False: nothing of what is said may rest
+    store: bool  # False if no words of the turn may be stored
     session_done: bool
     tags: dict[str, str]
 
@@ -47,12 +47,14 @@ def take_in(
     workload: str,
     purpose: Purpose | None = None,
 ) -> Intake:
-    """Raises RequestError naming the header or field at fault. `purpose` overrides what the turn type says."""
+    """Read these facts. Raises RequestError naming the header or field at fault.
+
+    `purpose` overrides what the turn type says."""
     services, keys = context.services, context.keys
     if body.model != services.model_name:
         raise NotFound(f"the model {body.model!r} does not exist", param="model", code="model_not_found")
     if body.stream_options is not None and not body.stream:
-        raise InvalidRequest("stream_options: only with stream", param="stream_options")
+        raise InvalidRequest("stream_options: allowed only with stream", param="stream_options")
     tags = _tags(body.metadata)
     kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type") or "main"
     return Intake(
@@ -73,7 +75,7 @@ def take_in(
 
 
 def is_id(value: str) -> bool:
-    """Nothing has any other: there is no use in asking, and not every store can hold it."""
+    """Return whether this can be an id: no record has any other, and not every store can hold one."""
     return _ID.fullmatch(value) is not None
 
 
@@ -89,15 +91,15 @@ def _session(headers: Headers, body: GenerationBody) -> SessionId | None:
 
 
 def _one(header: str | None, field: str | None, name: str) -> str | None:
-    """A value that header and body may both give, if they agree."""
+    """Return a value that header and body may both give, if they agree."""
     if header is not None and field is not None and header != field:
-        raise InvalidRequest(f"{name}: the header says otherwise", param=name)
+        raise InvalidRequest(f"{name}: differs from the header; give one of them", param=name)
     return field if header is None else header
 
 
 def _purpose(turn_type: str) -> Purpose:
     if turn_type not in _PURPOSES:
-        raise InvalidRequest("turn_type: one of main, side, summary", param="turn_type")
+        raise InvalidRequest("turn_type: must be one of main, side, summary", param="turn_type")
     return _PURPOSES[turn_type]
 
 
@@ -117,7 +119,7 @@ def _environment(headers: Headers) -> Environment | None:
         case "production":
             return "production"
         case _:
-            raise InvalidRequest("x-onward-environment: simulated or production", param="x-onward-environment")
+            raise InvalidRequest("x-onward-environment: must be simulated or production", param="x-onward-environment")
 
 
 def _harness(headers: Headers) -> str | None:
@@ -130,7 +132,7 @@ def _harness(headers: Headers) -> str | None:
 
 
 def _learn(headers: Headers, store: bool | None) -> bool:
-    """Either way of withdrawing consent is enough."""
+    """Return whether the turn may be learned from; either way of withdrawing consent is enough."""
     return _flag(headers, b"x-onward-learn", None, "x-onward-learn", default=True) and store is not False
 
 
@@ -139,7 +141,7 @@ def _flag(headers: Headers, name: bytes, field: bool | None, param: str, default
     if text is None:
         return default if field is None else field
     if text.lower() not in ("true", "false", "1", "0"):
-        raise InvalidRequest(f"{param}: true or false", param=param)
+        raise InvalidRequest(f"{param}: must be true or false", param=param)
     return text.lower() in ("true", "1") or bool(field)
 
 

@@ -19,7 +19,7 @@ _LONGEST_PAUSE_S = 0.2
 
 
 async def read(services: ApiServices, query: Query[T]) -> T:
-    """On a thread. Raises StoreUnavailable."""
+    """Run a query on a thread. Raises StoreUnavailable."""
 
     def run() -> T:
         with services.store.look() as view:
@@ -29,16 +29,17 @@ async def read(services: ApiServices, query: Query[T]) -> T:
 
 
 async def look_up(services: ApiServices, query: Query[T | None]) -> T | None:
-    """The answer; waits for it up to `api.feedback.lookup_s` while the writer has yet to store what the log had when
-    this was asked. None: the store has all of that, and not this. Raises StoreUnavailable where it still has not, since
-    to say of what was acknowledged a moment ago that it does not exist is an answer that nobody asks for again; and
-    where the log cannot say what it has."""
+    """Run a query, waiting up to `api.feedback.lookup_s` for records that the log has and the store does not yet.
+
+    None means that the store has all that the log had at the start, and not this. Raises StoreUnavailable where the
+    store still lacks some of it, since nobody asks again after hearing that what was acknowledged a moment ago does
+    not exist; and where the log cannot say what it has."""
     if (found := await read(services, query)) is not None:
         return found
     try:
         ends = await asyncio.to_thread(_ends, services.log)
     except LogUnavailable as error:
-        raise StoreUnavailable(f"not found, and what the log has besides cannot be told: {error}") from error
+        raise StoreUnavailable(f"not found, and the log does not say whether it has more: {error}") from error
     deadline_s = services.clock.monotonic() + services.settings.feedback.lookup_s
     pause_s = _FIRST_PAUSE_S
     while True:
@@ -57,7 +58,8 @@ def _ends(log: EventLog) -> dict[TopicPartition, int]:
 
 
 def _behind(view: View, ends: Mapping[TopicPartition, int]) -> int:
-    """Records before those ends that the writer has yet to store. Asked before the query: what is stored by then, the
-    query sees."""
+    """Count the records before those ends that the writer has yet to store.
+
+    It is called before the query, which then sees all that was stored by this moment."""
     stored = view.offsets.of_group(WRITER)
     return sum(max(0, end - stored.get(source, 0)) for source, end in ends.items())

@@ -1,5 +1,6 @@
-"""Prompts to tokens for one request: on the event loop while they are short, on a thread when they are not, and in the
-reader's process when they are long."""
+"""The rendering of one request's prompt to tokens.
+
+It runs on the event loop for short prompts, on a thread for longer ones, and in the reader's process for large ones."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,7 @@ _OF_A_MESSAGE = 64  # what a message costs beside its text, in characters
 
 
 async def read_large_apart(context: Context, kind: BodyKind, raw: Raw, understand: Callable[[], T]) -> T:
-    """What `understand` makes of a body: at once of a small one. A large one is first checked where that stops nobody.
-    Raises RequestError."""
+    """Return what `understand` makes of a body, of a large one after a check in the reader. Raises RequestError."""
     if not context.bodies.is_large(len(raw)):
         return understand()
     await context.reader.ask(Check(kind, context.services.settings.bodies.values), raw)
@@ -31,7 +31,7 @@ class Rendering:
         self._body_bytes = body_bytes
 
     async def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Tokens:
-        """As of core.ports.Renderer, and so are the others."""
+        """Render messages as in core.ports.Renderer; the other methods follow it, too."""
         return await self._where(
             self._body_bytes, lambda: self._renderer.render(messages, tools), lambda: Render(messages, tools)
         )

@@ -1,4 +1,4 @@
-"""Which output tokens belong to tool calls, by the renderer's own parser."""
+"""The output tokens that belong to tool calls, by the renderer's own parser."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,10 @@ from core.ports import Renderer
 
 
 def segments_of(renderer: Renderer, token_ids: Sequence[int], *, has_calls: bool) -> tuple[Segment, ...]:
-    """Replay the answer token by token. Tokens up to one that yields a whole call are that call's, back to the last
-    that yielded text; tokens that yield nothing to the end (a stop token) belong to what came before them."""
+    """Replay the answer token by token and return its segments.
+
+    Tokens up to one that yields a whole call are that call's, back to the last that yielded text; tokens that yield
+    nothing to the end (a stop token) belong to what came before them."""
     if not token_ids:
         return ()
     if not has_calls:

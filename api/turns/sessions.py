@@ -1,4 +1,4 @@
-"""Where a turn stands in its session's tree, and the prompt that continues its parent's very tokens."""
+"""The place of a turn in its session's tree, and the prompt that continues its parent's very tokens."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,9 @@ How = Literal["root", "continued", "branch", "rewritten"]
 
 
 class SessionPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`how`: root (nobody has spoken before), continued (the parent's first child), branch (another child of it),
+    """The place of a turn.
+
+    `how` is root (nobody has spoken before), continued (the parent's first child), branch (another child of it), or
     rewritten (the model has spoken before, but not like this: the prompt is rendered afresh)."""
 
     session_id: SessionId
@@ -40,7 +42,7 @@ async def find_place(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> SessionPosition:
-    """Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
+    """Find the place of a chat turn. Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
     await _check_session(services, intake)
     chain = await _find_chain(services, intake, transcript) if transcript.answers else None
     if chain is None:
@@ -61,7 +63,9 @@ async def find_place(
 async def place_text(
     services: ApiServices, rendering: Rendering, intake: Intake, prompt: str, suffix: str | None
 ) -> SessionPosition:
-    """A raw completion is always a root. Raises Forbidden, InvalidRequest for a model without fill-in-the-middle."""
+    """Place a raw completion, which is always a root.
+
+    Raises Forbidden, InvalidRequest for a model without fill-in-the-middle."""
     await _check_session(services, intake)
     return SessionPosition(
         session_id=intake.session_id or new_session_id(),
@@ -73,8 +77,10 @@ async def place_text(
 
 
 async def _check_session(services: ApiServices, intake: Intake) -> None:
-    """Who speaks for one user alone joins no session of another: what is said of a session is said of all its turns.
-    The store knows whose it is; of the last moments live state does. Raises Forbidden."""
+    """Raise Forbidden when a key that speaks for one user names a session of another.
+
+    Feedback on a session counts for all its turns. The store knows whose it is; for the last moments live state
+    does."""
     namespace, user, session_id = intake.identity.namespace, intake.identity.user, intake.session_id
     if user is None or session_id is None:
         return
@@ -95,7 +101,9 @@ async def _after(
     turn_index: int,
     new: Sequence[Mapping[str, Any]],
 ) -> SessionPosition:
-    """`turn_index`: beyond the next one where the model spoke in between and nobody kept what it said."""
+    """Return the position after the turn of `chain`.
+
+    `turn_index` is beyond the next one where the model spoke in between and nobody kept what it said."""
     namespace = intake.identity.namespace
     first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id)
     return SessionPosition(
@@ -108,11 +116,10 @@ async def _after(
 
 
 async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcript) -> Chain | None:
-    """Of the longest known prefix. A session given by the client is looked at alone.
+    """Return the chain of the longest known prefix, only in the client's session if it gives one.
 
-    Live state may have lost any of its entries, so a shorter prefix that it knows does not say that nobody knows a
-    longer one: only the store can.
-    """
+    Live state may have lost any of its entries, so a shorter prefix that it knows does not mean that nobody knows a
+    longer one: only the store can tell."""
     namespace, session_id = intake.identity.namespace, intake.session_id
     digests = transcript.candidates()
     keys = digests if session_id is None else [_within(session_id, digest) for digest in digests]
@@ -146,7 +153,7 @@ def chain_of(turn: Completion, num_messages: int) -> Chain:
 
 
 async def remember(services: ApiServices, turn: Completion) -> None:
-    """So that the next turn, and feedback, find this one before the store has it."""
+    """Put the turn into live state, so that the next turn, and feedback, find it before the store has it."""
     if turn.transcript_digest is None:
         await services.live_state.put_inference(turn.namespace, turn.inference_id, turn.session_id)
     else:

@@ -1,9 +1,8 @@
-"""The hash chain over a conversation's messages: how a turn finds the one it continues.
+"""The hash chain over a conversation's messages, by which a turn finds the one it continues.
 
 digest(i) covers messages 0..i. An edit, an undo or a regenerated answer gives other digests from there on, so the
 longest known prefix is where the session branched. The seed holds what else a prompt's tokens depend on (the tools),
-and the user, so that two users who say the same never share a session.
-"""
+and the user, so that two users who say the same never share a session."""
 
 import hashlib
 import json
@@ -23,7 +22,9 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class Transcript:
-    """`answers` are (number of messages, digest) of each prefix that ends in an assistant's message."""
+    """The digests of a conversation.
+
+    `answers` are (number of messages, digest) of each prefix that ends in an assistant's message."""
 
     def __init__(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], user_id: UserHash | None
@@ -40,7 +41,7 @@ class Transcript:
         return [digest for _, digest in reversed(self.answers[-MAX_CANDIDATES:])]
 
     def with_answer(self, text: str, calls: Sequence[ToolCall]) -> str:
-        """The digest once the assistant has said this: what the client's next request will hold as a prefix."""
+        """Return the digest after this answer of the assistant, a prefix of the client's next request."""
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if calls:
             message["tool_calls"] = [tool_call(call.id, call.name, call.arguments) for call in calls]
@@ -50,7 +51,9 @@ class Transcript:
 
 
 def _digestible(message: Mapping[str, Any]) -> bytes:
-    """Clients read a call's arguments and write them again in their own way: what counts is the JSON they are."""
+    """Return the bytes to hash.
+
+    Clients parse a call's arguments and write them anew in their own way, so they count as the JSON that they mean."""
     calls = message.get("tool_calls")
     if not calls:
         return _encode(message)

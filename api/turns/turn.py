@@ -1,4 +1,4 @@
-"""One turn: generate, parse, log, and only then say that it is finished."""
+"""One turn: it is generated, parsed and logged, and only then reported as finished."""
 
 import asyncio
 import sys
@@ -28,8 +28,10 @@ _S_TO_MS = 1000.0
 
 
 class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the choices of one request share. `transcript` is None where no next turn will look for this one;
-    `overridden` names what of the sampling is the operator's will and not the request's."""
+    """The facts that the choices of one request share.
+
+    `transcript` is None where no next turn will look for this one; `overridden` names the fields of the sampling
+    that are the operator's will and not the request's."""
 
     intake: Intake
     place: SessionPosition
@@ -46,7 +48,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one choice said with its output tokens [token_start, token_end)."""
+    """The words of one choice in its output tokens [token_start, token_end)."""
 
     content: str
     tool_calls: list[ToolCall]
@@ -55,7 +57,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Turn:
-    """One choice. `run` it once; the fields then say what came of it."""
+    """One choice. `run` it once; the fields then hold its result."""
 
     def __init__(self, context: Context, plan: TurnPlan, choice: int) -> None:
         services = context.services
@@ -65,7 +67,7 @@ class Turn:
         self.capture = Capture()
         self.finish_reason: FinishReason | None = None
         self.delivered_tokens = 0
-        self.not_finite: Version | None = None  # who computed no finite numbers for it
+        self.not_finite: Version | None = None  # the version that computed numbers for it that are not finite
         self.logged = True
         self.untrainable_reasons: tuple[str, ...] = services.policy.untrainable(plan.sampling)
         if not plan.intake.store:
@@ -89,11 +91,10 @@ class Turn:
         return self._wording.tool_calls
 
     async def run(self, notify: Callable[["Turn"], None] | None = None) -> None:
-        """`notify` is told when there are new tokens. On return the turn is durable, or marked as unlogged.
+        """Generate and log the turn; on return it is durable, or marked as unlogged.
 
-        Cancelled, or left by the engine, it still logs what was sampled. Raises EngineUnavailable, and InvalidRequest
-        for what the model cannot do.
-        """
+        `notify` is called when there are new tokens. A turn that is cancelled, or that the engine gave up, still
+        logs what was sampled. Raises EngineUnavailable, and InvalidRequest for what the model cannot do."""
         try:
             await self._generate(notify)
         finally:
@@ -110,7 +111,7 @@ class Turn:
         return isinstance(sys.exc_info()[1], asyncio.CancelledError)
 
     async def _generate(self, notify: Callable[["Turn"], None] | None) -> None:
-        """By the version of the user's arm; where no engine has it, by what is live."""
+        """Generate with the version of the user's arm, or with the live one where no engine has that."""
         version = self.plan.assignment.version
         try:
             await self._generate_by(version, notify)
@@ -138,10 +139,10 @@ class Turn:
             raise
         finally:
             await stream.aclose()
-        raise EngineUnavailable("the engine's answer has no end")
+        raise EngineUnavailable("the engine's answer stopped without a finish reason")
 
     def _read(self) -> None:
-        """Tokens are read when somebody wants their words: many at once where they came at once."""
+        """Read the words of new tokens, when somebody wants them: many at once where they arrived at once."""
         if self._read_tokens < len(self.capture.token_ids):
             self._wording.read(self.capture.token_ids[self._read_tokens :])
             self._read_tokens = len(self.capture.token_ids)
@@ -153,7 +154,7 @@ class Turn:
         self.finish_reason = self._wording.ended or said
 
     def deliver(self) -> Delta:
-        """What is new; from now on it counts as delivered."""
+        """Return what is new; from now on it counts as delivered."""
         self._read()
         content, calls = self._wording.take()
         start, self.delivered_tokens = self.delivered_tokens, self._read_tokens
@@ -177,12 +178,12 @@ class Turn:
 
     @property
     def policy_version(self) -> Version:
-        """Of the first token; before there is one, of what serves."""
+        """The version of the first token; before there is one, the live version."""
         return self.capture.first_version or self._services.policy.live_version
 
     @property
     def arm(self) -> Arm:
-        """That served: an arm whose version no engine has is served by what is live."""
+        """The arm that served the turn: one whose version no engine has is served by the live version."""
         assignment = self.plan.assignment
         return assignment.arm if assignment.version in (None, self.policy_version) else "live"
 
@@ -212,7 +213,9 @@ class Turn:
         self._count(turn)
 
     async def _append_again(self, turn: Completion) -> None:
-        """Whether the given-up append went through is not known; readers know a turn by its id, so twice is once."""
+        """Append the turn after a cancelled append, which may have succeeded.
+
+        Readers know a turn by its id, so that twice counts once."""
         await self._services.log.append(Topic.TURNS, turn)
         await remember(self._services, turn)
         self._count(turn)

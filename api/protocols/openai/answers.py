@@ -1,8 +1,8 @@
-"""Answers in OpenAI's shapes (https://platform.openai.com/docs/api-reference/chat/object), each with an `onward`
-object that says which inference it is, who spoke it, and whether it can be trained on.
+"""Answers in OpenAI's shapes (https://platform.openai.com/docs/api-reference/chat/object), with an `onward` object.
 
-(`gc=False`: such objects live for a request and are in no cycle; the collector need not walk them.)
-"""
+That object says which inference the answer is, which version sampled it, and whether it can be trained on.
+
+(`gc=False`: such objects live for a request and are in no cycle; the collector need not walk them.)"""
 
 from typing import Any, Literal
 
@@ -17,7 +17,9 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class OnwardInfo(msgspec.Struct, kw_only=True, gc=False):
-    """Ours. `policy_version` is that of the first token, `policy_versions` the spans over all of them."""
+    """Our addition to an answer.
+
+    `policy_version` is that of the first token, `policy_versions` the spans over all of them."""
 
     inference_id: str
     session_id: str
@@ -150,8 +152,9 @@ def onward_info(turn: Turn) -> OnwardInfo:
 
 
 def onward_headers(turns: list[Turn]) -> Headers:
-    """Of a request's choices; several inference ids are joined by commas. While streaming they tell what is known
-    when the first token is."""
+    """Return the headers for a request's choices; several inference ids are joined by commas.
+
+    While streaming they say what is known at the first token."""
     reasons = dict.fromkeys(reason for turn in turns for reason in turn.untrainable_reasons)
     headers = [
         (b"x-onward-inference-id", ",".join(turn.inference_id for turn in turns).encode()),
@@ -168,7 +171,7 @@ def onward_headers(turns: list[Turn]) -> Headers:
 
 
 def usage_of(turns: list[Turn]) -> Usage:
-    """The prompt counts once, however many choices were asked for."""
+    """Count the tokens of all choices, and those of the prompt once."""
     prompt = len(turns[0].plan.place.prompt_token_ids)
     completion = sum(len(turn.capture.token_ids) for turn in turns)
     return Usage(
@@ -184,7 +187,7 @@ def tool_call_dict(call: ToolCall) -> dict[str, Any]:
 
 
 def visible_end(renderer: Renderer, turn: Turn, end: int) -> int:
-    """Without the stop token, which belongs to the answer but is no part of its text."""
+    """Return the end without the stop token, which belongs to the answer but is no part of its text."""
     return (
         end - 1
         if 0 < end == len(turn.capture.token_ids) and turn.capture.token_ids[-1] in renderer.stop_token_ids
@@ -193,7 +196,7 @@ def visible_end(renderer: Renderer, turn: Turn, end: int) -> int:
 
 
 def chat_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> ChatLogprobs:
-    """Of output tokens [start, end)."""
+    """Return the log-probabilities of output tokens [start, end)."""
     content = []
     for place in range(start, visible_end(renderer, turn, end)):
         token_id = turn.capture.token_ids[place]
@@ -210,7 +213,7 @@ def chat_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> ChatL
 
 
 def text_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> TextLogprobs:
-    """The same in the older shape; `text_offset` counts characters from the start of the answer."""
+    """Return the same in the older shape; `text_offset` counts characters from the start of the answer."""
     end = visible_end(renderer, turn, end)
     texts = [renderer.token_text(token_id) for token_id in turn.capture.token_ids[:end]]
     offsets, offset = [], 0

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`."""
+"""The route `POST /v1/chat/completions`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a body says, understood."""
+    """A chat request, decoded and checked."""
 
     body: ChatBody
     intake: Intake
@@ -52,7 +52,7 @@ class _Asked:
 
 
 async def plan_chat(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "ChatExchange":
-    """Raises RequestError naming what is wrong with the request."""
+    """Plan the turns of a chat request. Raises RequestError naming what is wrong with the request."""
     asked = await read_large_apart(context, "chat", raw, lambda: _understand(context, identity, headers, raw))
     body, intake = asked.body, asked.intake
     services = context.services
@@ -98,22 +98,24 @@ def _check_options(body: ChatBody) -> None:
     check_tools(body.tools or ())
     if body.tool_choice not in (None, "none", "auto"):
         raise InvalidRequest(
-            "tool_choice: auto or none; a forced call needs constrained decoding, which this service has not",
+            "tool_choice: must be auto or none; a forced call needs constrained decoding, which this service lacks",
             param="tool_choice",
             code="unsupported",
         )
     if body.tool_choice is not None and not body.tools:
-        raise InvalidRequest("tool_choice: only with tools", param="tool_choice")
+        raise InvalidRequest("tool_choice: allowed only with tools", param="tool_choice")
     if body.response_format is not None and body.response_format != {"type": "text"}:
         raise InvalidRequest(
-            "response_format: text; others need constrained decoding, which this service has not",
+            "response_format: must be text; others need constrained decoding, which this service lacks",
             param="response_format",
             code="unsupported",
         )
     if body.top_logprobs and not body.logprobs:
-        raise InvalidRequest("top_logprobs: only with logprobs", param="top_logprobs")
+        raise InvalidRequest("top_logprobs: allowed only with logprobs", param="top_logprobs")
     if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
-        raise InvalidRequest("max_completion_tokens: max_tokens says otherwise", param="max_completion_tokens")
+        raise InvalidRequest(
+            "max_completion_tokens: differs from max_tokens; give one of them", param="max_completion_tokens"
+        )
 
 
 class ChatExchange(Exchange):

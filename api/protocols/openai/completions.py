@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: inline suggestions, captured like every other turn."""
+"""The route `POST /v1/completions`: inline suggestions, captured like every other turn."""
 
 import msgspec
 
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":
-    """Raises RequestError naming what is wrong with the request."""
+    """Plan the turns of a completion request. Raises RequestError naming what is wrong with the request."""
     body = await read_large_apart(context, "completion", raw, lambda: decode_body(completion_decoder, raw))
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services

@@ -1,4 +1,4 @@
-"""What the two generating routes share: from HTTP request to HTTP answer, streamed or whole."""
+"""The part that the two generating routes share: from HTTP request to HTTP answer, streamed or whole."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 
 
 class Exchange(ABC):
-    """One request's turns, and how its route spells their answers."""
+    """One request's turns, and the form of their answers on its route."""
 
     def __init__(self, context: Context, plan: TurnPlan, body: GenerationBody, id_prefix: str) -> None:
         self._context, self._plan, self._id_prefix = context, plan, id_prefix
@@ -39,15 +39,15 @@ class Exchange(ABC):
 
     @property
     def was_begun(self) -> bool:
-        """Whether an engine has said anything."""
+        """True once an engine has sampled a token."""
         return any(turn.capture.token_ids for turn in self.turns)
 
     def begin_again(self) -> None:
-        """With turns of their own: what the engine said before is in the log, as what it is."""
+        """Start over with new turns; the tokens of the old ones stay in the log as they are."""
         self._begin(len(self.turns))
 
     def shared_info(self) -> OnwardInfo | UnsetType:
-        """Beside the choices where there is one, in each choice where there are several."""
+        """Return the info that stands beside the choices where there is only one; several have their own each."""
         return onward_info(self.turns[0]) if len(self.turns) == 1 else UNSET
 
     def own_info(self, turn: Turn) -> OnwardInfo | UnsetType:
@@ -55,15 +55,15 @@ class Exchange(ABC):
 
     @abstractmethod
     def answer(self) -> bytes:
-        """The whole answer, once all turns have run."""
+        """Return the whole answer, once all turns have run."""
 
     @abstractmethod
     def delta_event(self, turn: Turn, delta: Delta) -> bytes:
-        """One event; nothing when the client would learn nothing from it."""
+        """Return one event; empty when the client would learn nothing from it."""
 
     @abstractmethod
     def final_event(self, turn: Turn) -> bytes:
-        """The choice's last event, with its finish reason."""
+        """Return the choice's last event, with its finish reason."""
 
     @abstractmethod
     def usage_event(self) -> bytes: ...
@@ -112,11 +112,13 @@ class GenerationEndpoint:
 
 
 class _BrokenStream(Unavailable):
-    """The client has been told: the answer had begun."""
+    """An error that the client has been sent in its stream, since the answer had started."""
 
 
 async def _answer(exchange: Exchange, send: Send) -> None:
-    """Once more where the engine was lost amid it: the client has heard nothing yet."""
+    """Run the turns and send the whole answer.
+
+    They run once more if the engine was lost midway: the client has seen nothing yet."""
     try:
         await _run(exchange, None)
     except EngineUnavailable as error:
@@ -144,7 +146,7 @@ async def _stream(exchange: Exchange, send: Send) -> None:
 
 
 async def _run(exchange: Exchange, notify: Callable[[Turn], None] | None) -> None:
-    """All choices at once; when one fails, the others stop and are logged as aborted."""
+    """Run all choices at once; when one fails, the others stop and are logged as aborted."""
     if len(exchange.turns) == 1:
         await exchange.turns[0].run(notify)
         return

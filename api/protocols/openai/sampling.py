@@ -1,4 +1,4 @@
-"""From the body's fields to `core.events.Sampling`: what there is room for, and what the operator overrules."""
+"""The translation of a body's fields to `core.events.Sampling`, within the context and under the operator's rules."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ _NONE_WHEN_OFF = frozenset(("top_k", "min_p", "logit_bias"))
 
 
 def sampling_of(body: GenerationBody, max_tokens: int) -> Sampling:
-    """Raises InvalidRequest naming the field."""
+    """Return the sampling that the body asks for. Raises InvalidRequest naming the field."""
     return Sampling(
         temperature=_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -29,8 +29,9 @@ def sampling_of(body: GenerationBody, max_tokens: int) -> Sampling:
 
 
 def overrule(asked: Sampling, rules: WorkloadSettings | None) -> tuple[Sampling, tuple[str, ...]]:
-    """How a workload is really sampled, and the names of what its rules changed. `max_tokens` is a bound, the others
-    stand in place of what was asked for."""
+    """Return how a workload is really sampled, and the names of the fields that its rules changed.
+
+    `max_tokens` is a bound, the other rules replace what was asked for."""
     if rules is None:
         return asked, ()
     wanted = {name: value for name, value in rules if value is not None}
@@ -52,8 +53,9 @@ def room_for_answer(
     prompt_field: str,
     rules: WorkloadSettings | None,
 ) -> int:
-    """Tokens that the answer would have but for the rules' bound. Raises InvalidRequest when the prompt does not fit,
-    or what was asked for within that bound."""
+    """Return the number of tokens that the answer would have but for the rules' bound.
+
+    Raises InvalidRequest when the prompt does not fit, or what was asked for within that bound."""
     room = context_length - prompt_tokens
     if room < 1:
         raise InvalidRequest(
@@ -94,5 +96,5 @@ def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
     if not bias:
         return None
     if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in bias):
-        raise InvalidRequest("logit_bias: its keys are token ids", param="logit_bias")
+        raise InvalidRequest("logit_bias: its keys must be token ids", param="logit_bias")
     return {int(key): value for key, value in bias.items()}

@@ -20,17 +20,20 @@ def event(data: bytes) -> bytes:
 
 
 class EventSender:
-    """Sends what turns emit. The first token leaves as soon as it is sampled; tokens that arrive before the event
-    loop comes round again leave as one event. The response starts with the first of them, so that errors before it
-    still have a status of their own.
+    """A sender of the tokens that turns emit, as events.
 
-    A reader that is slow costs the memory of one answer at most, which the context bounds.
-    """
+    The first token leaves as soon as it is sampled; tokens that arrive before the event loop comes round again leave
+    as one event. The response starts with the first of them, so that errors before it still have a status of their
+    own.
+
+    A slow reader costs the memory of one answer at most, which the context bounds."""
 
     def __init__(
         self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, Delta], bytes], headers: Headers
     ) -> None:
-        """`encode` makes the event of what a choice said; nothing where the client would learn nothing. `headers` are
+        """Make a sender.
+
+        `encode` makes the event of a choice's new tokens, empty where the client would learn nothing. `headers` are
         those beside the turns' own."""
         self._send = send
         self._turns = list(turns)
@@ -41,20 +44,20 @@ class EventSender:
         self.started = False
 
     def notify(self, turn: Turn) -> None:
-        """The turn has new tokens. They leave when the event loop comes round, or before."""
+        """Note that the turn has new tokens. They leave when the event loop comes round, or before."""
         self._pending[turn.choice] = turn
         if self._flush is None or self._flush.done():
             self._flush = asyncio.get_running_loop().create_task(self._send_pending())
 
     async def finish(self, tail: bytes) -> None:
-        """Everything that is still pending, then `tail`, then the end."""
+        """Send everything that is still pending, then `tail`, then the end."""
         await self._settle()
         body = self._take_pending() + tail
         await self._start()
         await self._send({"type": "http.response.body", "body": body})
 
     async def abandon(self) -> None:
-        """Send no more."""
+        """Drop what is pending and send no more."""
         self._pending.clear()
         await self._settle()
 
