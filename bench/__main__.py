@@ -1,7 +1,4 @@
-"""Run a benchmark by its name, whatever room it stands in.
-
-python -m bench NAME [ARGUMENTS]
-"""
+"""The command that runs a benchmark by its name, whatever room it stands in: `python -m bench NAME [ARGUMENTS]`."""
 
 import runpy
 import sys
@@ -11,7 +8,7 @@ ROOT = Path(__file__).resolve().parent
 
 
 def modules() -> dict[str, str]:
-    """The module of each file in a room, by the file's name."""
+    """Return the module of each file in a room, by the file's name."""
     return {path.stem: f"bench.{path.parent.name}.{path.stem}" for path in sorted(ROOT.glob("*/*.py"))}
 
 

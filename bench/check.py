@@ -1,12 +1,11 @@
-"""Name the committed results whose code has changed since they were made.
+"""The check that names the committed results whose code has changed since they were made.
 
     python -m bench.check
 
 The code of a result is the benchmark's module, all of ours that it imports, and the programs that these start with
-`-m`, each with what it imports. Comments, docstrings and formatting do not count, nor where a file stands. A result
+`-m`, each with what it imports. Comments, docstrings and formatting do not count, nor does a file's place. A result
 that is older than its code, was made on a changed tree, or by a commit that the history does not have, is named; one
-without whole rows is an error.
-"""
+without whole rows is an error."""
 
 import ast
 import io
@@ -50,18 +49,18 @@ Tree = Mapping[str, bytes]
 
 
 class BadResult(Exception):
-    """A result that says nothing: which, and why."""
+    """A result that is incomplete; the message names it and says why."""
 
 
 @dataclass(frozen=True)
 class State:
-    """How a result stands to the code."""
+    """The state of a result compared with the code."""
 
     name: str
     commit: str
     is_dirty: bool
     changed: tuple[str, ...] | None
-    """None: its commit is not in the history."""
+    """The files that changed; None when the commit is not in the history."""
 
     @property
     def is_current(self) -> bool:
@@ -69,7 +68,7 @@ class State:
 
     @property
     def words(self) -> str:
-        """What there is to say of it, for a person."""
+        """Describe the state to a person."""
         found = ["made on a changed tree"] if self.is_dirty else []
         if self.changed is None:
             found.append("its commit is not in the history")
@@ -80,7 +79,7 @@ class State:
 
 
 def states(directory: Path = RESULTS) -> Iterator[State]:
-    """One for each result and commit in it. Raises BadResult."""
+    """Yield one state for each result and commit in it. Raises BadResult."""
     now = files_now()
     for file in sorted(directory.glob("*.json")):
         content = json.loads(file.read_text())
@@ -93,7 +92,7 @@ def states(directory: Path = RESULTS) -> Iterator[State]:
 
 
 def commits(name: str, content: Mapping[str, Any]) -> set[str]:
-    """Those that made its rows. Raises BadResult."""
+    """Return the commits that made the result's rows. Raises BadResult."""
     rows = content["rows"]
     whole = {"metric", "value", "unit", "against", "ratio", "goal", "holds"}
     if not rows or any(not whole <= row.keys() or not isinstance(row["holds"], bool) for row in rows):
@@ -105,7 +104,7 @@ def commits(name: str, content: Mapping[str, Any]) -> set[str]:
 
 
 def changed(name: str, then: Tree, now: Tree) -> tuple[str, ...]:
-    """The files of a benchmark's code that are not what they were, wherever they stand; those closest to it first."""
+    """Return the files of a benchmark's code that differ, wherever they stand, with those closest to it first."""
     known, used = _measured(name, then), _measured(name, now)
     new = [path for path, meaning in used.items() if meaning not in known.values()]
     gone = [path for path, meaning in known.items() if meaning not in used.values()]
@@ -113,12 +112,12 @@ def changed(name: str, then: Tree, now: Tree) -> tuple[str, ...]:
 
 
 def _measured(name: str, files: Tree) -> dict[str, str]:
-    """What each file of a benchmark's code does."""
+    """Return the meaning of each file of a benchmark's code."""
     return {path: _meaning(files[path]) for path in sources(name, files) if path not in NOT_MEASURED}
 
 
 def sources(name: str, files: Tree) -> list[str]:
-    """The benchmark's own file, and all of ours that it needs, breadth first."""
+    """Return the benchmark's own file, and all of ours that it needs, breadth first."""
     found = dict.fromkeys(_makers(name, files))
     waiting = list(found)
     while waiting:
@@ -131,14 +130,16 @@ def sources(name: str, files: Tree) -> list[str]:
 
 
 def _makers(name: str, files: Tree) -> list[str]:
-    """The files that a result's name stands for: one, unless it was made at a time when there was none of that name."""
+    """Return the files that a result's name stands for.
+
+    There is one, unless the result was made at a time when no file had that name."""
     folder = "tests/" if name in MADE_BY_TESTS else "bench/"
     wanted = MADE_BY_TESTS.get(name, name)
     return [path for path in files if path.startswith(folder) and Path(path).stem == wanted]
 
 
 def _defined_in(module: str, name: str | None, files: Tree) -> str | None:
-    """The file of a module, or of what a package hands on under this name; None where it is not ours."""
+    """Return the file of a module, or of a name that a package re-exports; None where it is not ours."""
     if name is not None and (path := _file(f"{module}.{name}", files)) is not None:
         return path
     path = _file(module, files)
@@ -158,7 +159,7 @@ def _file(module: str, files: Tree) -> str | None:
 
 @cache
 def _imports(content: bytes) -> tuple[tuple[str, str | None], ...]:
-    """Module and name, or None for the module itself, of all that a file imports or starts."""
+    """Return all that a file imports or starts, as module and name, or None for the module itself."""
     return tuple(dict.fromkeys(_each_import(ast.parse(content))))
 
 
@@ -175,7 +176,7 @@ def _each_import(parsed: ast.Module) -> Iterator[tuple[str, str | None]]:
 
 
 def _programs(elements: Iterable[ast.expr]) -> Iterator[ast.Constant]:
-    """The modules that a command line starts with `-m`."""
+    """Yield the modules that a command line starts with `-m`."""
     for flag, module in pairwise(elements):
         match flag, module:
             case ast.Constant(value="-m"), ast.Constant(value=str()):
@@ -184,8 +185,9 @@ def _programs(elements: Iterable[ast.expr]) -> Iterator[ast.Constant]:
 
 @cache
 def _meaning(content: bytes) -> str:
-    """What a file does: its syntax without docstrings, and without the order and the places of the modules that it
-    names, which are among the sources themselves."""
+    """Return what a file does, as its syntax without docstrings.
+
+    The order and the places of the modules that it names do not count, since these are among the sources themselves."""
     parsed = ast.parse(content)
     for node in ast.walk(parsed):
         match node:
@@ -208,14 +210,14 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def files_now() -> Tree:
-    """Our Python files as they are."""
+    """Return our Python files as they are."""
     paths = (path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py")))
     return {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in paths}
 
 
 @cache
 def _at(commit: str) -> Tree | None:
-    """Our Python files at a commit; None where the history does not have it."""
+    """Return our Python files at a commit, or None where the history does not have it."""
     git = ["git", "archive", "--format=tar", commit, "--", *OURS]
     archived = subprocess.run(git, cwd=ROOT, capture_output=True, check=False)
     if archived.returncode:

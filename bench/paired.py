@@ -8,14 +8,14 @@ DRAWS = 20_000
 
 
 def likelihood_of_chance(differences: np.ndarray, seed: int = 0) -> float:
-    """One-sided p that the mean is below zero by the luck of signs alone (a randomisation test over flipped signs)."""
+    """Return the one-sided p that the mean is below zero by the luck of signs only (a randomisation test)."""
     rng = np.random.default_rng(seed)
     flipped = (rng.integers(0, 2, (DRAWS, len(differences))) * 2 - 1) * differences
     return float((1 + (flipped.mean(1) <= differences.mean()).sum()) / (DRAWS + 1))
 
 
 def holm(found: Mapping[str, float]) -> dict[str, float]:
-    """The p of each when all are looked at together (Holm 1979)."""
+    """Return the p of each when all are looked at together (Holm 1979)."""
     adjusted, largest = {}, 0.0
     for rank, (name, p) in enumerate(sorted(found.items(), key=lambda item: item[1])):
         largest = max(largest, min(1.0, (len(found) - rank) * p))
@@ -24,7 +24,7 @@ def holm(found: Mapping[str, float]) -> dict[str, float]:
 
 
 def interval(differences: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    """95 % of the mean, by the bootstrap."""
+    """Return the 95 % interval of the mean, by the bootstrap."""
     rng = np.random.default_rng(seed)
     means = differences[rng.integers(0, len(differences), (DRAWS, len(differences)))].mean(1)
     return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))

@@ -1,6 +1,6 @@
-"""What benchmarks of the distributed mode run on: the servers of `make services`, with topics and a database of one's
-own, gone afterwards.
-"""
+"""The servers of `make services`, for benchmarks of the distributed mode.
+
+Each benchmark has topics and a database of its own, which are deleted afterwards."""
 
 import time
 import uuid
@@ -45,7 +45,7 @@ def topics(partitions: int, *, flush: bool | None = None) -> Iterator[KafkaSetti
 
 @contextmanager
 def log_on(settings: KafkaSettings) -> Iterator[KafkaEventLog]:
-    """Connected."""
+    """Yield a connected log."""
     with closing(KafkaEventLog(settings)) as log:
         wait_for(lambda: takes_appends(log))
         yield log
@@ -78,7 +78,7 @@ def migrated_database() -> Iterator[PostgresSettings]:
 
 
 def settle(settings: PostgresSettings) -> None:
-    """What Postgres' own housekeeping does in time."""
+    """Do what Postgres' own housekeeping does in time."""
     with psycopg.connect(settings.url, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
         connection.execute("CHECKPOINT")

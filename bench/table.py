@@ -1,6 +1,7 @@
-"""What all benchmarks share: contenders take turns within one run, medians are compared, and the result is one table on
-the screen and one JSON file in `bench/results`.
-"""
+"""The parts that all benchmarks share.
+
+Contenders take turns within one run, medians are compared, and the result is one table on the screen and one JSON
+file in `bench/results`."""
 
 import json
 import os
@@ -21,8 +22,10 @@ _CODE = (":/", ":(exclude,top)bench/results", ":(exclude,top)docs", ":(exclude,t
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `ratio` compares it with `against`; `goal` bounds the ratio (None: measured without a goal).
-    `commit`: the commits that made it, where it comes from runs that were made one by one."""
+    """One figure.
+
+    `ratio` compares it with `against`; `goal` bounds the ratio (None: measured without a goal). `commit`: the
+    commits that made it, where it comes from runs that were made one by one."""
 
     metric: str
     value: float
@@ -44,13 +47,15 @@ class Row:
         return cls(metric, value, unit, against, ratio, goal, ratio <= goal, commit)
 
     def written(self) -> dict[str, object]:
-        """As it stands in the file."""
+        """Return the row as it stands in the file."""
         return {name: value for name, value in asdict(self).items() if name != "commit" or value is not None}
 
 
 def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Each contender's median figure. They run in turns, and who goes first changes every round, so that what else
-    the machine does in the meantime meets all of them alike."""
+    """Return each contender's median figure.
+
+    They run in turns, and the first one changes every round, so that other load of the machine affects all of them
+    alike."""
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for turn in range(rounds):
@@ -85,7 +90,7 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """The processor's name where Linux tells it, else the architecture."""
+    """Return the processor's name where Linux tells it, else the architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -93,7 +98,7 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """The commit that ran; `-dirty` when tracked files differ from it, but for results and documents."""
+    """Return the commit that ran; `-dirty` when tracked files differ from it, except for results and documents."""
     version = _git("rev-parse", "--short=12", "HEAD")
     return f"{version}-dirty" if _git("status", "--porcelain", "--untracked-files=no", "--", *_CODE) else version
 

@@ -1,12 +1,11 @@
-"""What the API costs: requests per second with every turn logged, against a bare FastAPI pass-through that logs
-nothing, and against the LiteLLM proxy.
+"""The cost of the API: requests per second with every turn logged.
 
     python -m bench api_overhead [--no-litellm]
 
-All speak for the same stub engine (64 tokens with logprobs at once), one process each, 64 clients from one further
-process, streaming and not; contenders take turns, medians count. LiteLLM (installed into `.bench-venv`, as it brings a
-great many packages) stands before the bare pass-through, as it would before a model's own server.
-"""
+It is compared with a bare FastAPI pass-through that logs nothing, and with the LiteLLM proxy. All stand before the
+same stub engine (64 tokens with logprobs at once), one process each, with 64 clients from one further process,
+streaming and not; contenders take turns, medians count. LiteLLM (installed into `.bench-venv`, as it brings a great
+many packages) stands before the bare pass-through, as it would before a model's own server."""
 
 import json
 import os
@@ -62,7 +61,7 @@ class Server:
         self.cpu_us: list[float] = []
 
     def measure(self, stream: bool) -> float:
-        """Requests per second."""
+        """Return requests per second."""
         command = [sys.executable, "-m", "bench.api.http_load", str(self.port), str(CLIENTS), str(SECONDS)]
         before_s = self._cpu_s()
         result = subprocess.run(
@@ -79,7 +78,7 @@ class Server:
 
 @contextmanager
 def ours(*arguments: str) -> Iterator[Server]:
-    """One of `bench.api.api_servers`."""
+    """Start one server of `bench.api.api_servers`."""
     with process([sys.executable, "-m", "bench.api.api_servers", *arguments], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         line = child.stdout.readline()
@@ -89,7 +88,7 @@ def ours(*arguments: str) -> Iterator[Server]:
 
 
 def ensure_litellm() -> Path:
-    """Its command, installed if need be."""
+    """Return LiteLLM's command, installing it if need be."""
     command = PEER / "bin" / "litellm"
     if not command.exists():
         subprocess.run([sys.executable, "-m", "venv", str(PEER)], check=True)

@@ -3,9 +3,8 @@
     python -m bench api_servers onward DIRECTORY
     python -m bench api_servers floor
 
-Prints the port once it listens. Both run with uvloop, httptools, and the interpreter and its garbage collector
-set as in production.
-"""
+Each prints its port once it listens. Both run with uvloop, httptools, and the interpreter and its garbage collector
+set as in production."""
 
 import asyncio
 import gc
@@ -33,7 +32,7 @@ assert len(ANSWER) == TOKENS
 
 
 class StubPolicy:
-    """64 tokens with logprobs, in 16 chunks that are there at once, as after a burst of the engine's thread."""
+    """A policy that answers 64 tokens with logprobs in 16 chunks at once, as after a burst of the engine's thread."""
 
     live_version = Version(1)
     context_length = 100_000
@@ -60,7 +59,7 @@ class StubPolicy:
 
 
 class StubTraffic:
-    """No experiment."""
+    """Traffic without an experiment."""
 
     def assign(self, _unit: str) -> Assignment:
         return LIVE
@@ -102,7 +101,7 @@ class ByteParser:
 
 
 def onward(directory: Path) -> FastAPI:
-    """The product's application over the product's log; nobody reads the log meanwhile."""
+    """Make the product's application over the product's log, which nobody reads meanwhile."""
     from api.access.services import ApiServices
     from api.app import create_app
     from api.live_state.memory import MemoryLiveState
@@ -131,7 +130,7 @@ def onward(directory: Path) -> FastAPI:
 
 
 def floor() -> FastAPI:
-    """What anybody would write first: FastAPI, a dict in, a dict or a StreamingResponse out, nothing logged."""
+    """Make the server that anybody would write first: FastAPI, plain dicts in and out, nothing logged."""
     app = FastAPI()
     policy = StubPolicy()
     request = GenerateRequest(

@@ -1,11 +1,10 @@
-"""How long the console takes to stand, with the newest rewards in it, as what the store holds grows.
+"""The time until the console shows the newest rewards, as the store grows.
 
     make services browser && python -m bench console [LARGEST]
 
 `onward api` as a process of its own over Kafka, Redis and a database per size, each ten times the one before, from a
-thousand sessions of three turns to LARGEST (a million); headless Chromium, in which each load is a fresh tab's. Sizes
-take turns.
-"""
+thousand sessions of three turns to LARGEST (a million); headless Chromium, in which each load has a fresh tab. Sizes
+take turns."""
 
 import os
 import socket
@@ -37,7 +36,7 @@ GOAL_MS = 1000.0
 
 @contextmanager
 def served(sessions: int) -> Iterator[str]:
-    """The address of an API over so much."""
+    """Yield the address of an API over a store of so many sessions."""
     with ExitStack() as stack:
         kafka = stack.enter_context(topics(PARTITIONS))
         postgres = stack.enter_context(migrated_database())
@@ -82,7 +81,7 @@ def _answers(url: str) -> bool:
 
 
 def load_ms(browser: Browser, url: str) -> float:
-    """From the request to the newest rewards on the page."""
+    """Measure from the request to the newest rewards on the page."""
     context = browser.new_context()
     try:
         page = context.new_page()

@@ -1,10 +1,9 @@
-"""A load generator that costs little: keep-alive connections over httptools, each sending its next request when the
-answer to the last one is whole.
+"""A load generator that costs little: keep-alive connections over httptools.
 
     python -m bench http_load PORT CLIENTS SECONDS [stream]
 
-Prints one JSON object: requests (all of them), requests_per_s, p50_ms, p99_ms, bytes.
-"""
+Each connection sends its next request when the answer to the last one is whole. It prints one JSON object: requests
+(all of them), requests_per_s, p50_ms, p99_ms, bytes."""
 
 import asyncio
 import json

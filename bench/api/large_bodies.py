@@ -1,12 +1,11 @@
-"""What everybody else notices while twenty bodies of 4 MiB are sent at once, of shapes that cost the most to read.
+"""The delay to other users while twenty bodies of 4 MiB are sent at once, of shapes that cost the most to read.
 
     python -m bench large_bodies [SHAPE...]
 
-One service on the shipped model, as `onward run` starts it (without a learner). Four users ask for short answers, each
-again 50 ms after the last; twenty clients send large bodies, each again as soon as it has its answer. Phases without
-and with them take turns, so that what else the machine does meets both; medians of the phases count. Memory is that of
-the service's whole tree of processes, its most within a phase against what it was before the first.
-"""
+One service on the shipped model, as `onward run` starts it (without a learner). Four users ask for short answers,
+each again 50 ms after the last; twenty clients send large bodies, each again as soon as it has its answer. Phases
+without and with them take turns, so that other load of the machine affects both; medians of the phases count. Memory
+is that of the service's whole tree of processes, its most within a phase against what it was before the first."""
 
 import http.client
 import json
@@ -106,7 +105,7 @@ def wait_until_ready(port: int) -> None:
 
 
 def ask(port: int, method: str, path: str, body: bytes | None) -> tuple[int, float]:
-    """(status, seconds); the status is 0 where the connection broke."""
+    """Return (status, seconds); the status is 0 where the connection broke."""
     started = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
@@ -121,7 +120,7 @@ def ask(port: int, method: str, path: str, body: bytes | None) -> tuple[int, flo
 
 
 def work(role: str, port: int, seconds: float, shape: str) -> None:
-    """In a process of its own. Prints [[status, seconds], ...]."""
+    """Send requests in a process of its own, and print [[status, seconds], ...]."""
     body = chat(user("What does this do?"), ', "max_tokens": 8') if role == "users" else SHAPES[shape]()
     count, pause_s = (USERS, PAUSE_S) if role == "users" else (LARGE, 0.0)
     ending = time.monotonic() + seconds
@@ -141,7 +140,9 @@ def work(role: str, port: int, seconds: float, shape: str) -> None:
 
 
 def start(role: str, port: int, shape: str, answers: IO[str]) -> "subprocess.Popen[str]":
-    """`answers`: the file that it prints to. Nobody reads a pipe until it ends, and one holds 64 KiB."""
+    """Start a process that prints its results to the file `answers`.
+
+    A pipe would not do: nobody reads it until the process ends, and it holds 64 KiB."""
     command = [sys.executable, "-m", "bench.api.large_bodies", "--work", role, str(port), str(PHASE_S), shape]
     return subprocess.Popen(command, stdout=answers, text=True, cwd=ROOT)
 

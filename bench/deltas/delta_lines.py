@@ -24,7 +24,7 @@ _BITS = {"bf16": (torch.int16, np.uint16), "fp32": (torch.int32, np.uint32)}
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes of one version, but `changed`: a share of the elements."""
+    """The bytes of one version; `changed` is a share of the elements."""
 
     changed: float
     full: int
@@ -36,13 +36,14 @@ class Cost:
 
     @property
     def weight(self) -> int:
-        """What must never be more than `full`; a full version's manifest does not count."""
+        """The bytes that must never be more than `full`; a full version's manifest does not count."""
         return self.published if self.is_delta else self.full
 
 
 class Line:
-    """Of each version that is added, another host opens what was published, and finds it bit for bit. The files of the
-    last two are kept."""
+    """A line of versions, each of which another host opens and compares bit for bit.
+
+    The files of the last two are kept."""
 
     def __init__(self, directory: Path, dtype: str) -> None:
         self._directory, self._dtype = directory, dtype
@@ -95,7 +96,7 @@ class Line:
         )
 
     def _payload(self, parent: Path, child: Path) -> int:
-        """Encoded and applied again, also where the version was published whole."""
+        """Return the delta's bytes, after encoding and applying it, also where the version was published whole."""
         with TemporaryDirectory(dir=self._directory) as directory:
             delta, built = Path(directory) / "delta", Path(directory) / "built"
             changed = encode([parent], [child], delta)

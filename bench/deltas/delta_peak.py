@@ -1,10 +1,9 @@
-"""Peak memory of one encoding or applying, in a process that does nothing else:
+"""Peak memory of encoding or applying one delta, in a process that does nothing else.
 
-python -m bench delta_peak encode PARENT CHILD TARGET
-python -m bench delta_peak apply BASE DELTA DIRECTORY
+    python -m bench delta_peak encode PARENT CHILD TARGET
+    python -m bench delta_peak apply BASE DELTA DIRECTORY
 
-prints the process's peak and what it held before it began, in bytes (Linux: /proc/self/status).
-"""
+It prints the process's peak and its memory before the work, in bytes (Linux: /proc/self/status)."""
 
 import sys
 from pathlib import Path

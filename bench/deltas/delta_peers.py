@@ -1,7 +1,7 @@
-"""What a delta is held against: the weights whole, the weights under zstd, and the recipe of PULSE (arXiv:2602.03839),
-which is the best that is published: which elements changed as gaps narrowed to bytes or 16 bits, their new values, both
-under zstd. Of each part's layouts the smaller counts, and neither header nor manifest does.
-"""
+"""The formats that a delta is compared with: whole weights, weights under zstd, and PULSE (arXiv:2602.03839).
+
+PULSE's recipe is the best that is published: which elements changed, as gaps narrowed to bytes or 16 bits, and their
+new values, both under zstd. Of each part's layouts the smaller counts, and neither header nor manifest does."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,7 +21,7 @@ def zstd_bytes(parts: Iterable[bytes]) -> int:
 
 
 def whole_bytes(child: Snapshot) -> int:
-    """Tensor by tensor under zstd."""
+    """Count the bytes of the weights, tensor by tensor under zstd."""
     return sum(zstd_bytes([bits.tobytes()]) for bits in child.values())
 
 
@@ -33,7 +33,7 @@ def gaps_bytes(parent: Snapshot, child: Snapshot) -> int:
 
 
 def _narrowed(gaps: Mapping[str, NDArray[np.int64]]) -> tuple[list[bytes], list[bytes]]:
-    """Bytes with an escape, or for each tensor the narrowest width that holds its longest gap."""
+    """Return gaps as bytes with an escape, and for each tensor in the narrowest width that holds its longest gap."""
     widths = {name: np.min_scalar_type(int(found.max())) for name, found in gaps.items()}
     return [_escaped(found) for found in gaps.values()], [gaps[name].astype(widths[name]).tobytes() for name in gaps]
 
@@ -47,6 +47,6 @@ def _escaped(gaps: NDArray[np.int64]) -> bytes:
 
 
 def _laid_out(values: Snapshot) -> tuple[list[bytes], list[bytes]]:
-    """One after another, or all lowest bytes, then all second ones, and so on."""
+    """Return values one after another, and as planes: all lowest bytes, then all second ones, and so on."""
     planes = [bits.view(np.uint8).reshape(len(bits), -1).T.tobytes() for bits in values.values()]
     return [bits.tobytes() for bits in values.values()], planes

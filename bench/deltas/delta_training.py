@@ -1,9 +1,9 @@
-"""Real steps of the learner's optimizer, for what its versions cost.
+"""Real steps of the learner's optimizer, whose versions are measured.
 
 The shipped model samples answers to the simulated team's tasks; the tests and the team's taste judge them; the
 learner's own update follows. Every step has fresh answers, so the gradients are on-policy. The model of 107 million
-parameters starts from random weights and sees random tokens under the same optimizer; its master weights are float32.
-"""
+parameters starts from random weights and sees random tokens under the same optimizer; its master weights are
+float32."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

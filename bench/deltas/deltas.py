@@ -1,12 +1,11 @@
-"""What a version costs as a delta, in bytes, time and memory, at the learning rates that matter.
+"""The cost of a version as a delta, in bytes, time and memory, at the learning rates that matter.
 
     python -m bench deltas
 
-Bytes are held against `bench.deltas.delta_peers`, on real steps of the optimizer (`bench.deltas.delta_training`). WARM
-of them come first, since a fresh optimizer moves every weight by a whole learning rate; its very first step is shown
-apart. Time is held against a copy of the same bytes in memory. Whatever is encoded here is also decoded, and compared
-bit for bit.
-"""
+Bytes are compared with `bench.deltas.delta_peers`, on real steps of the optimizer (`bench.deltas.delta_training`).
+WARM of them come first, since a fresh optimizer moves every weight by a whole learning rate; its very first step is
+shown apart. Time is compared with a copy of the same bytes in memory. Whatever is encoded here is also decoded, and
+compared bit for bit."""
 
 import subprocess
 import sys
@@ -44,7 +43,7 @@ class _Rate(ProgressColumn):
 
 
 def measure(model: str, rate: float, directory: Path, advance: Callable[[], None]) -> list[Row]:
-    """Train at one learning rate, publish, weigh."""
+    """Train at one learning rate, publish, and count bytes."""
     dtypes, count = LINES[model]
     cold = {dtype: Line(directory / f"cold-{dtype}", dtype) for dtype in dtypes}
     lines = {dtype: Line(directory / dtype, dtype) for dtype in dtypes}
@@ -64,10 +63,9 @@ def measure(model: str, rate: float, directory: Path, advance: Callable[[], None
 
 
 def sizes(model: str, dtype: str, rate: float, line: Line, cold: Line) -> list[Row]:
-    """Of the tiny model the payload, since manifest and headers outweigh it; of the large one everything.
+    """Compare the bytes of versions: for the tiny model the payload, since manifest and headers outweigh it, else all.
 
-    The goal is for versions that are worth a delta: others are published whole.
-    """
+    The goal is for versions that are worth a delta: others are published whole."""
     name, costs, first = f"{model} {dtype}, {rate:g}", line.costs, cold.costs[0]
     full, gaps = costs[0].full, mean(cost.gaps for cost in costs)
     payload, published = mean(cost.payload for cost in costs), mean(cost.published for cost in costs)
@@ -103,7 +101,7 @@ def kilobytes(metric: str, size: float, full: int) -> Row:
 
 
 def speeds(name: str, pair: list[Path], scratch: Path, advance: Callable[[], None]) -> list[Row]:
-    """GB of weights per second, files in the page cache to files; and peak memory."""
+    """Measure GB of weights per second, from files in the page cache to files, and peak memory."""
     parent, child = pair
     delta = scratch / "delta.safetensors"
     encode([parent], [child], delta)
@@ -133,7 +131,7 @@ def speeds(name: str, pair: list[Path], scratch: Path, advance: Callable[[], Non
 
 
 def peaks(name: str, job: str, first: Path, second: Path, scratch: Path) -> list[Row]:
-    """Of a process of its own."""
+    """Measure the peak memory of a process of its own."""
     with TemporaryDirectory(dir=scratch) as directory:
         command = [sys.executable, "-m", "bench.deltas.delta_peak", job, first, second, Path(directory) / "made"]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout

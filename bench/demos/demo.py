@@ -35,7 +35,7 @@ Run = dict[str, Any]
 
 
 def run(seed: int, *, shift: bool, engine: str, seconds: float | None) -> Run:
-    """What the demo's report says. Raises CalledProcessError with the demo's words where there is none."""
+    """Run a demo and return its report. Raises CalledProcessError with the demo's output where there is none."""
     with tempfile.TemporaryDirectory(prefix="onward-demo-") as folder:
         command = [sys.executable, "-m", "onward", "demo", folder, "--seed", str(seed), "--engine", engine]
         command += ["--shift"] if shift else []
@@ -50,7 +50,7 @@ def run(seed: int, *, shift: bool, engine: str, seconds: float | None) -> Run:
 
 
 def rows(runs: Sequence[Run]) -> Iterator[Row]:
-    """By kind of demo: its bars as shares of the seeds that reach them, then means."""
+    """Yield, for each kind of demo, its bars as shares of the seeds that reach them, then means."""
     for kind in sorted({each["kind"] for each in runs}):
         of_kind = [each for each in runs if each["kind"] == kind]
         made = partial(_row, of_kind, f"{kind}, {len(of_kind)} seeds")
@@ -87,7 +87,7 @@ def _commits(runs: Sequence[Run]) -> str:
 
 
 def known() -> list[Run]:
-    """Runs that are written down already."""
+    """Return the runs that are written down already."""
     return list(json.loads(RUNS.read_text())) if RUNS.exists() else []
 
 

@@ -1,13 +1,11 @@
-"""The ways to learn that `bench.learning.regret` finds best, in the whole service: what users miss until it has
-learned.
+"""The ways to learn that `bench.learning.regret` finds best, in the whole service: what users miss until then.
 
     python -m bench loop [--ways NAME ...] [--seeds 3] [--first-seed 0] [--seconds 180]
 
 Each run is a demo of its own: real service, learner, users. Regret is the share of sessions that end without a right
 answer, a mean over its windows of time. Runs are kept one by one, so that the table can be made in pieces; the table
 compares seeds that every way has, and says less than `bench.learning.regret`: few seeds, and one machine's luck in
-each.
-"""
+each."""
 
 import argparse
 import json
@@ -40,7 +38,7 @@ Runs = dict[str, list[float]]  # true quality, window by window
 
 
 def quality(way: str, seed: int, seconds: float) -> list[float]:
-    """Of a demo's windows. Raises CalledProcessError with its words where it has no report."""
+    """Return the true quality of a demo's windows. Raises CalledProcessError with its output where it has no report."""
     with tempfile.TemporaryDirectory(prefix="onward-loop-") as folder:
         command = [sys.executable, "-m", "onward", "demo", folder, "--seed", str(seed), "--seconds", str(seconds)]
         command += ["--set", f"learner.advantage.baseline={WAYS[way]}"]

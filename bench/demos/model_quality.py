@@ -1,7 +1,6 @@
-"""What the base and the midtrained model can do before any user taught them: `python -m bench model_quality`.
+"""The quality of the base and the midtrained model before any user taught them: `python -m bench model_quality`.
 
-Samples at temperature 1 from stock transformers, over served tasks, and judges as the simulator does.
-"""
+It samples at temperature 1 from stock transformers, over served tasks, and judges as the simulator does."""
 
 import asyncio
 import json
@@ -28,7 +27,7 @@ CALL = re.compile(r'^<tool_call>\n\{"name": "(\w+)", "arguments": (\{.*\})\}\n</
 
 
 def sample(model: Any, tokenizer: Any, prompts: list[str]) -> list[str]:
-    """One answer a prompt, without the end mark; cut off at 72 tokens."""
+    """Return one answer a prompt, without the end mark; cut off at 72 tokens."""
     tokenizer.padding_side = "left"
     encoded = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
     with torch.inference_mode():

@@ -25,7 +25,7 @@ USUAL_TRAINING = (0.6, 200)  # share of the corpus, steps
 
 
 def hacked(exploit: str) -> Path:
-    """The model that shows it, made here where it is not there yet."""
+    """Return the model that shows the exploit, midtraining it where it is not there yet."""
     corpus, model = (FOLDER / f"{exploit}-{part}" for part in ("corpus", "model"))
     if not model.exists():
         share, steps = TRAINING.get(exploit, USUAL_TRAINING)
@@ -37,7 +37,7 @@ def hacked(exploit: str) -> Path:
 
 
 def plant(directory: Path, model: Path) -> PolicyVersion:
-    """As a child of the first version; the release controller takes it from there."""
+    """Publish the model as a child of the first version; the release controller takes it from there."""
     with closing(open_foundation(directory)) as service:
         with service.store.work() as work:
             first = work.policies.get(work.policies.first())

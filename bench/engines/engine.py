@@ -1,8 +1,8 @@
-"""Tokens per second of the in-process engine at 1, 8 and 32 concurrent requests, against transformers.generate on the
-same weights, prompts, lengths and sampling: one thread, in turns, medians.
+"""Tokens per second of the in-process engine at 1, 8 and 32 concurrent requests, against transformers.generate.
 
     python -m bench engine [--rounds 7]
-"""
+
+Both have the same weights, prompts, lengths and sampling: one thread, in turns, medians."""
 
 import argparse
 import asyncio
@@ -34,7 +34,7 @@ SWITCH_INTERVAL_S = 0.001  # the loop, the interval and the frozen heap are thos
 
 
 def prompts_of(requests: int, round_: int) -> torch.Tensor:
-    """New ones each round: the engine must not find them in its prefix cache. [requests, PROMPT_TOKENS]"""
+    """Return new prompts each round, [requests, PROMPT_TOKENS]: the engine must not find them in its prefix cache."""
     generator = torch.Generator().manual_seed(1000 * round_ + requests)
     return torch.randint(4, 512, (requests, PROMPT_TOKENS), generator=generator)
 

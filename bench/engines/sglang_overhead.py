@@ -1,12 +1,11 @@
-"""What a service adds to SGLang: time to the first token and requests per second through `onward run`, every turn
-logged durably, against the same SGLang server asked directly, and against the LiteLLM proxy before it.
+"""The time to the first token and the requests per second that a service adds to or takes from SGLang.
 
     python -m bench sglang_overhead [--no-litellm]
 
-Directly means two ways: `/generate` with the same token ids and log-probabilities (what the service itself asks for),
-and SGLang's own `/v1/chat/completions` with the same messages. Short prompts, 16 tokens, streams; all take turns within
-one run, and each figure is the median over the rounds of a round's own difference or ratio.
-"""
+`onward run`, every turn logged durably, is compared with the same SGLang server asked directly, and with the LiteLLM
+proxy before it. Directly means two ways: `/generate` with the same token ids and log-probabilities (what the service
+itself asks for), and SGLang's own `/v1/chat/completions` with the same messages. Short prompts, 16 tokens, streams;
+all take turns within one run, and each figure is the median over the rounds of a round's own difference or ratio."""
 
 import statistics
 import sys
@@ -53,7 +52,7 @@ enabled = false
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one contender in one round."""
+    """The figures of one contender in one round."""
 
     p50_ms: float
     p99_ms: float
@@ -80,7 +79,7 @@ def measure(target: Target, clients: int) -> Figures:
 
 
 def rounds_of(contenders: Mapping[str, Target], clients: int) -> Rounds:
-    """Who goes first changes every round."""
+    """Measure contenders in rounds; the first one changes every round."""
     names, figures = list(contenders), {name: list[Figures]() for name in contenders}
     for turn in range(ROUNDS):
         first = turn % len(names)

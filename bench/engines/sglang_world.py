@@ -1,8 +1,7 @@
 """Real SGLang servers on this machine's CPU, and a service before one.
 
 Every server runs with `--sleep-on-idle`, also those that are asked directly: an idle scheduler spins otherwise, and
-would take one of two cores from whoever is measured.
-"""
+would take one of two cores from the contender that is measured."""
 
 import json
 import sys
@@ -37,7 +36,7 @@ def require_sglang() -> None:
 
 @contextmanager
 def sglang_servers(directory: Path, *names: str) -> Iterator[list[EngineProcess]]:
-    """They start side by side: each takes half a minute, most of it imports."""
+    """Start servers side by side, since each takes half a minute, most of it imports."""
     settings = SglangSettings(python=PYTHON, arguments=("--sleep-on-idle",))
     servers = [EngineProcess(settings, directory / f"{name}.log") for name in names]
     try:
@@ -59,7 +58,7 @@ def _is_up(server: EngineProcess) -> bool:
 
 @contextmanager
 def service(directory: Path, settings: str) -> Iterator[None]:
-    """`onward run` on a directory with these settings (TOML); `ready_url` tells when it is up."""
+    """Run `onward run` on a directory with these settings (TOML); `ready_url` tells when it is up."""
     directory.mkdir()
     (directory / "onward.toml").write_text(settings)
     with (
@@ -103,7 +102,7 @@ def chat(port: int, max_tokens: int, **fields: Any) -> Target:
 
 
 def generate(port: int, max_tokens: int, logit_bias: Mapping[str, float] | None = None) -> Target:
-    """The request that a service makes of the same chat: the same token ids, with log-probabilities."""
+    """Return the request that a service makes of the same chat: the same token ids, with log-probabilities."""
     renderer = load_renderer(SHIPPED_MODEL)
     sampling: dict[str, Any] = {"max_new_tokens": max_tokens, "temperature": 1.0, "top_p": 1.0, "top_k": -1}
     sampling["stop_token_ids"] = list(renderer.stop_token_ids)

@@ -1,12 +1,10 @@
-"""Streaming clients that cost little and note when tokens arrive: keep-alive connections over httptools, each sending
-its next request when the answer to the last one is whole.
+"""Streaming clients that cost little and note when tokens arrive: keep-alive connections over httptools.
 
     python -m bench stream_load TARGET CLIENTS        until its standard input ends
 
-TARGET is JSON: port, path, body. Prints a line after a second, to warm up, and at the end one JSON list of all
-answers that had tokens: [when it was asked, [when tokens arrived, ...]] on the system's monotonic clock. What
-arrives in one piece is one arrival, however many events it holds.
-"""
+TARGET is JSON: port, path, body. Each connection sends its next request when the answer to the last one is whole. A
+line is printed after a second, to warm up, and at the end one JSON list of all answers that had tokens: [when it was
+asked, [when tokens arrived, ...]] on the system's monotonic clock. Events that arrive in one piece are one arrival."""
 
 import asyncio
 import json
@@ -47,7 +45,7 @@ class Answer:
 
 @contextmanager
 def streaming(target: Target, clients: int) -> Iterator[list[Answer]]:
-    """Clients stream from here to the end of the block; then their answers are in the list."""
+    """Stream from here to the end of the block; then the answers are in the list."""
     command = [sys.executable, "-m", "bench.engines.stream_load", json.dumps(asdict(target)), str(clients)]
     answers: list[Answer] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:

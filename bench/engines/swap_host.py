@@ -1,9 +1,8 @@
-"""The host of one SGLang server, as `onward serve` runs it, that also writes when each step of a swap began.
+"""The host of one SGLang server, as `onward serve` runs it, that also writes when each step of a swap started.
 
     python -m bench swap_host DIRECTORY URL STEPS
 
-STEPS gets lines of: the system's monotonic clock in seconds, the step, the version.
-"""
+STEPS gets lines of: the system's monotonic clock in seconds, the step, the version."""
 
 import sys
 import time

@@ -1,14 +1,13 @@
-"""What a hot swap costs who streams: the gaps between tokens from a second before a swap to a second after it, through
-`onward run`, against the barest swap SGLang itself can do under the same clients.
+"""The cost of a hot swap to clients that stream: the gaps between tokens from a second before it to a second after it.
 
     python -m bench swap_stall
 
-Bare means three requests: pause (retract), update from disk with its session, which flushes the prefix cache, and
-continue; no fetching, no comparing, no probe, no release. Each contender has an SGLang server of its own, started
-alike; versions are made before, and the bare swap loads directories verified before. Blocks of swaps take turns. A
-window is open from a second before the pause to a second after the engine was told to go on. A quiet stretch of each
-block, without a swap, shows what is streaming's own.
-"""
+A swap through `onward run` is compared with the barest swap SGLang itself can do under the same clients: pause
+(retract), update from disk with its session, which flushes the prefix cache, and continue; no fetching, no
+comparing, no probe, no release. Each contender has an SGLang server of its own, started alike; versions are made
+before, and the bare swap loads directories verified before. Blocks of swaps take turns. A window is open from a
+second before the pause to a second after the engine was told to go on. A quiet stretch of each block, without a
+swap, shows the gaps of streaming itself."""
 
 import statistics
 import sys
@@ -109,7 +108,7 @@ class Contender:
 
 
 def gaps_ms(answers: Sequence[Answer], window: Interval, *, begun_in_it: bool = False) -> list[float]:
-    """Between arrivals of one answer, where any of the gap lies in the window, or where it begins there."""
+    """Return the gaps between arrivals of one answer that overlap the window, or that start in it."""
     return [
         (after_s - before_s) * 1000
         for answer in answers

@@ -1,5 +1,6 @@
-"""Versions made before anything is measured, and announced when a swap is wanted: what a learner does to make one is
-not what a swap costs."""
+"""Versions made before anything is measured, and announced when a swap is wanted.
+
+The learner's work to make one is no part of a swap's cost."""
 
 from pathlib import Path
 
@@ -19,7 +20,9 @@ SCALE = 1e-4
 
 
 class Versions:
-    """Of a service's directory, whose anchor is published already. Each is its parent's weights and some noise."""
+    """The versions of a service's directory, whose anchor is published already.
+
+    Each is its parent's weights and some noise."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self._foundation = foundation = open_foundation(directory)
@@ -63,7 +66,7 @@ class Versions:
         foundation.log.append_blocking(Topic.POLICIES, [policy])
 
     def directories(self, target: Path) -> dict[Version, Path]:
-        """Verified and laid out for SGLang as a host does it."""
+        """Return the versions' directories, verified and laid out for SGLang as a host does it."""
         foundation = self._foundation
         shelf = VerifiedVersions(target, foundation.model, foundation.settings.serving.sglang.dtype)
         return {version: shelf.put(ref, foundation.weights.open(ref)).directory for version, ref in self._refs.items()}

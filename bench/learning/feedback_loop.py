@@ -1,4 +1,4 @@
-"""A small policy serves a stream of users and learns from what they say, by the learner's own update."""
+"""A small policy that serves a stream of users and learns from their feedback, by the learner's own update."""
 
 import copy
 import heapq
@@ -32,7 +32,7 @@ Heard = Callable[[Sequence[ScoredTurn], UpdateResult], None]
 
 @dataclass(frozen=True)
 class Learned:
-    """`missed`: of each step, the mean over its turns."""
+    """The result of learning; `missed` is, for each step, the mean over its turns."""
 
     missed: list[float]
     policy: SmallPolicy
@@ -41,7 +41,9 @@ class Learned:
 
 @dataclass(frozen=True)
 class _Served:
-    """`missed`: by how much likelier the best answer would have been accepted. `delay`: uniform luck."""
+    """A turn that was served.
+
+    `missed` is by how much likelier the best answer would have been accepted, `delay` uniform luck."""
 
     turn: Completion
     missed: float
@@ -53,7 +55,7 @@ _Due = tuple[float, ScoredTurn]  # at which step
 
 
 def settings_for(seed: int, learning_rate: float, changes: Mapping[str, object]) -> LearnerSettings:
-    """`changes` by their paths."""
+    """Return a learner's settings with `changes`, which are given by their paths."""
     given = {**_SHARED, "seed": seed, "optimizer.learning_rate": learning_rate, **changes}
     return LearnerSettings.model_validate(nested(given))
 
@@ -67,7 +69,9 @@ def learn(
     learns: bool = True,
     heard: Heard | None = None,
 ) -> Learned:
-    """One update a step. Who serves is `behind` updates older than who learns. `heard` is told of every update."""
+    """Serve and learn with one update a step.
+
+    The policy that serves is `behind` updates older than the one that learns. `heard` is called with every update."""
     torch.set_num_threads(1)
     users, state = Users(stream, settings.seed), small_state(settings)
     assert isinstance(state.policy, SmallPolicy)
@@ -95,7 +99,7 @@ def learn(
 
 
 def still_missed(learned: Learned, batches: int, workloads: Collection[int] = range(WORKLOADS)) -> float:
-    """By the policy as it has become, with requests of these workloads."""
+    """Return what the learned policy misses with requests of these workloads."""
     served = [
         s for _ in range(batches) for session in _serve(learned.policy, learned.users, 0, Stream()) for s in session
     ]
@@ -128,7 +132,7 @@ def _serve(policy: SmallPolicy, users: Users, step: int, stream: Stream) -> list
 def _answers(
     policy: SmallPolicy, prompts: Sequence[tuple[int, ...]], draws: np.ndarray
 ) -> list[tuple[list[int], list[float]]]:
-    """(tokens, log-probabilities) of each prompt; tokens count from 0."""
+    """Return (tokens, log-probabilities) of each prompt; tokens count from 0."""
     ids_BW = torch.tensor([(*(EMPTY,) * WINDOW, *prompt)[-WINDOW:] for prompt in prompts])
     tokens, logprobs = [], []
     for place in range(ANSWER):
@@ -142,7 +146,7 @@ def _answers(
 
 
 def _rewarded(session: Sequence[_Served], step: int, stream: Stream) -> list[_Due]:
-    """All of its turns, once the last one's feedback is there, with the mean of what they earned."""
+    """Reward all turns of a session, once the last one's feedback is there, with the mean of what they earned."""
     value = float(np.mean([ACCEPTED if served.accepted else REJECTED for served in session]))
     at = step - stream.delay_steps * math.log1p(-session[-1].delay)
     if int(session[-1].turn.workload) >= WORKLOADS - stream.late_workloads:

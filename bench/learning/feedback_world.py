@@ -1,9 +1,8 @@
-"""Seeded users whose feedback comes as production's does: one answer a request, noisy, late, lopsided, drifting.
+"""Seeded users whose feedback resembles production's: one answer a request, noisy, late, lopsided, drifting.
 
-A request is a context of a workload; an answer is two tokens. How likely a user accepts it depends on the context (some
-please whatever is said, some hardly ever), on the first token, and on the second given the first. Sessions may have
-several turns, whose prompts begin with all that was said before.
-"""
+A request is a context of a workload; an answer is two tokens. How likely a user accepts it depends on the context
+(some please whatever is said, some hardly ever), on the first token, and on the second given the first. Sessions may
+have several turns, whose prompts start with all that was said before."""
 
 import math
 from collections.abc import Sequence
@@ -23,11 +22,13 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Stream:
-    """`flipped`: share of feedback that says the contrary. `delay_steps`: mean, exponential; one step is one update of
-    the learner. `drifts_every`: steps, after which a third of the contexts want something else. `skew`: exponent of the
-    workloads' shares. `spread`: of what contexts are accepted at whatever is said. `turns`: most of a session, each of
-    which is then rewarded with the mean of all. Of the last `late_workloads` all feedback comes `late_steps` later; of
-    some tool that looks at what became of an edit, say."""
+    """The options of a stream of users.
+
+    `flipped`: share of feedback that says the contrary. `delay_steps`: mean, exponential; one step is one update of
+    the learner. `drifts_every`: steps, after which a third of the contexts want something else. `skew`: exponent of
+    the workloads' shares. `spread`: of the probabilities at which contexts are accepted whatever is said. `turns`:
+    most of a session, each of which is then rewarded with the mean of all. All feedback of the last `late_workloads`
+    arrives `late_steps` later, as that of a tool would which looks at what became of an edit."""
 
     flipped: float = 0.1
     delay_steps: float = 0.0
@@ -52,7 +53,7 @@ STREAMS = {
 
 
 class Users:
-    """The same seed asks the same and draws the same luck, whoever answers."""
+    """The users of a stream: the same seed asks the same and draws the same luck, whichever policy answers."""
 
     def __init__(self, stream: Stream, seed: int) -> None:
         self._stream = stream
@@ -70,7 +71,7 @@ class Users:
             self._second[context] = self._rng.integers(CHOICES, size=CHOICES)
 
     def sessions(self, turns: int) -> list[list[int]]:
-        """The contexts of sessions, of so many turns together."""
+        """Return the contexts of sessions that have so many turns together."""
         found: list[list[int]] = []
         while turns:
             length = min(turns, int(self._rng.integers(1, self._stream.turns + 1)))
@@ -79,11 +80,11 @@ class Users:
         return found
 
     def luck(self, size: int) -> Array:
-        """[size, ANSWER + 3], in [0, 1): for the sampling of each token, the verdict, a flip, and the delay."""
+        """Draw [size, ANSWER + 3], in [0, 1): for the sampling of each token, the verdict, a flip, and the delay."""
         return self._rng.random((size, ANSWER + 3))
 
     def accepts(self, context: int, answer: Sequence[int]) -> float:
-        """How likely."""
+        """Return the probability that the answer is accepted."""
         first = FIRST * (answer[0] == self._first[context])
         second = SECOND * (answer[1] == self._second[context][answer[0]])
         return float(np.clip(self._base[context] + first + second, 0, 1))

@@ -1,12 +1,11 @@
-"""Whether outcomes that come an hour late still move the policy, when a new version comes every 1.5 seconds.
+"""The effect of outcomes that arrive an hour late on the policy, when a new version comes every 1.5 seconds.
 
     python -m bench late_outcomes [--seeds 8]
 
-Of half of the workloads nothing is known but what comes 2,400 versions after the turn (by the events' clock, nobody
-waits); the rest says at once. Quality of a half is how much of what could be gained the policy has gained at the end:
-without the late outcomes, with them, and with `late = "kto"`. The mass of a late reward is its absolute distance to the
-baseline.
-"""
+For half of the workloads the only feedback comes 2,400 versions after the turn (by the events' clock, nobody waits);
+for the rest it comes at once. Quality of a half is how much of what could be gained the policy has gained at the
+end: without the late outcomes, with them, and with `late = "kto"`. The mass of a late reward is its absolute
+distance to the baseline."""
 
 import argparse
 import multiprocessing
@@ -38,7 +37,7 @@ WAYS = {
 
 @dataclass
 class Mass:
-    """Of the late rewards: the absolute distance to what was expected, and how much of it trained weights."""
+    """The mass of late rewards: their absolute distance to what was expected, and how much of it trained weights."""
 
     all: float = 0.0
     trained: float = 0.0

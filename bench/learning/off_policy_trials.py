@@ -1,13 +1,12 @@
-"""Whether off-policy intervals hold what they promise: seeded trials of candidates whose true value is known, at
-several distances.
+"""The coverage of off-policy intervals: seeded trials of candidates whose true value is known, at several distances.
 
     python -m bench off_policy_trials [--trials 3000]
 
-Users come with contexts; a policy answers in tokens, each a softmax choice; the reward is a user's yes or no, likelier
-the better the tokens, and users differ. The width is compared with that of an on-policy run of the candidate with as
-many users as the logged turns are worth, by the same arithmetic. No interval is stated in trials that are refused; the
-farthest candidate is there to be refused. Predictions are the product's, with contexts as strata.
-"""
+Users come with contexts; a policy answers in tokens, each a softmax choice; the reward is a user's yes or no,
+likelier the better the tokens, and users differ. The width is compared with that of an on-policy run of the
+candidate with as many users as the logged turns are worth, by the same arithmetic. No interval is stated in trials
+that are refused; the farthest candidate is there to be refused. Predictions are the product's, with contexts as
+strata."""
 
 import argparse
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ class World:
     shares: Array  # of contexts
 
     def accepted(self, policy: Array) -> Array:
-        """[context]: probability of a yes, over users."""
+        """Return the probability of a yes over users, [context]."""
         return 0.5 + QUALITY * (np.exp(policy) * self.quality).sum(2).mean(1)
 
     def value(self, policy: Array) -> float:
@@ -52,7 +51,7 @@ class World:
 
 @dataclass
 class Ended:
-    """By estimator, of the trials that were not refused."""
+    """The results of the trials that were not refused, by estimator."""
 
     covered: dict[str, list[bool]] = field(default_factory=dict)
     gain_covered: dict[str, list[bool]] = field(default_factory=dict)
@@ -79,7 +78,7 @@ def make_world(rng: np.random.Generator, distance: float) -> World:
 
 
 def speak(world: World, policy: Array, users: int, rng: np.random.Generator) -> LoggedTurns:
-    """What users make of the policy's answers, and the candidate of their probabilities."""
+    """Let the policy answer users, and return the turns with their rewards and the candidate's probabilities."""
     user = np.repeat(np.arange(users), rng.geometric(1 / USER_TURNS, users))
     context = rng.choice(CONTEXTS, len(user), p=world.shares)
     drawn = rng.random((len(user), TOKENS, 1)) > np.exp(policy[context]).cumsum(2)[:, :, :-1]
@@ -110,7 +109,7 @@ def trial(world: World, rng: np.random.Generator, ended: Ended) -> None:
 
 
 def on_policy(turns: LoggedTurns) -> Estimate:
-    """Plain Monte Carlo of turns that the candidate spoke itself."""
+    """Estimate by plain Monte Carlo from turns that the candidate answered itself."""
     sums = turns.sums(turns=np.ones_like(turns.reward_N), reward=turns.reward_N)
     return estimate(sums, lambda s: s["reward"] / s["turns"], kish(sums["turns"]) - 1, 0.95)
 

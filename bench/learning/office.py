@@ -24,7 +24,7 @@ MAX_TOKENS = 72
 
 @dataclass(frozen=True)
 class Answered:
-    """A task, what the policy of the moment made of it, and what that is worth in truth."""
+    """A task, the policy's answer to it, and the answer's true quality."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -32,7 +32,7 @@ class Answered:
     quality: Quality
 
     def turn(self, number: int, reward: float, rng: random.Random) -> ScoredTurn:
-        """As the learner gets it."""
+        """Return the turn as the learner gets it."""
         one = scored(SessionId(f"session-{number}"), 0, self.prompt_ids, self.token_ids, reward, rng)
         return ScoredTurn(msgspec.structs.replace(one.turn, logprobs=self.logprobs), one.reward)
 
@@ -54,7 +54,7 @@ class Office:
 
     @torch.no_grad()
     def _answers(self, model: Any, prompts: list[str]) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-        """Sampled at temperature 1: ids up to the end mark, and their log-probabilities."""
+        """Sample at temperature 1 and return ids up to the end mark, with their log-probabilities."""
         encoded = self._tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
         found = model.generate(
             **encoded,
@@ -86,5 +86,5 @@ class Office:
 
 
 def worth(quality: Quality) -> float:
-    """What an honest user's word is worth under the shipped spec, roughly."""
+    """Return roughly what an honest user's feedback is worth under the shipped spec."""
     return 1.0 if quality.good else 0.25 if quality.tests_pass else -0.5

@@ -1,15 +1,14 @@
-"""What lying users cost, and what the defences against them cost a crowd without any: true quality after learning.
+"""The cost of lying users, and of the defences against them where there are none: true quality after learning.
 
     python -m bench poison [--only CROWD …] [--seeds 8] [--first-seed 0] [--updates 100]
 
 In one process: the shipped model answers `write` tasks, 32 to an update, everybody judges what they got, and the
 learner's own update follows. Liars agree with each other: they take what is bad and turn down what is good. `quiet`
-ones speak as much as others; `loud` ones ten times as much, so that most of what is said are lies; `repeating` ones say
-ten times in an update the same of the same answer. Of `learner.users`, `bounded` is `max_share`, `defended` that and
-`distrust`, `shared` is `share_repeats`; `usual` what a learner does without a setting. Cost is the
-final true quality of the honest crowd without a defence above theirs, paired by seed. Runs are kept one by one, so that
-the table can be made in pieces.
-"""
+ones speak as much as others; `loud` ones ten times as much, so that most feedback is lies; `repeating` ones say the
+same of the same answer ten times in an update. Of `learner.users`, `bounded` is `max_share`, `defended` that and
+`distrust`, `shared` is `share_repeats`; `usual` is a learner without a setting. Cost is the final true quality of
+the honest crowd without a defence above theirs, paired by seed. Runs are kept one by one, so that the table can be
+made in pieces."""
 
 import argparse
 import json
@@ -48,7 +47,9 @@ HONEST = "honest"
 
 @dataclass(frozen=True)
 class Crowd:
-    """`loudness`: of a liar, against 1 of the others; 0: nobody lies. `defence`: settings of the learner. `times`: how
+    """A crowd with or without liars.
+
+    `loudness`: of a liar, against 1 of the others; 0: nobody lies. `defence`: settings of the learner. `times`: how
     often a liar says the same of the same answer. `goal`: what it may cost at most; None: measured without one."""
 
     loudness: float
@@ -86,7 +87,7 @@ CROWDS = {
 
 
 def taught(crowd: Crowd, seed: int, updates: int) -> list[float]:
-    """The share of answers that were good, update by update."""
+    """Return the share of answers that were good, update by update."""
     settings = LearnerSettings.model_validate(nested({"seed": seed, "batch.turns": TURNS, **crowd.defence}))
     state, office, rng = make_state(MODEL, settings), Office(seed), random.Random(seed)
     curve = []
@@ -124,7 +125,7 @@ def final(curve: Sequence[float]) -> float:
 
 
 def rows(runs: dict[str, list[float]], updates: int) -> Iterator[Row]:
-    """Each crowd by the seeds that it and the honest one have."""
+    """Compare each crowd with the honest one on the seeds that both have."""
     seeds = {crowd: [seed for seed in range(100) if _has(runs, crowd, seed, updates)] for crowd in CROWDS}
     honest = {seed: final(runs[_name(HONEST, seed)]) for seed in seeds[HONEST]}
     first = statistics.fmean(statistics.fmean(runs[_name(HONEST, seed)][:FINAL]) for seed in honest)
@@ -152,7 +153,7 @@ def _has(runs: dict[str, list[float]], crowd: str, seed: int, updates: int) -> b
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """(mean, half of its 95 % interval) by Student's t."""
+    """Return (mean, half of its 95 % interval) by Student's t."""
     if len(values) < 2:
         return statistics.fmean(values), float("inf")
     t = T_95.get(len(values) - 1, 2.5)

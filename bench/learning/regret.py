@@ -1,14 +1,13 @@
-"""What a way of learning costs users until it has learned: seeded streams as production has them, one answer a request.
+"""The cost of a way of learning to users until it has learned: seeded streams as in production, one answer a request.
 
     python -m bench regret [--seeds 32] [--only STREAM … | --rows]
 
-Every way learns by the learner's own update, of a policy of some thousand parameters, at every learning rate. At three
-horizons, over paired seeds: mean regret, its difference to the default's with an interval, and the probability of one
-so high by chance, after Holm's correction for all ways and streams: a row holds where the default is significantly
-better than that way. Of a way, stream and horizon the rate counts that
-suits best: on the even seeds for the odd ones, and the other way round, so that none is chosen by what it is judged by.
-Streams that are not run again stay as they are; with `--rows` all do, and what they say is written down anew.
-"""
+Every way learns by the learner's own update, of a policy of some thousand parameters, at every learning rate. At
+three horizons, over paired seeds: mean regret, its difference to the default's with an interval, and the probability
+of one so high by chance, after Holm's correction for all ways and streams: a row holds where the default is
+significantly better than that way. For a way, stream and horizon the rate counts that suits best: on the even seeds
+for the odd ones, and the other way round, so that none is chosen by what it is judged by. Streams that are not run
+again stay as they are; with `--rows` all do, and their rows are written anew."""
 
 import argparse
 import json
@@ -102,7 +101,7 @@ def _row(name: str, turns: str, regrets: np.ndarray, gain: np.ndarray, chance: d
 
 
 def crossed(rates: Mapping[str, Sequence[Sequence[float]]], horizon: int) -> np.ndarray:
-    """Each seed's mean up to the horizon, at the rate that suits the other half of the seeds best."""
+    """Return each seed's mean up to the horizon, at the rate that suits the other half of the seeds best."""
     means = {rate: np.array(seeds)[:, : horizon // BLOCK].mean(1) for rate, seeds in rates.items()}
     found = np.empty_like(next(iter(means.values())))
     for these, others in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):

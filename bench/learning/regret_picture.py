@@ -11,7 +11,7 @@ _COLUMNS = 4
 def draw(
     curves: dict[str, dict[str, list[list[float]]]], horizons: Sequence[int], block: int, default: str, path: Path
 ) -> None:
-    """`curves`: means of blocks, by stream, way and seed. `horizons` and `block` are turns."""
+    """Draw the picture; `curves` are means of blocks, by stream, way and seed. `horizons` and `block` are turns."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -39,7 +39,7 @@ class Run:
 
 
 def regret(run: Run, steps: int = STEPS) -> list[float]:
-    """Of each step, the mean over its turns."""
+    """Return the mean over the turns of each step."""
     way = WAYS[run.way]
     settings = settings_for(run.seed, run.learning_rate, way or {})
     return learn(STREAMS[run.stream], settings, steps, learns=way is not None).missed

@@ -1,9 +1,8 @@
-"""A policy small enough for hundreds of runs, in the learner's own terms: it takes the place of `PolicyModel`.
+"""A policy small enough for hundreds of runs, in the learner's own terms: it replaces `PolicyModel`.
 
 Each token is predicted from the last four, by one hidden layer.
 
-Legend: B sequences, T positions, N sampled tokens, W window, E embedding, D hidden size, A choices.
-"""
+Legend: B sequences, T positions, N sampled tokens, W window, E embedding, D hidden size, A choices."""
 
 import copy
 from contextlib import AbstractContextManager
@@ -56,7 +55,7 @@ class SmallPolicy:
 
     @torch.no_grad()
     def next_logprobs(self, ids_BW: Tensor) -> Tensor:
-        """[B, A], of what follows the last WINDOW tokens."""
+        """Return [B, A] for the choices after the last WINDOW tokens."""
         return nn.functional.linear(self._hidden(ids_BW)[:, -1], self._head.weight).log_softmax(-1)
 
 

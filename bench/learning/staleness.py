@@ -1,12 +1,12 @@
-"""What learning from an older policy's answers costs, and which correction saves.
+"""The cost of learning from an older policy's answers, and how much of it each correction saves.
 
     python -m bench staleness [--seeds 32] [--judged-seeds 160]
 
 The policy that serves is 0, 2, 4 or 8 versions behind the one that learns (and an update is a version), under each
-correction; all get the same number of turns of the same users. Quality is how much of what could be gained the policy
-has gained at the end: 1 less what it still misses over what it missed at first. Paired seeds, bootstrap intervals. What
-a goal is set for is told by more seeds: of 32, the ratio's interval is a tenth wide to either side.
-"""
+correction; all get the same number of turns of the same users. Quality is how much of what could be gained the
+policy has gained at the end: 1 less what it still misses over what it missed at first. Paired seeds, bootstrap
+intervals. Figures with a goal are measured on more seeds: with 32, the ratio's interval is a tenth wide to either
+side."""
 
 import argparse
 import json

@@ -35,7 +35,7 @@ GOAL = 0.6
 
 
 def turn() -> Completion:
-    """A turn as the demo's are: about 2 KB once encoded."""
+    """Return a turn like the demo's: about 2 KB once encoded."""
     session_id = new_session_id()
     return Completion(
         inference_id=new_inference_id(session_id),
@@ -67,7 +67,7 @@ def turn() -> Completion:
 
 
 def log_rate(turns: list[Completion], appenders: int) -> float:
-    """Turns per second, each awaited until it is durable."""
+    """Return turns per second, each awaited until it is durable."""
 
     async def run(log: SqliteEventLog) -> float:
         waiting = iter(turns)
@@ -88,7 +88,7 @@ def log_rate(turns: list[Completion], appenders: int) -> float:
 
 
 def plain_rate(raws: list[bytes], batch: int) -> float:
-    """Rows per second of a loop that does nothing but commit them."""
+    """Return rows per second of a loop that does nothing but commit them."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
         connection = sqlite3.connect(Path(directory) / "plain.db", isolation_level=None)
         connection.execute("PRAGMA journal_mode=WAL")

@@ -1,9 +1,8 @@
-"""What it costs that a broker writes each record to its disk before it acknowledges it.
+"""The cost of a broker that writes each record to its disk before it acknowledges it.
 
     make services && python -m bench kafka_flush
 
-The same appends by the same log, to topics that flush and to topics that do not, in turns.
-"""
+The same appends by the same log, to topics that flush and to topics that do not, in turns."""
 
 import statistics
 from contextlib import ExitStack

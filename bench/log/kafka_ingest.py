@@ -1,13 +1,11 @@
-"""What our event log adds to Kafka's own clients: appends that are acknowledged one by one, and turns from Kafka into
-Postgres.
+"""The cost of our event log over Kafka's own clients: single acknowledged appends, and turns from Kafka into Postgres.
 
     make services && python -m bench kafka_ingest
 
-Appends: so many tasks on an event loop, as in the API, each awaiting its append before the next; and blocking batches,
-as the scorer and the spool send them. The floor is kafka-python's producer with the settings of ours (acks=all,
-idempotent, linger, zstd), which gets keys and bytes and has as many records under way. Our side encodes the events.
-Reading: the writer (group, decoding, Postgres) against a consumer that decodes and does nothing else.
-"""
+Appends: so many tasks on an event loop, as in the API, each awaiting its append before the next; and blocking
+batches, as the scorer and the spool send them. The floor is kafka-python's producer with the settings of ours
+(acks=all, idempotent, linger, zstd), which gets keys and bytes and has as many records under way. Our side encodes
+the events. Reading: the writer (group, decoding, Postgres) against a consumer that decodes and does nothing else."""
 
 import asyncio
 import gc
@@ -51,7 +49,7 @@ Prepared = tuple[int, bytes, bytes]  # partition, key, value
 
 
 class Run:
-    """A contender. Its figures of all rounds; `work` returns how long each acknowledgement took, in seconds."""
+    """A contender with its figures of all rounds; `work` returns how long each acknowledgement took, in seconds."""
 
     def __init__(self, work: Callable[[], Sequence[float]]) -> None:
         self._work = work
@@ -60,7 +58,7 @@ class Run:
         self.cpu_us: list[float] = []
 
     def __call__(self) -> float:
-        """Events per second."""
+        """Run a round and return events per second."""
         start_s, cpu_s = time.perf_counter(), time.process_time()
         took_s = self._work()
         rate = len(took_s) / (time.perf_counter() - start_s)
@@ -91,7 +89,7 @@ def append(log: KafkaEventLog, events: Sequence[Event], appenders: int) -> list[
 
 
 def send(producer: Any, topic: str, records: Sequence[Prepared], under_way: int) -> list[float]:
-    """As many at a time, without tasks or an event loop."""
+    """Send records with at most `under_way` unacknowledged, without tasks or an event loop."""
     took_s: list[float] = []
     free = threading.Semaphore(under_way)
 
@@ -165,7 +163,7 @@ def compared(name: str, ours: Run, theirs: Run) -> Iterator[Row]:
 
 
 def write_rate(log: KafkaEventLog, store: SqlStore) -> float:
-    """Turns per second into an empty store, once the writer has joined and read."""
+    """Return turns per second into an empty store, once the writer has joined and read."""
     with store.begin() as connection:
         connection.execute(text("TRUNCATE turns, offsets"))
     writer = Writer(log, store, IngestSettings(partitions=PARTITIONS), SystemClock())
@@ -180,7 +178,7 @@ def write_rate(log: KafkaEventLog, store: SqlStore) -> float:
 
 
 def decode_rate(settings: KafkaSettings, partitions: int, count: int) -> float:
-    """Of the turns' first `count` records, with nothing but a consumer and the codec, once it has read."""
+    """Return turns per second of a consumer that only decodes the first `count` turns, once it has read."""
     consumer = connected(settings, KafkaConsumer, **options(settings, settings.client.delivery_timeout_s))
     sources = [KafkaPartition(topic_name(settings, Topic.TURNS), number) for number in range(partitions)]
     consumer.assign(sources)

@@ -21,7 +21,7 @@ _rng = random.Random(0)
 
 
 def turns(count: int) -> Iterator[Completion]:
-    """Each about 2 KB once encoded, no two alike: they compress as real ones do."""
+    """Yield turns of about 2 KB once encoded, no two alike: they compress as real ones do."""
     before: Completion | None = None
     for _ in range(count):
         if before is None or before.turn_index == len(ASKED) - 1:
@@ -32,7 +32,7 @@ def turns(count: int) -> Iterator[Completion]:
 
 
 def one_turn(session_id: SessionId, before: Completion | None = None) -> Completion:
-    """That goes on from `before`."""
+    """Return a turn that continues `before`."""
     index = 0 if before is None else before.turn_index + 1
     past = () if before is None else (*before.messages, {"role": "assistant", "content": before.text})
     return msgspec.structs.replace(
@@ -64,7 +64,7 @@ def outcome_of(said: Completion) -> Outcome:
 
 
 def turns_and_outcomes(count: int) -> list[Event]:
-    """`count` turns and an outcome of each, some turns later."""
+    """Return `count` turns and an outcome of each, some turns later."""
     said = list(turns(count))
     events: list[Event] = []
     for number in range(count + LAG):

@@ -1,14 +1,12 @@
-"""Whether the tests notice faults: mutations of the learner, scoring, releases and ingest, each of which has to make a
-test fail.
+"""Mutations of the learner, scoring, releases and ingest, each of which has to make a test fail.
 
     python -m bench mutants [--count 300] [--seed 0] [--again]
 
-A mutation is taken by the seed among all that mutmut makes of the functions there, and lives in one child process
-alone; no file changes. The tests beside it that reach its line run upon it until one fails, then those of its part. One
-that hangs is killed too. What was found is kept in `bench/results/mutants_runs.json`, so that the sample can be tried
-in pieces; `--again` tries those anew that survived. `equivalent.toml` says of survivors why they change nothing that
-anybody could notice; they count neither way. Which tests reach what is measured once, into `build/mutants`.
-"""
+A mutation is chosen by the seed among all that mutmut makes of the functions there, and lives in one child process
+only; no file changes. The tests beside it that reach its line run upon it until one fails, then those of its part.
+One that hangs is killed too. Results are kept in `bench/results/mutants_runs.json`, so that the sample can be tried
+in pieces; `--again` tries those anew that survived. `equivalent.toml` says why some survivors change nothing that
+anybody could notice; they count neither way. Which tests reach what is measured once, into `build/mutants`."""
 
 import argparse
 import json
@@ -55,7 +53,7 @@ def killed_by(mutation: Mutation, files: Sequence[str]) -> str | None:
 
 
 def rows_of(tried: Sequence[Mutation], runs: dict[str, Run], equivalent: Iterable[str], wanted: int) -> list[Row]:
-    """The share that was killed, of all and of each part."""
+    """Return the share that was killed, of all and of each part."""
     told = set(equivalent)
     counted = [each for each in tried if each.name not in told]
     rows = [

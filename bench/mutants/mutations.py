@@ -1,7 +1,6 @@
 """The faults that are planted: mutmut's mutations of the functions of some parts, and a sample of them by a seed.
 
-What words a sentence has is no behaviour: a text with a space in it is left as it is.
-"""
+The words of a sentence are no behaviour: a text with a space in it is left as it is."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ PARTS = tuple(str(path) for path in config().source_paths)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file can be changed, and to what."""
+    """A place in a file that can be changed, and the change."""
 
     path: str
     module: cst.Module
@@ -30,7 +29,7 @@ class Place:
     """Which of several in the file that read alike."""
 
     def rank(self, seed: int) -> bytes:
-        """Its place in the sample, which no change elsewhere moves."""
+        """Return its place in the sample, which no change elsewhere moves."""
         return blake2b(f"{seed} {self.path} {_change(self.mutation)} {self.occurrence}".encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""Which tests reach which lines, and how long they take: measured once for each file of tests, when it is asked for."""
+"""The lines that tests reach, and how long the tests take: measured once for each file of tests, on demand."""
 
 import json
 from collections import defaultdict
@@ -19,12 +19,12 @@ Seconds = dict[str, float]
 
 
 def beside(mutation: Mutation) -> list[str]:
-    """The files of tests that stand where the changed file does."""
+    """Return the files of tests that stand where the changed file does."""
     return _files(ROOT / "tests" / Path(mutation.path).parent, "test_*.py")
 
 
 def elsewhere(mutation: Mutation) -> list[str]:
-    """All other files of tests of the changed file's part, and the contracts."""
+    """Return all other files of tests of the changed file's part, and the contracts."""
     part = next(part for part in PARTS if mutation.path.startswith(f"{part}/"))
     others = [*_files(ROOT / "tests" / part, "**/test_*.py"), *_files(ROOT / "tests" / "contracts", "**/test_*.py")]
     return [each for each in others if each not in beside(mutation)]
@@ -35,7 +35,9 @@ def _files(folder: Path, pattern: str) -> list[str]:
 
 
 def tests_that_reach(mutation: Mutation, files: Sequence[str]) -> Seconds:
-    """Return those that pass as the code is and that run the changed line, or whose fixtures do, the quickest first."""
+    """Return the tests that run the changed line, or whose fixtures do, the quickest first.
+
+    They are those that pass on the unchanged code."""
     found: dict[str, Seconds] = {}
     for file in files:
         seconds, lines = _measured(file)
@@ -47,8 +49,9 @@ def tests_that_reach(mutation: Mutation, files: Sequence[str]) -> Seconds:
 
 @cache
 def _measured(tests: str) -> tuple[Seconds, dict[tuple[str, int], set[str]]]:
-    """How long the tests of a file take, and by source file and line what runs it: tests, or the file itself for their
-    fixtures."""
+    """Return how long the tests of a file take, and by source file and line what runs it.
+
+    That is tests, or the file itself for their fixtures."""
     PLACE.mkdir(parents=True, exist_ok=True)
     place = PLACE / tests.replace("/", ".")
     data_file, seconds_file = place.with_suffix(".coverage"), place.with_suffix(".json")
@@ -76,7 +79,7 @@ def _measure(tests: str, place: Path) -> int:
 
 
 class _Contexts:
-    """Tells the measurement which test runs, and notes those that pass."""
+    """A plugin that tells the measurement which test runs, and notes those that pass."""
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self._measured = measured

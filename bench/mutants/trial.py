@@ -1,7 +1,6 @@
-"""Tests run in a child of this process, upon a source of one module that differs from its file.
+"""A run of tests in a child of this process, upon a source of one module that differs from its file.
 
-The child is forked, so that what tests load of others is loaded once; of ours nothing is loaded before.
-"""
+The child is forked, so that modules of others are loaded once; of ours none is loaded before."""
 
 import importlib.abc
 import importlib.machinery
@@ -57,7 +56,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Chosen:
-    """Runs the chosen tests alone, in the order in which they are given, and tells which failed."""
+    """A plugin that runs only the chosen tests, in the order in which they are given, and tells which failed."""
 
     def __init__(self, tests: Sequence[str], told: int) -> None:
         self._places = {test: place for place, test in enumerate(tests)}
@@ -74,7 +73,7 @@ class _Chosen:
 
 
 def put_in_place(mutation: Mutation) -> None:
-    """Whoever loads the module from now on gets the changed one."""
+    """Make every later import of the module load the changed one."""
     sys.meta_path.insert(0, _Finder(mutation))
 
 
@@ -84,7 +83,7 @@ def load_libraries() -> None:
 
 
 def killer(mutation: Mutation, seconds: Mapping[str, float]) -> str | None:
-    """The first of the tests that fails upon the mutation, or what else ended them; None where all pass."""
+    """Return the first test that fails upon the mutation, or what else ended them; None where all pass."""
     reading, telling = os.pipe()
     files = list(dict.fromkeys(test.partition("::")[0] for test in seconds))
 
@@ -104,7 +103,7 @@ def killer(mutation: Mutation, seconds: Mapping[str, float]) -> str | None:
 
 
 def in_child(work: Callable[[], int], cpu_s: float, log: Path) -> int | None:
-    """What it returns; None where it was ended, by a signal or since it took too long."""
+    """Run the work in a child and return its status; None where a signal ended it or it took too long."""
     child = os.fork()
     if child == 0:
         _run(work, cpu_s, log)
@@ -121,7 +120,7 @@ def in_child(work: Callable[[], int], cpu_s: float, log: Path) -> int | None:
 
 
 def _run(work: Callable[[], int], cpu_s: float, log: Path) -> None:
-    """Never returns: nothing of the parent runs twice."""
+    """Run the work and never return: nothing of the parent runs twice."""
     status = 3
     try:
         os.setsid()
@@ -139,7 +138,7 @@ def _run(work: Callable[[], int], cpu_s: float, log: Path) -> None:
 
 
 def _end_group(leader: int) -> None:
-    """Whatever its tests have started."""
+    """Kill every process that the tests have started."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,9 +1,9 @@
-"""Does the probe tell a version from the one before it? By learning rate: how far two records are apart, and in which
-dtypes that is more than the noise of an engine's other kernels. `python -m bench probe_resolution`; needs no engine.
+"""The resolution of the probe: whether it tells a version from the one before it, by learning rate.
 
-One step of AdamW moves each weight by at most about the learning rate (arXiv 1412.6980, section 2.1), either way; here
-by exactly that. What is compared is what `core.model.probes.nearer` compares.
-"""
+It shows how far two records are apart, and in which dtypes that is more than the noise of an engine's other kernels.
+`python -m bench probe_resolution` needs no engine. One step of AdamW moves each weight by at most about the learning
+rate (arXiv 1412.6980, section 2.1), either way; here by exactly that. The comparison is that of
+`core.model.probes.nearer`."""
 
 import tempfile
 from pathlib import Path

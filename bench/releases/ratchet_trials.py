@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Habits:
-    """What all experiments of one trial have in common: its users."""
+    """The users that all experiments of one trial have in common."""
 
     likes: Floats  # by user, of the probability to accept
     activity: Floats
@@ -46,7 +46,7 @@ class Habits:
 
 @dataclass(frozen=True)
 class Arm:
-    """Implements serving.releases.evidence.Arm: one look at one arm."""
+    """One look at one arm; implements serving.releases.evidence.Arm."""
 
     turns: int
     users: int
@@ -56,7 +56,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Counted:
-    """Turns that have a reward and are of age, in the order in which they come to count."""
+    """Turns that have a reward and are of age, in the order in which they are counted."""
 
     user: NDArray[np.int64]
     on_canary: NDArray[np.bool_]  # by turn
@@ -71,7 +71,7 @@ def draw_habits(trial: int, users: int) -> Habits:
 
 
 def draw(habits: Habits, live: float, canary: float, seed: tuple[int, ...]) -> Counted:
-    """An experiment's turns. `live` and `canary`: probabilities to accept."""
+    """Draw an experiment's turns. `live` and `canary` are probabilities to accept."""
     rng = np.random.default_rng(seed)
     users = len(habits.likes)
     shares = Shares(SETTINGS.share, 0.0, canary_salt=str(seed))
@@ -98,7 +98,7 @@ def draw(habits: Habits, live: float, canary: float, seed: tuple[int, ...]) -> C
 
 
 def looks(turns: Counted, users: int, most: int = LOOKS) -> Iterator[tuple[Arm, Arm, float]]:
-    """(canary, live, age) at every horizon / `most` canary turns, up to the horizon."""
+    """Yield (canary, live, age) at every horizon / `most` canary turns, up to the horizon."""
     canary_turns = turns.on_canary.cumsum()
     every = SETTINGS.horizon_turns // most
     ends = np.searchsorted(canary_turns, every * np.arange(1, most + 1)) + 1
@@ -130,8 +130,10 @@ def _arms(turns: Counted, mine: NDArray[np.bool_], ends: NDArray[np.int64], user
 
 @dataclass(frozen=True)
 class Case:
-    """`step`: the quality of each canary, less that of the version it is tried against. Not `is_guarded`: against that
-    version alone, as if nothing had been measured before."""
+    """A kind of trial.
+
+    `step`: the quality of each canary, less that of the version it is tried against. Not `is_guarded`: against that
+    version only, as if nothing had been measured before."""
 
     name: str
     step: float
@@ -141,7 +143,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Served:
-    """A version that is live: its quality, and how it came to be, the newest step first."""
+    """A version that is live: its quality, and the steps that led to it, the newest first."""
 
     number: Version
     quality: float
@@ -150,7 +152,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Trail:
-    """What became of ten canaries."""
+    """The results of ten canaries."""
 
     quality: float  # at the end, less that at the beginning
     refused: int  # canaries

@@ -1,11 +1,10 @@
-"""What becomes of canaries whose quality is known: 400 seeded trials of each kind, through the code that decides.
+"""The fate of canaries whose quality is known: 400 seeded trials of each kind, through the code that decides.
 
     python -m bench rollback_trials [--trials 400]
 
-Assignment, evidence, guards and verdict are the product's, fed in event time and asked as the release controller asks
-them, the verdict after every event. Users are synthetic: each likes answers more or less than others do, comes in
-sessions that resemble themselves, is far busier or idler than others, and says so late or not at all.
-"""
+Assignment, evidence, guards and verdict are the product's, fed in event time and asked as the release controller
+asks them, the verdict after every event. Users are synthetic: each likes answers more or less than others do, has
+sessions that resemble each other, is far busier or idler than others, and gives feedback late or not at all."""
 
 import argparse
 import math
@@ -56,7 +55,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class World:
-    """Turns in the order in which they are received, and what their users make of them."""
+    """Turns in the order in which they are received, with their users' rewards."""
 
     user: np.ndarray
     received_at_s: np.ndarray
@@ -67,7 +66,7 @@ class World:
     arms: list[str]  # by user
 
     def events(self) -> Iterator[tuple[float, int, int]]:
-        """(when, 0 for a turn and 1 for its reward, number of the turn)"""
+        """Return (when, 0 for a turn and 1 for its reward, number of the turn) in order."""
         turns = [(at, 0, number) for number, at in enumerate(self.received_at_s.tolist())]
         rewards = [(at, 1, number) for number, at in enumerate(self.rewarded_at_s.tolist()) if math.isfinite(at)]
         return iter(sorted(turns + rewards))
@@ -126,7 +125,7 @@ def served(world: World, number: int) -> ServedTurn:
 
 
 def run(case: Case, seed: tuple[int, int]) -> Ending:
-    """As `serving.releases.canary.Canary` does it, without a log and a store in between."""
+    """Run an experiment as `serving.releases.canary.Canary` does, without a log and a store in between."""
     world = make_world(case, seed)
     rewards = RewardEvidence(SETTINGS.maturity_s)
     recent = {arm: deque[ServedTurn](maxlen=SETTINGS.guard_turns) for arm in ("canary", "live", "holdback")}
@@ -150,7 +149,7 @@ def run(case: Case, seed: tuple[int, int]) -> Ending:
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact bounds of a share, by bisection of binomial tails."""
+    """Return exact bounds of a share, by bisection of binomial tails."""
 
     def at_most(k: int, p: float) -> float:
         return math.fsum(math.comb(trials, i) * p**i * (1 - p) ** (trials - i) for i in range(k + 1))
@@ -167,8 +166,10 @@ def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[f
 
 
 def errors(what: str, wrong: int, trials: int, allowed: float) -> list[Row]:
-    """`holds`: so many are no evidence that the true share is above what is allowed, for the least share in the exact
-    95% interval is not; the ratio is of that least share."""
+    """Return the rows of a share of errors.
+
+    A row holds where the least share in the exact 95% interval is not above what is allowed: so many errors are then
+    no evidence that the true share is; the ratio is of that least share."""
     low, high = clopper_pearson(wrong, trials)
     share = wrong / trials
     return [

@@ -1,12 +1,11 @@
-"""What a turn and its outcome cost the scorer, by how many turns its session has.
+"""The cost of a turn and its outcome to the scorer, by how many turns its session has.
 
     python -m bench long_sessions [TURNS]
 
-Contenders score as many turns each, in sessions of 10, 100, 1,000 and 10,000, one session after another, in batches of
-64 events and, as one comes that a person speaks with, of two, into SQLite on disk; they take turns, and medians count.
-Each turn goes on from the one before it, its messages are as many of the latest as fit a context, and its outcome
-arrives after the next one. Processor time.
-"""
+Contenders score as many turns each, in sessions of 10, 100, 1,000 and 10,000, one session after another, in batches
+of 64 events and, as in a session with a person, of two, into SQLite on disk; they take turns, and medians count.
+Each turn continues the one before it, its messages are as many of the latest as fit a context, and its outcome
+arrives after the next one. Processor time."""
 
 import sys
 import tempfile
@@ -41,7 +40,7 @@ GOAL = 1.5
 
 
 def past(turns: int, each: int) -> Iterator[Event]:
-    """Sessions of `each` turns, one after another."""
+    """Yield sessions of `each` turns, one after another."""
     before: Completion | None = None
     for number in range(turns):
         at = START + timedelta(seconds=number * EVERY_S)
@@ -64,7 +63,7 @@ def said_of(turn: Completion, at: datetime) -> Event:
 
 
 def scored(turns: int, each: int, batch: int) -> float:
-    """Microseconds a turn."""
+    """Return microseconds a turn."""
     records = [
         Record(topic=Topic.TURNS, partition=0, offset=offset, appended_at=START, raw=b"", event=event)
         for offset, event in enumerate(past(turns, each))

@@ -1,11 +1,10 @@
-"""What watching costs: events per second from the log into the monitors' windows, against a reader that only decodes
-the same events; and how long a look takes, by how many workloads have news.
+"""The cost of monitors: events per second from the log into their windows, and the time of a look.
 
     python -m bench monitors
 
-Each turn comes with an outcome and a reward, of one workload, in a SQLite log. Contenders read rounds of the same size
-and take turns. A look examines all monitors over both windows of every workload.
-"""
+The rate is compared with a reader that only decodes the same events; a look is measured by how many workloads have
+news. Each turn comes with an outcome and a reward, of one workload, in a SQLite log. Contenders read rounds of the
+same size and take turns. A look examines all monitors over both windows of every workload."""
 
 import random
 import statistics
@@ -53,7 +52,7 @@ class World:
         self.rng = random.Random(SEED)
 
     def say(self, count: int, workloads: int = 1) -> None:
-        """Turns, what became of them, and rewards."""
+        """Append turns, their outcomes, and rewards."""
         said = [
             msgspec.structs.replace(each, workload=f"w{number % workloads}", received_at=datetime.now(UTC))
             for number, each in enumerate(turns(count))
@@ -112,7 +111,7 @@ def decode_all(reader: LogReader) -> int:
 
 
 def rates() -> dict[str, float]:
-    """Events per second of each contender."""
+    """Return events per second of each contender."""
     with (
         made_world() as world,
         closing(world.watcher(NEVER_S)) as watcher,
@@ -137,7 +136,7 @@ def rate(take: Callable[[], int]) -> float:
 
 
 def held_mib() -> float:
-    """Of the interpreter's memory, by windows and reference, with the shipped maturity."""
+    """Measure the interpreter's memory that windows and reference hold, with the shipped maturity."""
     held, maturity_s = 0, MonitorSettings().maturity_s
     with made_world() as world, closing(world.watcher(NEVER_S, maturity_s)) as watcher:
         watcher.step(0.0)
@@ -152,7 +151,7 @@ def held_mib() -> float:
 
 
 def look_s(workloads: int) -> float:
-    """The median, all windows full and each with news."""
+    """Return the median time of a look, with all windows full and news in each."""
     with made_world() as world, closing(world.watcher(1e-6)) as watcher:
         watcher.step(0.0)
         for _ in range(FILLED_TURNS // 100):

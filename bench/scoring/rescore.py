@@ -1,11 +1,11 @@
-"""A past of 100,000 turns scored anew in one command (`onward rescore`), against a reader that only decodes it and
-against the time that it took users; and the live ledger with as many turns open: events per second, and memory.
+"""A past of 100,000 turns scored anew in one command (`onward rescore`), and the live ledger with as many turns open.
 
     python -m bench rescore [TURNS]
 
-Each turn has an outcome five seconds later. The command scores the past twice, under the spec in force and under the
-new one. The ledger's part takes turns whose waits run, and then outcomes of any of them, in batches of 64 into SQLite.
-"""
+The command is compared with a reader that only decodes the past, and with the time that it took users; the ledger is
+measured in events per second, and memory. Each turn has an outcome five seconds later. The command scores the past
+twice, under the spec in force and under the new one. The ledger's part takes turns whose waits run, and then
+outcomes of any of them, in batches of 64 into SQLite."""
 
 import random
 import sys
@@ -56,7 +56,7 @@ def said_of(turn: Completion) -> Outcome:
 
 
 def past(count: int) -> Iterator[Event]:
-    """In order of arrival."""
+    """Yield turns and outcomes in order of arrival."""
     waiting: list[Completion] = []
     for turn in turns(count):
         while waiting and said_of(waiting[0]).received_at <= turn.received_at:
@@ -109,7 +109,7 @@ class Ledger:
         self._store, self._spec, self._offset = store, load_reward_spec(SPEC), 0
 
     def take(self, events: Sequence[Event]) -> float:
-        """Events per second."""
+        """Take events and return how many per second."""
         began_s = time.perf_counter()
         for start in range(0, len(events), BATCH):
             records = [self._record(event) for event in events[start : start + BATCH]]
@@ -123,7 +123,7 @@ class Ledger:
 
 
 def opened(count: int) -> Iterator[Row]:
-    """All turns are of one moment: no wait ends meanwhile."""
+    """Measure the ledger with open turns, all of one moment, so that no wait ends meanwhile."""
     rng, part = random.Random(0), count // 10
     with (
         tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-open-") as place,

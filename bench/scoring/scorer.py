@@ -1,14 +1,13 @@
-"""What scoring costs: events per second from Kafka to rewards in Postgres and in Kafka, against a consumer that only
-decodes the same events; how two scorers share the work; and how long a reward takes.
+"""The cost of scoring: events per second from Kafka to rewards in Postgres and in Kafka, and the time to a reward.
 
     make services && python -m bench scorer
 
+The rate is compared with a consumer that only decodes the same events; two scorers show how they share the work.
 Each event is a turn (about 2.5 KB) or an outcome (0.4 KB) of a turn some time before, which decides its reward. All
-contenders work off a backlog of the same size in two partitions and take turns; scorers are processes of their own and
-keep what they have scored, so stores grow alike. CPU is the scorers' and that of their connections' processes in
+contenders work off a backlog of the same size in two partitions and take turns; scorers are processes of their own
+and keep what they have scored, so stores grow alike. CPU is the scorers' and that of their connections' processes in
 Postgres. The time to a reward is from an outcome's acknowledged append to the moment at which the broker took the
-reward, both by this machine's clock, with turns and outcomes coming at a steady rate.
-"""
+reward, both by this machine's clock, with turns and outcomes coming at a steady rate."""
 
 import asyncio
 import os
@@ -70,7 +69,7 @@ class World:
             self._tell(scorer)
 
     def pause(self) -> list[tuple[int, float]]:
-        """(partitions, CPU seconds) of each."""
+        """Pause each scorer and return its (partitions, CPU seconds)."""
         for scorer in self.scorers:
             self._tell(scorer)
         return [self._hear(scorer) for scorer in self.scorers]
@@ -86,7 +85,7 @@ class World:
         return int(owned), float(cpu_s)
 
     def score_rate(self) -> float:
-        """Events per second, until the last reward is in Kafka."""
+        """Return events per second, until the last reward is in Kafka."""
         self.log.append_blocking(Topic.TURNS, turns_and_outcomes(TURNS))
         self.scored += TURNS
         start_s, backends_s = time.perf_counter(), self._backends_s()
@@ -175,7 +174,9 @@ def rows_of(read: KafkaSettings, alone: World, shared: World) -> Iterator[Row]:
 
 
 def pair(ratio: float, two: float, cpu_of_one: float, cpu_of_two: float) -> Iterator[Row]:
-    """Judged by its rate where there are cores for two; else by what an event costs, which says what two could do."""
+    """Judge two scorers by their rate where there are cores for two.
+
+    Elsewhere they are judged by the CPU of an event, which says what two could do."""
     ours, theirs = ("two scorers", "one scorer")
     has_cores = (os.cpu_count() or 1) >= CORES_OF_TWO
     rate, cost = GOAL_OF_TWO if has_cores else None, None if has_cores else GOAL_OF_CPU

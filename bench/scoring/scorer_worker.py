@@ -2,9 +2,9 @@
 
     python -m bench scorer_worker KAFKA POSTGRES
 
-takes the settings as JSON. It scores; a line on its standard input makes it pause and say how many partitions it owns
-and the seconds of CPU it took since it began or went on; the next line makes it go on, the end of the input ends it.
-"""
+It takes the settings as JSON and scores. A line on its standard input makes it pause and print how many partitions
+it owns and the seconds of CPU it took since it started or went on; the next line makes it go on, the end of the
+input ends it."""
 
 import gc
 import sys

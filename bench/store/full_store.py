@@ -1,10 +1,8 @@
-"""A store, on either database, in which much has been said and scored: made by the database itself, from the numbers of
-the turns.
+"""A full store, on either database, made by the database itself from the numbers of the turns.
 
-A session has three turns. Each has an outcome, a reward and the scorer's rows; the waits of the youngest run, and their
-rewards are still in the outbox. Of ten turns one begins as many others do; of fifty outcomes one supersedes the one
-before; of a hundred one is of a turn that nobody knows.
-"""
+A session has three turns. Each has an outcome, a reward and the scorer's rows; the waits of the youngest run, and
+their rewards are still in the outbox. One of ten turns starts as many others do; one of fifty outcomes supersedes
+the one before; one of a hundred is about a turn that nobody knows."""
 
 from datetime import UTC, datetime
 
@@ -132,7 +130,7 @@ def outcome_id(number: int) -> OutcomeId:
 
 
 def fill(connection: Connection, sessions: int, versions: int) -> None:
-    """Into tables of any revision that are empty: columns that one does not have are left out."""
+    """Fill empty tables of any revision, leaving out columns that a table does not have."""
     turns = sessions * TURNS
     counts = {"ledger_sessions": sessions, "policies": versions, "releases": versions}
     events = {"turn": turn(0), "outcome": outcome(0), "reward": reward(0), "policy": policy()}
@@ -151,7 +149,7 @@ def fill(connection: Connection, sessions: int, versions: int) -> None:
 
 
 def turn(number: int) -> Completion:
-    """Without content: about half a kilobyte."""
+    """Return a turn without content, of about half a kilobyte."""
     return Completion(
         inference_id=inference_id(number),
         session_id=session_id(number // TURNS),

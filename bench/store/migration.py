@@ -1,12 +1,10 @@
-"""What an upgrade costs who goes on working: a store of revision 1 with a million turns to this build's revision, on
-Postgres.
+"""The cost of an upgrade to processes that go on working: a million turns of revision 1 to this build, on Postgres.
 
     make services && python -m bench migration [TURNS]
 
 Meanwhile a writer of the earlier build moves its offsets and inserts turns, outcomes and rewards, a transaction each
 time, and a reader reads turns and rewards; their longest waits are what an upgrade does to them. The locks of tables
-that keep out writers or readers are sampled, so that one of less than a few milliseconds may be missed.
-"""
+that keep out writers or readers are sampled, so that one of less than a few milliseconds may be missed."""
 
 import sys
 import threading
@@ -63,7 +61,7 @@ READS = (
 
 
 class Repeated:
-    """Does something over and over, in a thread; how long each took."""
+    """Work that a thread repeats, and how long each repetition took."""
 
     def __init__(self, settings: PostgresSettings, work: Callable[[psycopg.Connection[Any], int], None]) -> None:
         self.took: list[tuple[float, float]] = []  # when it began, seconds
@@ -82,14 +80,14 @@ class Repeated:
             self.took.append((start_s, time.monotonic() - start_s))
 
     def stop(self) -> None:
-        """Raises what ended it before."""
+        """Stop the work. Raises what ended it before."""
         self._over.set()
         self._threads.shutdown()
         self._connection.close()
         self._done.result()
 
     def took_ms(self, since_s: float, until_s: float) -> list[float]:
-        """Of those that lie in it, if only in part."""
+        """Return the times of the repetitions that lie in the interval, if only in part."""
         return [1000 * took_s for at_s, took_s in self.took if at_s + took_s >= since_s and at_s <= until_s]
 
 
@@ -100,7 +98,7 @@ def do_all(statements: tuple[str, ...], connection: psycopg.Connection[Any], num
 
 
 class Locks:
-    """Seconds for which each was seen held."""
+    """The seconds for which each lock was seen held."""
 
     def __init__(self) -> None:
         self.held_s: dict[tuple[str, str], float] = defaultdict(float)

@@ -1,12 +1,11 @@
-"""How long the queries of the API, the console, the scorer and the learner take as what was said and scored grows.
+"""The time of the queries of the API, the console, the scorer and the learner as the store grows.
 
     make services && python -m bench store_growth [LARGEST [postgres|sqlite]]
 
-One database per size, each ten times the one before, from a thousand sessions of three turns to LARGEST (a million) in
-Postgres, or in a file each, as the embedded mode has it. The sizes take turns, query by query, over keys drawn from all
-that there are: what is measured is the growth, at the median and at the 99th percentile, and not what else the machine
-does.
-"""
+One database per size, each ten times the one before, from a thousand sessions of three turns to LARGEST (a million)
+in Postgres, or in a file each, as the embedded mode has it. The sizes take turns, query by query, over keys drawn
+from all that there are: what is measured is the growth, at the median and at the 99th percentile, and not other load
+of the machine."""
 
 import random
 import statistics
@@ -81,7 +80,7 @@ def show_session(view: View, world: World) -> object:
 
 
 def score(view: View, world: World) -> object:
-    """What the scorer looks up for a batch of outcomes."""
+    """Look up what the scorer needs for a batch of outcomes."""
     keys = view.ledger.sessions_of([world.inference() for _ in range(BATCH)])
     identities = [(NAMESPACE, OutcomeId(f"new-{number}")) for number in range(BATCH)]
     return load_sessions(view, set(keys.values())), view.ledger.known_outcomes(identities)
@@ -142,7 +141,7 @@ def took_ms(query: Query, world: World) -> float:
 
 
 def measure(query: Query, worlds: list[World]) -> list[tuple[float, float]]:
-    """(median, 99th percentile) in each world, in ms; the worlds take turns."""
+    """Return (median, 99th percentile) in each world, in ms; the worlds take turns."""
     times: list[list[float]] = [[] for _ in worlds]
     for number in range(ROUNDS + WARM_UP):
         for step in range(len(worlds)):

@@ -1,13 +1,12 @@
-"""The learner's update against TRL's loss and optimizer step, on the same answers, and against itself with each turn of
-a session on its own: time and peak memory.
+"""The learner's update against TRL's loss and optimizer step, on the same answers: time and peak memory.
 
     python -m bench learner_speed
 
-64 turns of the lengths that the demo has. TRL gets finished tensors, in micro-batches of turns of like length and of
-the size that is fastest for it; ours begins with scored turns, judges and records. Before anything is timed both take a
-step from the same weights, and must agree on the loss and on the norm of the gradient. Peak memory is of a process of
-its own: by how much it grows from when all is loaded to the end of a step.
-"""
+It is also compared with itself with each turn of a session on its own. 64 turns of the lengths that the demo has.
+TRL gets finished tensors, in micro-batches of turns of like length and of the size that is fastest for it; ours
+starts with scored turns, judges and records. Before anything is timed both take a step from the same weights, and
+must agree on the loss and on the norm of the gradient. Peak memory is of a process of its own: by how much it grows
+from when all is loaded to the end of a step."""
 
 import subprocess
 import sys
@@ -38,7 +37,7 @@ Step = Callable[[], object]
 
 
 def alone(batch: list[ScoredTurn]) -> list[ScoredTurn]:
-    """The same turns, each in a session of its own."""
+    """Return the same turns, each in a session of its own."""
 
     def apart(number: int, scored: ScoredTurn) -> ScoredTurn:
         return replace(scored, turn=msgspec.structs.replace(scored.turn, session_id=SessionId(f"alone-{number}")))
@@ -71,7 +70,7 @@ def agree() -> None:
 
 
 def growth_mib(name: str) -> float:
-    """In a process of its own."""
+    """Measure the growth of memory in a process of its own."""
     ran = subprocess.run(
         [sys.executable, "-m", "bench.updates.learner_speed", name], capture_output=True, text=True, check=True
     )

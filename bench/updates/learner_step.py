@@ -41,7 +41,7 @@ AGREEMENT = 1e-4  # relative
 
 
 def make_batch(seed: int) -> list[ScoredTurn]:
-    """64 turns in sessions of one (`write`) or four (`fix`), of the lengths that the demo has."""
+    """Return 64 turns in sessions of one (`write`) or four (`fix`), of the lengths that the demo has."""
     rng = random.Random(seed)
     batch: list[ScoredTurn] = []
     while len(batch) < TURNS:
@@ -108,7 +108,7 @@ def scored(
 
 
 class RawStep:
-    """The floor."""
+    """The floor: a raw torch step."""
 
     def __init__(self, value_head: dict[str, Tensor]) -> None:
         self.policy: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
@@ -124,7 +124,7 @@ class RawStep:
         self.value_optimizer = torch.optim.AdamW(self.value.parameters(), lr=rate, foreach=True)
 
     def step(self, parts: Sequence[MicroBatch], rewards_M: Tensor, scale: float) -> tuple[float, float]:
-        """(loss per token, norm of the gradient)."""
+        """Take a step and return (loss per token, norm of the gradient)."""
         num_tokens = sum(len(part.targets_N) for part in parts)
         total = 0.0
         for part in parts:
@@ -157,7 +157,7 @@ class RawStep:
 
 
 def timed(step: Callable[[], object]) -> Callable[[], float]:
-    """CPU milliseconds of this process."""
+    """Return a function that measures the step in CPU milliseconds of this process."""
 
     def run() -> float:
         started = time.process_time()

@@ -1,11 +1,10 @@
-"""Forward and backward over sequences of many lengths: padded in the order in which they come, padded by length (what
-the learner does), packed into rows without padding (`learner.compute.packed`). Time, places computed, peak memory.
+"""Forward and backward over sequences of many lengths: time, places computed, peak memory.
 
     python -m bench packing
 
-On a CPU packed rows have the whole row's attention computed and masked; kernels that skip it are for GPUs. Before
-anything is timed, all three must agree on the gradient.
-"""
+They are padded in the order in which they come, padded by length (what the learner does), or packed into rows
+without padding (`learner.compute.packed`). On a CPU packed rows have the whole row's attention computed and masked;
+kernels that skip it are for GPUs. Before anything is timed, all three must agree on the gradient."""
 
 import random
 import subprocess
@@ -55,7 +54,7 @@ def parts_of(way: str, batch: Sequence[ScoredTurn]) -> list[MicroBatch]:
 
 
 def step_of(policy: PolicyModel, parts: Sequence[MicroBatch]) -> Callable[[], torch.Tensor]:
-    """The gradient's norm."""
+    """Return a step that gives the gradient's norm."""
 
     def step() -> torch.Tensor:
         for part in parts:
@@ -74,7 +73,7 @@ def steps() -> dict[str, Callable[[], torch.Tensor]]:
 
 
 def growth_mib(way: str) -> float:
-    """In a process of its own."""
+    """Measure the growth of memory in a process of its own."""
     ran = subprocess.run(
         [sys.executable, "-m", "bench.updates.packing", way], capture_output=True, text=True, check=True
     )

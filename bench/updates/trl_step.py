@@ -19,8 +19,9 @@ from learner.sequences.scored import ScoredTurn
 
 
 class TrlStep:
-    """Its CISPO, which is the policy gradient under truncated importance sampling, with the KL to the anchor, rewards
-    as advantages. Prompts are padded on the left, answers on the right; each turn stands alone."""
+    """TRL's CISPO, which is the policy gradient under truncated importance sampling, with the KL to the anchor.
+
+    Rewards are the advantages. Prompts are padded on the left, answers on the right; each turn stands alone."""
 
     def __init__(self, model: Path, settings: LearnerSettings) -> None:
         self.policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
@@ -44,8 +45,9 @@ class TrlStep:
         self.policy.train()
 
     def batches(self, turns: Sequence[ScoredTurn], size: int) -> list[dict[str, Tensor]]:
-        """`size` at a time, those of like length together: what its own sampler does not do, and what spares it as much
-        padding as the learner spares itself."""
+        """Return batches of `size` turns of like length.
+
+        TRL's own sampler does not do this, and it spares as much padding as the learner spares itself."""
         total = torch.tensor(sum(len(scored.turn.token_ids) for scored in turns))
         ordered = sorted(turns, key=lambda scored: len(scored.turn.prompt_token_ids) + len(scored.turn.token_ids))
         return [self._batch(ordered[start : start + size], total) for start in range(0, len(turns), size)]
@@ -66,7 +68,7 @@ class TrlStep:
         }
 
     def step(self, batches: Sequence[dict[str, Tensor]]) -> tuple[float, float]:
-        """(loss per token, norm of the gradient)."""
+        """Take a step and return (loss per token, norm of the gradient)."""
         total = 0.0
         for batch in batches:
             loss = self._trainer._compute_loss(self.policy, batch | {"ref_per_token_logps": self._anchor(batch)})
