@@ -74,7 +74,7 @@ def _policy(page: Asset) -> str:
         (
             "default-src 'none'",
             " ".join(["script-src 'self'", *(f"'sha256-{digest}'" for digest in digests)]),
-            "style-src 'self' 'unsafe-inline'",  # of tables' cells
+            "style-src 'self' 'unsafe-inline'",  # for the cells of tables
             "connect-src 'self'",
             "worker-src 'self'",  # for the search
             "img-src 'self' data:",

@@ -120,11 +120,11 @@ class Driver:
                 return
             except RequestFailed as failure:
                 if failure.status == 429 and user.kind == "spammer":
-                    self.truth.silenced += 1  # as it should be
+                    self.truth.silenced += 1  # the limits are there to refuse spam
                     return
                 self.truth.failures.append(str(failure))
                 if failure.status is not None and failure.status < 500:
-                    return  # refused: the same again would be refused again
+                    return  # a retry would be refused again
 
     async def _end(self, session_id: str) -> None:
         """End a session whose last turn could not know that it was the last."""

@@ -10,7 +10,7 @@ from core.ids import Namespace
 from core.ports import Allowance, Bucket, LiveState
 from core.telemetry import LIMITED_REQUESTS
 
-REQUESTS, ERRORS, TURNS = "requests", "errors", "turns"  # what is counted by namespace
+REQUESTS, ERRORS, TURNS = "requests", "errors", "turns"  # the names of a namespace's counts
 _UNLIMITED: RawHeaders = []
 
 

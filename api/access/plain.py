@@ -13,7 +13,7 @@ from api.requests.jobs import Check
 from core.errors import InvalidRequest
 
 T = TypeVar("T")
-LARGEST_INTEGER = (1 << 63) - 1  # that a store can hold
+LARGEST_INTEGER = (1 << 63) - 1  # the largest that a store can hold
 _MOST_DIGITS = 19
 _encode = msgspec.json.Encoder().encode
 

@@ -9,7 +9,7 @@ from core.reward_spec import RewardSpec
 from core.settings import ApiSettings
 
 OK = "ok"
-DEGRADED = "degraded"  # the first word of a state that costs speed alone
+DEGRADED = "degraded"  # the first word of a state that costs only speed
 
 
 @dataclass(frozen=True)

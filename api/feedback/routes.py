@@ -33,7 +33,7 @@ from core.ids import InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
 from core.store.turns import outcome_digest
 from core.telemetry import OUTCOMES
 
-_WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names ids of withdrawals (RFC 9562, version 5)
+_WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names the ids of withdrawals (RFC 9562, v5)
 _TEXTS = ("final_text", "diff", "snapshot")
 Text = Annotated[str, Meta(max_length=512)]
 
@@ -233,7 +233,7 @@ async def _record(
         await check_superseded(services, identity, outcome)
         answer = _recorded(outcome)
     except StoreUnavailable:
-        # Nothing is lost by taking it on trust: what names an unknown inference is never joined to a turn.
+        # Nothing is lost by accepting it unchecked: feedback on an unknown inference is never joined to a turn.
         answer = _pending(outcome)
     if own_id:
         answer = await _append_once(services, outcome, digest, answer)

@@ -11,7 +11,7 @@ _OTHERS = bytes(byte for byte in range(256) if byte not in _COUNTED)
 def count_values(raw: bytes) -> int:
     """Return at least the number of values; a text that is not JSON gets some number, too."""
     bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
-    bare = bare.replace(b'""', b"")  # two quotes with nothing between: what follows is as much in a string as before
+    bare = bare.replace(b'""', b"")  # two adjacent quotes do not change whether what follows is in a string
     return 1 + sum(outside.count(b",") + outside.count(b"[") + outside.count(b"{") for outside in bare.split(b'"')[::2])
 
 

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from core.settings import ConnectionSettings
 from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
 
-_LOOKS_PER_DEADLINE = 8  # that is how exact deadlines are
+_LOOKS_PER_DEADLINE = 8  # deadlines are exact to this part of the shortest
 _MOST_PAUSE_S = 1.0
 _MOST_HEADERS = 256
 _RETRY_AFTER_S = 5
@@ -66,7 +66,7 @@ class Guard:
         """Return the address or network that this peer's connections count for; None if it may have any number."""
         try:
             address = ipaddress.ip_address(host)
-        except ValueError:  # no Internet address
+        except ValueError:  # not an Internet address
             return None
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
@@ -108,7 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        if self._phase is Phase.NOTHING and self._is_idle():  # also where it is no request yet: line breaks
+        if self._phase is Phase.NOTHING and self._is_idle():  # also for line breaks before a request
             self._enter(Phase.HEADERS)
         super().data_received(data)
         if self._phase is Phase.HEADERS:

@@ -42,7 +42,7 @@ def error_response(error: Exception) -> tuple[int, bytes]:
     """Count the error and return (HTTP status, JSON)."""
     status, body = describe(error)
     REQUEST_ERRORS.labels(str(status)).inc()
-    if status >= 500 and not isinstance(error, Overloaded):  # of which there may be thousands, and they are counted
+    if status >= 500 and not isinstance(error, Overloaded):  # there may be thousands, and they are counted
         shown = error if isinstance(error, OnwardError) else type(error).__name__  # others' may quote users
         logger.error("a request failed with %d: %s", status, shown)
     return status, msgspec.json.encode(body)

@@ -9,7 +9,7 @@ from core.errors import Overloaded, TooLarge
 from core.settings import BodySettings
 from core.telemetry import BODY_BYTES, REFUSED_BODIES
 
-_MOST_DIGITS = 19  # of a length that anybody has
+_MOST_DIGITS = 19  # of a content-length that is read as a number
 
 
 class Body:
@@ -50,7 +50,7 @@ class Body:
         raw, space = self.raw, self._space
         self.raw, self._space = b"", None
         if space is not None:
-            with suppress(BufferError):  # of an end amid its writing: then it goes with the last reference
+            with suppress(BufferError):  # cut off while it is written: then it is freed with the last reference
                 if isinstance(raw, memoryview):
                     raw.release()
                 space.close()

@@ -42,7 +42,7 @@ class Channels:
         self._wake(None)
 
     def _wake(self, channel: str | None) -> None:
-        with self._lock:  # a waiter leaves before its loop ends, so the loop of one that is here runs
+        with self._lock:  # a waiter leaves before its loop ends, so the loops of those that are here run
             for waiter in self._waiters:
                 if channel in (None, waiter.channel):
                     waiter.wake()

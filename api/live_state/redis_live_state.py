@@ -281,7 +281,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
     session_id: SessionId
     turn_index: int
     num_messages: int
-    token_ids: bytes  # four each, the lowest first
+    token_ids: bytes  # four bytes each, little-endian
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -23,7 +23,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, content=_in_docs(text) if name.endswith(".md") else text))
     decisions = sorted(Path(config.docs_dir).glob("decisions/*.md"))
     files.append(File.generated(config, "decisions/index.md", content=_list(decisions)))
-    for section in config.nav[-1].values():  # of engineers
+    for section in config.nav[-1].values():  # the section for engineers
         section[-1]["Decisions"] = ["decisions/index.md", *(f"decisions/{path.name}" for path in decisions)]
     return files
 

@@ -53,7 +53,7 @@ class Broker(Server):
         }
 
     def _format(self) -> None:
-        shutil.rmtree(self._data, ignore_errors=True)  # of a formatting that was cut off
+        shutil.rmtree(self._data, ignore_errors=True)  # left by a formatting that was cut off
         done = subprocess.run(
             [
                 *_java("error"),

@@ -18,9 +18,9 @@ UserKind = Literal["honest", "liar", "spammer"]
 Lie = Literal["invert", "style"]
 Spam = Literal["random", "same"]
 
-LIARS_SHARE = 0.1  # where liars are asked for without a number
+LIARS_SHARE = 0.1  # the share for --liars without a number
 SPAMMERS_SHARE = 0.02
-SPAM_SESSIONS = 20  # of a spammer, to each one of another user
+SPAM_SESSIONS = 20  # of a spammer, for each one of another user
 SPAM_WORDS = 10  # a session
 WRONG_STYLE = Taste(hints=False, one_liner=False)  # what liars of the kind `style` favour
 _SPAM = ("accepted", "rejected", "follow_up", "regenerated", "reverted", "answer_useful")
