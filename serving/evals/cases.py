@@ -53,7 +53,7 @@ class Case(Entry):
         return self
 
     def request(self) -> list[dict[str, str]]:
-        """As OpenAI's chat completions have it."""
+        """Return the messages in the form of OpenAI's chat completions."""
         if self.prompt is not None:
             return [{"role": "user", "content": self.prompt}]
         return [message.model_dump() for message in self.messages]
@@ -74,7 +74,7 @@ class Suite:
 
 
 def load_suite(directory: Path) -> Suite:
-    """Raises ConfigError naming the file, the case and the field."""
+    """Load a suite. Raises ConfigError naming the file, the case and the field."""
     paths = sorted(directory.rglob("*.toml"))
     if not paths:
         raise ConfigError(f"{directory}: no case files (*.toml)")
@@ -114,7 +114,7 @@ def _cases(path: Path, content: bytes) -> tuple[Case, ...]:
 
 
 def _place(table: Mapping[str, Any], loc: tuple[str | int, ...]) -> str:
-    """As in `case 'sum of a list': checker.exact.text: `; a case without a name has its number, from 1."""
+    """Return a place such as `case 'sum of a list': checker.exact.text: `; unnamed cases are numbered from 1."""
     if len(loc) < 2:
         return f"{'.'.join(map(str, loc))}: "
     case = table["case"][loc[1]]

@@ -1,6 +1,6 @@
-"""What tells a right answer from a wrong one: data, never code of the suite, save for `Command`, which an operator has
-to allow.
-"""
+"""Checks that tell a right answer from a wrong one.
+
+They are data, never code of the suite, except `Command`, which an operator has to allow."""
 
 import json
 from functools import cached_property
@@ -57,7 +57,7 @@ class Contains(Entry):
 
 
 class Regex(Entry):
-    """As RE2 has them, in time linear in the answer."""
+    """A regular expression of RE2, in time linear in the answer."""
 
     kind: Literal["regex"]
     pattern: str
@@ -81,8 +81,9 @@ class Regex(Entry):
 
 
 class JsonSchema(Entry):
-    """The whole answer is JSON, but for white space around it, and valid (2020-12). References lead nowhere outside,
-    and what takes more steps than anybody's answer is not valid."""
+    """A schema (2020-12): the whole answer is JSON, but for white space around it, and valid.
+
+    References outside the schema are not followed, and a value that takes more steps than the budget is not valid."""
 
     kind: Literal["json_schema"]
     of: dict[str, Any]
@@ -115,8 +116,9 @@ def _refuse(constant: str) -> None:
 
 
 class Command(Entry):
-    """The answer goes to its standard input; exit status 0 says that it is right (see `serving.evals.command`). What
-    begins with ./ is of the case's directory."""
+    """A command that reads the answer from standard input; exit status 0 says that it is right.
+
+    See `serving.evals.command`. A path that begins with ./ is relative to the case's directory."""
 
     kind: Literal["command"]
     argv: tuple[str, ...] = Field(min_length=1)

@@ -1,6 +1,6 @@
-"""Answers checked by a command of the operator's, within bounds (see `bounded`): for suites whose checkers are code, or
-run the answer's. Nothing of it runs unless an operator allows it.
-"""
+"""Checking answers by a command of the operator's, within bounds (see `bounded`).
+
+For suites whose checkers are code, or run the answer's. Nothing of it runs unless an operator allows it."""
 
 import asyncio
 import os
@@ -18,8 +18,10 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 async def accepts(argv: Sequence[str], answer: str, timeout_s: float) -> bool:
-    """Whether it ends with status 0 in time. It gets the answer on its standard input, an empty directory of its own,
-    and of the environment next to nothing. Raises CannotRun when the command is not there."""
+    """Return whether the command ends with status 0 in time.
+
+    It gets the answer on standard input, an empty directory of its own, and almost nothing of the environment. Raises
+    CannotRun when the command is missing."""
     with tempfile.TemporaryDirectory(prefix="eval-", ignore_cleanup_errors=True) as directory:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(_BOUNDED), str(max(1, round(timeout_s))), *argv),
@@ -44,7 +46,7 @@ async def accepts(argv: Sequence[str], answer: str, timeout_s: float) -> bool:
 
 
 def _end(process: asyncio.subprocess.Process) -> None:
-    """With all that it started in its session, also when it went before them."""
+    """End a process with everything that it started in its session, also when it ended before that."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -17,8 +17,10 @@ from serving.evals.run import CaseResult
 
 @dataclass(frozen=True)
 class Difference:
-    """Of mean scores, candidate less live; each end misses with the `alpha` it was made for. `effective`: equally
-    weighted cases that these are worth. `spread`: standard deviation of one case's difference."""
+    """A difference of mean scores, candidate less live; each end misses with the `alpha` it was made for.
+
+    `effective`: the number of equally weighted cases that these are worth. `spread`: standard deviation of one case's
+    difference."""
 
     cases: int
     effective: float
@@ -40,7 +42,7 @@ class Pair:
 
 
 def paired(candidate: Sequence[CaseResult], live: Sequence[CaseResult]) -> list[Pair]:
-    """The cases that ran on both sides. Raises ValueError when the sides were asked different cases."""
+    """Return the cases that ran on both sides. Raises ValueError when the sides were asked different cases."""
     if [result.case for result in candidate] != [result.case for result in live]:
         raise ValueError("the two sides were not asked the same cases")
     return [
@@ -51,7 +53,7 @@ def paired(candidate: Sequence[CaseResult], live: Sequence[CaseResult]) -> list[
 
 
 def difference(pairs: Sequence[Pair], alpha: float) -> Difference:
-    """Of at least one pair."""
+    """Return the difference over at least one pair."""
     weights = np.array([pair.weight for pair in pairs])
     gains = np.array([pair.candidate - pair.live for pair in pairs])
     effective = float(weights.sum() ** 2 / (weights**2).sum())
@@ -80,12 +82,12 @@ def by_group(pairs: Sequence[Pair], alpha: float) -> Mapping[str, Difference]:
 
 
 def power(found: Difference, margin: float, alpha: float) -> float:
-    """How often so many cases, of such a spread, show an equal candidate to be no worse than by `margin`."""
+    """Return how often so many cases, of such a spread, show an equal candidate to be within `margin`."""
     normal = NormalDist()
     return normal.cdf(margin * math.sqrt(found.effective) / found.spread - normal.inv_cdf(1 - alpha))
 
 
 def cases_needed(spread: float, margin: float, alpha: float, wanted: float) -> int:
-    """For that power, of cases weighted equally."""
+    """Return the number of equally weighted cases for that power."""
     normal = NormalDist()
     return math.ceil(((normal.inv_cdf(1 - alpha) + normal.inv_cdf(wanted)) * spread / margin) ** 2)

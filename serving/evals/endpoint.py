@@ -37,7 +37,7 @@ class Endpoint:
         await self._client.aclose()
 
     async def __call__(self, case: Case) -> str:
-        """Once; an answer without text is an empty one. Raises CannotRun."""
+        """Ask once; an answer without text is an empty one. Raises CannotRun."""
         body = {
             "model": self._model,
             "messages": case.request(),

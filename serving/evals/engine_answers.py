@@ -14,13 +14,13 @@ class Lost(CannotRun):
 
 
 class EngineAnswers:
-    """What one version says."""
+    """The answers of one version."""
 
     def __init__(self, policy: Policy, renderer: Renderer, version: Version) -> None:
         self._policy, self._renderer, self._version = policy, renderer, version
 
     async def __call__(self, case: Case) -> str:
-        """Once. Raises CannotRun, and Lost where it is worth to ask again."""
+        """Ask once. Raises CannotRun, and Lost when asking again may help."""
         try:
             request = self._request(case)
             parser, text, chunks = self._renderer.parser(tools=False), "", []
@@ -35,8 +35,9 @@ class EngineAnswers:
             raise CannotRun(str(error)) from error
 
     def _check(self, chunks: Sequence[TokenChunk]) -> None:
-        """That all of it is this version's: an engine of one version that is given another in the middle goes on under
-        that one."""
+        """Check that the whole answer is this version's.
+
+        An engine of one version that switches in the middle of an answer continues under the new one."""
         last = chunks[-1]
         if last.finish_reason == "abort":
             raise Lost(f"version {self._version} was broken off amid an answer")

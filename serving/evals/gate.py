@@ -22,8 +22,10 @@ _HALF = 0.5  # of a group, lost on balance: nobody would call it the same, howev
 
 @dataclass(frozen=True)
 class Bounds:
-    """`margin`: by which part of all cases, as they are weighted, a candidate may be worse. `alpha`: how often one that
-    is worse by more may pass; and how often one that is as good may look worse in the whole, and as often in any of the
+    """The bounds of the gate.
+
+    `margin`: by which part of all cases, as they are weighted, a candidate may be worse. `alpha`: how often one that is
+    worse by more may pass; and how often one that is as good may look worse in the whole, and as often in any of the
     groups. `power`: how often enough cases let one pass that is as good."""
 
     margin: float = 0.05
@@ -33,8 +35,10 @@ class Bounds:
 
 @dataclass(frozen=True)
 class GateDecision:
-    """`unscored`: the cases that could not run, and why, by `candidate: name` or `live: name`. `lost`: that the live
-    version does and the candidate does not, the weightiest first."""
+    """The decision of the gate.
+
+    `unscored`: the cases that could not run, and why, by `candidate: name` or `live: name`. `lost`: cases that the live
+    version solves and the candidate does not, the weightiest first."""
 
     action: Literal["refuse", "hold", "pass"]
     why: str
@@ -44,14 +48,15 @@ class GateDecision:
 
 
 async def evaluate(suite: Suite, candidate: Answer, live: Answer, limits: Limits, bounds: Bounds) -> GateDecision:
-    """What a gate asks. Both versions answer at the same time, so that what else happens meets both; each has half of
-    the requests."""
+    """Run the suite on both versions and judge.
+
+    Both answer at the same time, so that disturbances affect both; each has half of the requests."""
     share = replace(limits, concurrency=max(1, limits.concurrency // 2))
     return judge(*await asyncio.gather(run_suite(suite, candidate, share), run_suite(suite, live, share)), bounds)
 
 
 def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: Bounds) -> GateDecision:
-    """Raises ValueError when the sides were asked different cases."""
+    """Judge the results. Raises ValueError when the sides were asked different cases."""
     pairs = paired(candidate, live)
     missing = {
         f"{side}: {name}": why
@@ -110,8 +115,9 @@ def _groups(pairs: Sequence[Pair], bounds: Bounds) -> Mapping[str, Difference]:
 
 
 def _beyond_proof(pairs: Sequence[Pair], groups: Mapping[str, Difference], bounds: Bounds) -> str:
-    """Names the groups that could not be shown to be worse even if the live version did all of it and the candidate
-    nothing."""
+    """Name the groups too small to prove anything.
+
+    They could not be shown to be worse even if the live version solved every case and the candidate none."""
     all_lost = _groups([replace(pair, candidate=0.0, live=1.0) for pair in pairs], bounds)
     small = [name for name, worst in all_lost.items() if worst.high >= 0]
     named = _first([f"{name!r} ({groups[name].cases}, {groups[name].estimate:+.1%})" for name in small])

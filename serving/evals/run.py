@@ -34,7 +34,7 @@ class CaseResult:
 
 
 async def run_suite(suite: Suite, answer: Answer, limits: Limits) -> list[CaseResult]:
-    """In the order of the suite."""
+    """Ask every case; return the results in the order of the suite."""
     free = asyncio.Semaphore(limits.concurrency)
     until_s = asyncio.get_running_loop().time() + limits.budget_s
 
@@ -62,5 +62,5 @@ async def _holds(suite: Suite, case: Case, answer: str, limits: Limits) -> bool:
 
 
 def unscored(results: Sequence[CaseResult]) -> dict[str, str]:
-    """By case, why it could not run."""
+    """Return why cases could not run, by case."""
     return {result.case.name: result.why for result in results if result.score is None}

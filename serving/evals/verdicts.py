@@ -1,4 +1,4 @@
-"""What cases and users held out say of a candidate, taken together: one objection refuses it, one doubt holds it."""
+"""The verdict on a candidate from cases and held-out users: one objection refuses it, one doubt holds it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

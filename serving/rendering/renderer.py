@@ -36,9 +36,10 @@ class ModelRenderer:
             return self._template.encode(self._template.text(messages, tools, prompt=True))
 
     def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """What stands between an answer and the next place to speak is read off a rendering in which a placeholder
-        answers: it begins with the mark that ends an answer, which the model has sampled itself unless it was cut
-        off."""
+        """Continue a prompt and its answer by new messages.
+
+        The text between an answer and the next place to speak is taken from a rendering with a placeholder answer: it
+        begins with the mark that ends an answer, which the model has sampled itself unless it was cut off."""
         before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PLACEHOLDER}]
         with _of_field("messages"):
             text = self._template.text([*before, *messages], (), prompt=True)
@@ -74,7 +75,7 @@ class ModelRenderer:
 
 @contextmanager
 def _of_field(name: str) -> Iterator[None]:
-    """What is wrong with a text is wrong with the field that it was in."""
+    """Blame the field that a text came from for what is wrong with the text."""
     try:
         yield
     except InvalidRequest as error:
@@ -84,9 +85,11 @@ def _of_field(name: str) -> Iterator[None]:
 
 
 def load_renderer(directory: Path, most_tokens: int | None = None) -> ModelRenderer:
-    """From Hugging Face files: tokenizer.json, tokenizer_config.json, the chat template, generation_config.json or
-    config.json. Of texts that have more than `most_tokens`, it raises InvalidRequest before it has made them all.
-    Raises ConfigError naming the file at fault."""
+    """Load a renderer from a Hugging Face directory.
+
+    It reads tokenizer.json, tokenizer_config.json, the chat template, generation_config.json or config.json. For texts
+    of more than `most_tokens` it raises InvalidRequest before making all of the tokens. Raises ConfigError naming the
+    file at fault."""
     config = _read_json(directory / "tokenizer_config.json")
     vocabulary = Vocabulary(directory / "tokenizer.json", most_tokens)
     tokens = {name: text for name in ("bos_token", "eos_token", "pad_token") if (text := _token(config.get(name)))}
@@ -102,7 +105,7 @@ def load_renderer(directory: Path, most_tokens: int | None = None) -> ModelRende
 
 
 def _check_continues(renderer: ModelRenderer, directory: Path) -> None:
-    """A template that drops or rewrites answers cannot be continued token for token."""
+    """Refuse a template that drops or rewrites answers, which cannot be continued token for token."""
     try:
         continued = renderer.extend((), [{"role": "user", "content": "?"}])
     except (ValueError, InvalidRequest) as error:
@@ -128,7 +131,7 @@ def _stop_ids(directory: Path, tokens: Mapping[str, str], vocabulary: Vocabulary
 
 
 def _token(entry: Any) -> str | None:
-    """Configurations write a token as text, or as an object around it."""
+    """Return a token's text: configurations write it as text, or as an object around it."""
     return entry.get("content") if isinstance(entry, dict) else entry
 
 

@@ -39,7 +39,7 @@ class ChatTemplate:
             raise ConfigError(f"chat template: {error}") from error
 
     def text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
-        """Marked text (see above). Raises InvalidRequest when the template refuses the messages."""
+        """Return marked text (see above). Raises InvalidRequest when the template refuses the messages."""
         try:
             return self._template.render(
                 messages=[self._guard_message(message) for message in messages],
@@ -51,11 +51,11 @@ class ChatTemplate:
             raise InvalidRequest(f"the model's chat template refuses this: {error}", param="messages") from error
 
     def plain(self, text: str) -> str:
-        """A text of somebody's, marked."""
+        """Return a client's text, marked."""
         return str(self._guard(text, self._controls))
 
     def encode(self, marked: str) -> tuple[int, ...]:
-        """Raises InvalidRequest for a text of too many tokens."""
+        """Return the tokens of marked text. Raises InvalidRequest for a text of too many tokens."""
         ids: list[int] = []
         for piece in self._pieces(marked):
             ids += self._vocabulary.encode(piece)
@@ -73,7 +73,7 @@ class ChatTemplate:
                 yield from (literal[:1], literal[1:])  # apart, neither half is a control token
 
     def _guard_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The assistant's own marks of thinking and calling stay visible to the template; its control tokens do not."""
+        """Hide control tokens in a message; the assistant's own marks of thinking and calling stay visible."""
         pattern = self._specials if message["role"] == "assistant" else self._controls
         read = dict(message)  # first as the template sees it: what joins or unescapes to a control token is guarded too
         if isinstance(message.get("content"), list):
@@ -122,7 +122,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """With the options that transformers gives templates; jinja's own would escape HTML."""
+    """Encode JSON with the options that transformers gives templates; jinja's own filter would escape HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -131,7 +131,7 @@ def _raise(message: str) -> NoReturn:
 
 
 def read_template(directory: Path, config: Mapping[str, Any]) -> str:
-    """From chat_template.jinja or tokenizer_config.json. Raises ConfigError when the model has none."""
+    """Read chat_template.jinja or tokenizer_config.json. Raises ConfigError when the model has no template."""
     file = directory / "chat_template.jinja"
     if file.exists():
         return file.read_text(encoding="utf-8")

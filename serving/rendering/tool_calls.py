@@ -1,11 +1,10 @@
-"""Answers to content and tool calls, incrementally (Hermes' form, as Qwen uses it):
+"""Incremental parsing of answers into content and tool calls (Hermes' format, as Qwen uses it).
 
     <tool_call>
     {"name": "read_file", "arguments": {"path": "a.py"}}
     </tool_call>
 
-Text that never becomes a whole, valid call is content, with its marks. White space that follows a call is not content.
-"""
+Text that never becomes a whole, valid call is content, with its marks. White space after a call is not content."""
 
 import codecs
 import json
@@ -99,5 +98,5 @@ class StreamParser:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `mark`."""
+    """Return how many characters at the end of `text` may be the beginning of `mark`."""
     return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

@@ -50,7 +50,7 @@ class Vocabulary:
         self._encode_short = lru_cache(_CACHED_TEXTS)(self._encode)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Added tokens in the text are recognised. Raises InvalidRequest for a text of too many tokens."""
+        """Encode a text; added tokens in it are recognised. Raises InvalidRequest for too many tokens."""
         if len(text) <= _CACHED_CHARACTERS:
             return self._encode_short(text)
         if self._most_tokens is not None:
@@ -58,21 +58,21 @@ class Vocabulary:
         return self._encode(text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        """Without the offsets of tokens in the text, which cost as much again; and other threads run meanwhile."""
+        """Encode without the tokens' offsets, which cost as much again; other threads run meanwhile."""
         return tuple(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def check_count(self, tokens: int) -> None:
-        """Raises InvalidRequest where these are more than there may be."""
+        """Refuse more tokens than allowed. Raises InvalidRequest."""
         if self._most_tokens is not None and tokens > self._most_tokens:
             raise self._too_long()
 
     def check_length(self, text: str) -> None:
-        """Raises InvalidRequest for a text that has too many tokens however they are cut."""
+        """Refuse a text that has too many tokens however it is cut. Raises InvalidRequest."""
         if self._most_tokens is not None and len(text) > self._most_tokens * self._longest_token:
             raise self._too_long()  # each character has a byte or more
 
     def _refuse_too_long(self, text: str, most: int) -> None:
-        """Before all are made: what a text costs goes by its length, and that is anybody's choice."""
+        """Refuse a long text before making all its tokens: its cost follows its length, which a client chooses."""
         self.check_length(text)
         if len(text) <= most * _USUAL_CHARACTERS:
             return

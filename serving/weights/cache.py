@@ -32,8 +32,10 @@ class VersionCache:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A directory to work in, removed afterwards. Its owner holds a lock of the operating system's (flock(2)),
-        which dies with it: so those left over are known."""
+        """Yield a temporary directory, removed afterwards.
+
+        Its owner holds a lock of the operating system's (flock(2)) that ends with the process: so abandoned ones are
+        found."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._sweep()
         directory = Path(mkdtemp(prefix=_SCRATCH, dir=self._directory))
@@ -45,7 +47,7 @@ class VersionCache:
                 shutil.rmtree(directory)
 
     def known(self, digest: str) -> list[Path] | None:
-        """A version's shards where they were verified in this process and are untouched since."""
+        """Return a version's shards if they were verified in this process and are unchanged since; else None."""
         with suppress(FileNotFoundError):  # another process lets it go in this moment
             shards = self._shards(digest)
             if shards and self._verified.get(digest) == fingerprint(shards):
@@ -54,7 +56,7 @@ class VersionCache:
         return None
 
     def find(self, digest: str) -> list[Path] | None:
-        """A version's shards, verified. None where there are none, or damaged ones, which are removed."""
+        """Return a version's shards, verified; None when there are none, or damaged ones, which are removed."""
         if shards := self.known(digest):
             return shards
         with suppress(FileNotFoundError):
@@ -67,7 +69,9 @@ class VersionCache:
         return None
 
     def lend(self, digest: str, scratch: Path) -> list[Path] | None:
-        """As `find`, by names of their own in `scratch`: they stay there when another process lets the version go."""
+        """Find a version and link its shards into `scratch`.
+
+        They stay there when another process evicts the version."""
         shards = self.find(digest)
         if not shards:
             return None
@@ -102,7 +106,7 @@ class VersionCache:
             self._remove(home.name)
 
     def _remove(self, digest: str) -> None:
-        """At once for everyone who looks."""
+        """Remove a version at once for all readers."""
         self._verified.pop(digest, None)
         gone = Path(mkdtemp(prefix=_SCRATCH, dir=self._directory))
         with suppress(FileNotFoundError):
@@ -116,7 +120,7 @@ class VersionCache:
 
 
 def _renamed(built: Path, home: Path) -> bool:
-    """Whether it could be: False where something stands there."""
+    """Rename; return False when the target exists."""
     try:
         built.rename(home)
     except OSError as error:
@@ -127,7 +131,7 @@ def _renamed(built: Path, home: Path) -> bool:
 
 
 def _used(directory: Path) -> float:
-    """When, in ns; 0 for what is gone."""
+    """Return when a directory was last used, in ns; 0 for a missing one."""
     try:
         return directory.stat().st_mtime_ns
     except FileNotFoundError:

@@ -1,15 +1,15 @@
-"""Published weights in blobs: full ones as they are, between them deltas, and a manifest that is written last, so that
-a reader finds all or nothing (`serving.weights.deltas.manifest` says what lies where).
+"""Published weights in blobs: full versions, deltas between them, and a manifest that is written last.
 
-A version is a delta upon its parent when that is published, of the same layout, fewer than `anchor_every` - 1 deltas
-from its anchor, and when the delta is worth its work: a sample must promise at most 0.4 of the full bytes, and all of
-it together must not be more than these.
+So a reader finds all or nothing (`serving.weights.deltas.manifest` has the paths).
 
-A discarded version can be opened no more. While a delta needs it, its files stay and its manifest is a mere link of the
-chain; they go with the last version that needs them. A publisher first names what it needs (in the delta's file name)
-and then looks whether it is still there; `discard` first takes the manifest away and then looks for who needs it.
-So, whatever happens at the same time, one of them sees the other.
-"""
+A version is a delta upon its parent when that is published, has the same layout, and is fewer than `anchor_every` - 1
+deltas from its anchor, and when the delta is worth the work: a sample must promise at most 0.4 of the full bytes, and
+the whole delta must not be larger than that.
+
+A discarded version cannot be opened any more. While a delta needs it, its files stay and its manifest becomes a mere
+link of the chain; they are deleted with the last version that needs them. A publisher first names what it needs (in the
+delta's file name) and then checks that it is still there; `discard` first removes the manifest and then looks for
+versions that need it. So, whatever happens at the same time, one of them sees the other."""
 
 import logging
 import re
@@ -54,8 +54,10 @@ class BlobWeights:
     def __init__(
         self, blobs: Blobs, cache: Path | None = None, anchor_every: int = 25, cached_versions: int = 4
     ) -> None:
-        """`cache`: a directory for the `cached_versions` last used of those that do not lie whole in local blobs.
-        Without it every version is published full, and a delta cannot be opened."""
+        """Open published weights. `cache`: a directory for the `cached_versions` last used versions.
+
+        Full versions in local blobs need no cache. Without one every version is published full, and a delta cannot be
+        opened."""
         self._blobs = blobs
         self._cache = VersionCache(cache, cached_versions) if cache else None
         self._anchor_every = anchor_every
@@ -64,7 +66,7 @@ class BlobWeights:
     # ------------------------------------------------------------------------------------------ publish
 
     def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
-        """Raises WeightsError when the version exists with other content, or a shard cannot be read."""
+        """Publish a version. Raises WeightsError when it exists with other content, or a shard cannot be read."""
         path = manifest_path(version)
         ref = WeightsRef(version=version, digest=digest_of_shards(shards), path=path, parent=parent)
         if self._is_published(ref):
@@ -79,7 +81,7 @@ class BlobWeights:
         return ref
 
     def _is_published(self, ref: WeightsRef) -> bool:
-        """A discarded version that is still a link of a chain is published by taking it back."""
+        """Return whether a version is published. A discarded one that is still a link is restored."""
         link = link_path(ref.version)
         found = next((path for path in (ref.path, link) if self._blobs.exists(path)), None)
         if found is None:
@@ -101,7 +103,7 @@ class BlobWeights:
         return File(name=file.name, bytes=file.stat().st_size, checksum=checksum_of(file))
 
     def _publish_delta(self, ref: WeightsRef, shards: Sequence[Path]) -> Manifest | None:
-        """None where the version is to be a full one."""
+        """Publish a delta; None when the version should be a full one."""
         base = self._base_for(ref)
         if base is None or self._cache is None:
             return None
@@ -139,7 +141,7 @@ class BlobWeights:
         return manifest
 
     def _base_for(self, ref: WeightsRef) -> Manifest | None:
-        """The parent's manifest, where a delta upon it may be tried."""
+        """Return the parent's manifest when a delta upon it may be tried."""
         if self._cache is None or ref.parent is None or ref.parent >= ref.version:
             return None
         path = manifest_path(ref.parent)
@@ -147,15 +149,16 @@ class BlobWeights:
         return base if base and _depth(base) + 1 < self._anchor_every else None
 
     def _glance(self, base: Manifest) -> list[Path]:
-        """Its shards, where possible unverified: good enough for an estimate, and most versions of a small float32
-        model come to no more."""
+        """Return a version's shards, unverified if possible.
+
+        That is good enough for an estimate, and most versions of a small float32 model need no more."""
         if base.delta is None and self._blobs.is_local:
             with suppress(FileNotFoundError, ValueError):
                 return [self._blobs.local(f"{folder(base.version)}/{file.name}") for file in base.shards]
         return self._open(manifest_path(base.version), base)
 
     def _keep(self, cache: VersionCache, digest: str, shards: Sequence[Path]) -> None:
-        """The next delta is made upon what was published."""
+        """Keep published shards: the next delta is made upon them."""
         with cache.scratch() as scratch:
             version = scratch / "version"
             version.mkdir()
@@ -166,7 +169,7 @@ class BlobWeights:
     # ------------------------------------------------------------------------------------------ open
 
     def open(self, ref: WeightsRef) -> list[Path]:
-        """Raises WeightsError naming the file that is missing, corrupt or another than the one referred to."""
+        """Return a version's shards. Raises WeightsError naming a file that is missing, corrupt or a different one."""
         return self._open(ref.path, self._manifest(ref))
 
     def _manifest(self, ref: WeightsRef) -> Manifest:
@@ -204,7 +207,7 @@ class BlobWeights:
             return cache.add(manifest.digest, version)
 
     def _build(self, cache: VersionCache, path: str, manifest: Manifest) -> list[Path]:
-        """From the nearest version that is there, all deltas since in one pass."""
+        """Build a version from the nearest cached one, all deltas since in one pass."""
         with cache.scratch() as scratch:
             base, links = self._nearest(cache, path, manifest, scratch)
             deltas = [self._file(*link, link[1].delta.file, scratch) for link in reversed(links) if link[1].delta]
@@ -228,7 +231,7 @@ class BlobWeights:
         return cache.lend(manifest.digest, scratch) or shards, links
 
     def _file(self, manifest_path: str, manifest: Manifest, file: File, directory: Path | None) -> Path:
-        """A file of a version, its bytes verified: the blob itself, or a copy in `directory` where blobs are remote."""
+        """Return a file of a version, verified: the blob itself, or a copy in `directory` when blobs are remote."""
         path = f"{folder(manifest.version)}/{file.name}"
         try:
             local = self._blobs.local(path, directory and directory / file.name)
@@ -246,7 +249,7 @@ class BlobWeights:
     # ------------------------------------------------------------------------------------------ chains
 
     def chain(self, ref: WeightsRef) -> list[WeightsRef]:
-        """Raises WeightsError naming the link that is missing or another than the one that is needed."""
+        """Return the versions that a version is built from. Raises WeightsError naming a missing or different link."""
         refs, manifest = [ref], self._manifest(ref)
         while manifest.delta:
             path, manifest = read_base(self._blobs, manifest.delta)
@@ -254,7 +257,7 @@ class BlobWeights:
         return refs[::-1]
 
     def discard(self, version: Version) -> None:
-        """The manifest first: half a version is none. What nothing needs any more goes as well."""
+        """Discard a version, its manifest first, and delete what no version needs any more."""
         path = manifest_path(version)
         if self._blobs.exists(path):
             self._blobs.put(link_path(version), self._blobs.get(path))
@@ -266,7 +269,7 @@ class BlobWeights:
             paths -= self._delete({path for path in paths if path.startswith(f"{folder(free)}/")})
 
     def _delete(self, paths: set[str]) -> set[str]:
-        """The link last: it says that there is something to delete."""
+        """Delete files, the link last: it shows that something is left to delete."""
         for path in sorted(paths, key=lambda path: path.endswith("/link.json")):
             self._blobs.delete(path)
         return paths
@@ -286,7 +289,7 @@ def _check(path: str, manifest: Manifest, digest: str) -> None:
 
 
 def _unneeded(paths: set[str]) -> Version | None:
-    """A discarded version that no delta needs."""
+    """Return a discarded version that no delta needs."""
     wanted = needed(paths)
     found = (re.fullmatch(r"weights/(\d+)/link\.json", path) for path in paths)
     versions = (Version(int(match[1])) for match in found if match)

@@ -1,4 +1,4 @@
-"""What a delta would cost, before it is made."""
+"""An estimate of a delta's size, before it is made."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +15,10 @@ _LEAST = 64  # of a tensor
 
 
 def promised_share(parent: Sequence[Path], child: Sequence[Path]) -> float:
-    """The encoded bytes of a sample of two checkpoints of one layout, as a share of its own: a stretch from the middle
-    of every tensor, in proportion to its size, those of one dtype encoded together. Raises WeightsError."""
+    """Return the encoded size of a sample of two checkpoints of one layout, as a share of its raw size.
+
+    The sample is a range from the middle of every tensor, in proportion to its size; those of one dtype are encoded
+    together. Raises WeightsError."""
     before, after = tensors_of(parent), tensors_of(child)
     total = sum(tensor.end - tensor.start for tensor in after.values())
     samples: dict[str, list[tuple[Bits, Bits]]] = {}

@@ -17,7 +17,7 @@ CHUNK = 1 << 20  # elements
 
 
 class ByteRange(NamedTuple):
-    """At most CHUNK elements of one tensor."""
+    """A range of at most CHUNK elements of one tensor."""
 
     path: Path
     start: int  # byte in the file
@@ -26,7 +26,7 @@ class ByteRange(NamedTuple):
 
 
 def stretches(tensor: StoredTensor) -> Iterator[ByteRange]:
-    """A dtype whose size does not divide the bytes is taken as bytes."""
+    """Return the ranges of a tensor. A dtype whose size does not divide the bytes is treated as bytes."""
     kind = kind_of(tensor.dtype)
     kind = kind if (tensor.end - tensor.start) % kind.itemsize == 0 else BYTES
     step = CHUNK * kind.itemsize
@@ -42,7 +42,7 @@ class Files:
     """Files kept open, so that what happens to their names meanwhile does not matter. Thread-safe."""
 
     def __init__(self, paths: Sequence[Path], flags: int = os.O_RDONLY) -> None:
-        """Raises WeightsError naming the file that cannot be opened."""
+        """Open the files. Raises WeightsError naming the file that cannot be opened."""
         self._descriptors: dict[Path, int] = {}
         with ExitStack() as undo:
             undo.callback(self.close)
@@ -54,7 +54,7 @@ class Files:
             undo.pop_all()
 
     def read(self, stretch: ByteRange) -> Bits:
-        """Raises WeightsError for a truncated file."""
+        """Read a range. Raises WeightsError for a truncated file."""
         data = os.pread(self._descriptors[stretch.path], stretch.size, stretch.start)
         if len(data) < stretch.size:
             raise WeightsError(f"{stretch.path}: truncated, {stretch.size - len(data)} bytes are missing")
@@ -91,7 +91,7 @@ def layout(shards: Sequence[Path]) -> list[tuple[str, bytes, int]]:
 
 
 def make_like(shards: Sequence[Path], directory: Path) -> list[Path]:
-    """New shards of the same layout, their tensors still to be written."""
+    """Make new shards of the same layout; their tensors are still to be written."""
     made = []
     for name, header, size in layout(shards):
         with (directory / name).open("xb") as file:

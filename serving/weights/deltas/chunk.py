@@ -1,13 +1,12 @@
-"""What changed between two stretches of raw bits.
+"""The encoding of the difference between two ranges of raw bits.
 
-A chunk is nothing (no change), or a byte that names its encoding and then
+A chunk is empty (no change), or a byte that names its encoding and then
 
-steps    classes of like magnitude (`octaves`); in each, which elements changed, which of these changed their sign, and
-         by how many units the magnitude of the others and of these moved
-values   which elements changed, and what they are now
+    steps    classes of similar magnitude (`magnitudes`); in each, which elements changed, which of these changed sign,
+             and by how many units the magnitude of the others and of these moved
+    values   which elements changed, and their new values
 
-Legend: N elements, M changed ones of a class.
-"""
+Legend: N elements, M changed ones of a class."""
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def encode_chunk(parent_N: Bits, child_N: Bits, kind: Kind) -> bytes:
 
 
 def decode_chunk(data: bytes, parent_N: Bits, kind: Kind) -> Bits:
-    """Raises ValueError for what was never encoded."""
+    """Decode a chunk. Raises ValueError for data that the encoder cannot have written."""
     if not data:
         return parent_N
     reader = ByteReader(data)
@@ -64,7 +63,7 @@ def _encode_steps(parent_N: Bits, child_N: Bits, changed: Positions, kind: Kind)
 
 
 def _decode_steps(reader: ByteReader, child_N: Bits, kind: Kind) -> None:
-    """In place: a class is read before anything in it changes."""
+    """Decode in place: a class is read before anything in it changes."""
     magnitudes_N = child_N & kind.magnitude
     bounds = [reader.number() for _ in range(reader.number())]
     if any(bound > int(kind.magnitude) >> shift_of(kind) for bound in bounds):
@@ -75,7 +74,9 @@ def _decode_steps(reader: ByteReader, child_N: Bits, kind: Kind) -> None:
 
 
 def _moves(parent_M: Bits, child_M: Bits, kind: Kind) -> bytes:
-    """Those that change their sign apart: they cross zero, and in units that is far."""
+    """Encode how far elements moved.
+
+    Those that change sign are encoded separately: they cross zero, which is far in units."""
     if not len(parent_M):
         return b""
     flips_M = (parent_M ^ child_M) & kind.sign != 0

@@ -110,11 +110,10 @@ class _Job(NamedTuple):
 
 
 def apply(base: Sequence[Path], deltas: Sequence[Path], directory: Path, expected: Mapping[str, ChangedTensor]) -> str:
-    """Write into `directory` the shards that `deltas`, one upon the other, make of `base`. Returns their digest
-    (core.model.weights_digest). `expected`: the tensors that the last delta changed.
+    """Apply `deltas` in order to `base`, write the shards into `directory`, and return their digest.
 
-    Raises WeightsError naming file and tensor for what does not fit; what was written by then is worth nothing.
-    """
+    The digest is that of core.model.weights_digest. `expected`: the tensors that the last delta changed. Raises
+    WeightsError naming file and tensor for what does not fit; files written until then are useless."""
     tensors, made = tensors_of(base), make_like(base, directory)
     places, hasher = dict(zip(base, made, strict=True)), blake3()
     with ExitStack() as stack:
@@ -153,7 +152,7 @@ class DeltaFile:
     """An open delta. Its bytes were verified: what does not fit is no accident of disk or network."""
 
     def __init__(self, path: Path, base: Mapping[str, StoredTensor]) -> None:
-        """Raises WeightsError when a tensor is none of the base's."""
+        """Open a delta. Raises WeightsError when a tensor is none of the base's."""
         self._path = path
         self._tensors = tensors_of([path])
         if unknown := self._tensors.keys() - base.keys():
@@ -161,7 +160,7 @@ class DeltaFile:
         self._file = path.open("rb")
 
     def chunks(self, name: str, count: int) -> Iterator[bytes]:
-        """What became of a tensor's chunks, b"" for those that did not change. Read tensor by tensor."""
+        """Yield a tensor's chunks, b"" for unchanged ones. Read tensor by tensor."""
         tensor = self._tensors.get(name)
         if tensor is None:
             yield from repeat(b"", count)

@@ -1,4 +1,4 @@
-"""What the bits of a safetensors dtype mean to a difference."""
+"""The meaning of a safetensors dtype's bits for a difference."""
 
 from dataclasses import dataclass
 from typing import Any

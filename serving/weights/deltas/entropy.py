@@ -1,8 +1,6 @@
-"""What turns skewed bytes into fewer: zstd, told to look for no matches that are none, so that its Huffman coder does
-the work.
+"""Compression of skewed bytes by zstd's Huffman coder.
 
-Legend: M values, K bits of each, B bytes.
-"""
+zstd is told to look for no matches, since such data has none. Legend: M values, K bits of each, B bytes."""
 
 from typing import Any
 
@@ -16,7 +14,7 @@ LEVEL = 1
 
 
 def _parameters() -> zstandard.ZstdCompressionParameters:
-    """Matches of three or four bytes are chance in such data, and cost more than the bytes that they replace."""
+    """Return parameters against short matches: in such data they are chance, and cost more than they save."""
     return zstandard.ZstdCompressionParameters.from_level(
         LEVEL,
         strategy=zstandard.STRATEGY_FAST,
@@ -36,7 +34,7 @@ def squeeze(bytes_B: Bytes, limit: int) -> bytes:
 
 
 def unsqueeze(packed: Bytes, most: int) -> Bytes:
-    """At most `most` bytes. Raises ValueError for what is no zstd frame."""
+    """Decompress at most `most` bytes. Raises ValueError for data that is no zstd frame."""
     try:
         return np.frombuffer(zstandard.ZstdDecompressor().decompress(packed.data, max_output_size=most), np.uint8)
     except zstandard.ZstdError as error:
@@ -44,7 +42,7 @@ def unsqueeze(packed: Bytes, most: int) -> Bytes:
 
 
 def pack_bits(values_M: NDArray[Any], k: int) -> bytes:
-    """The lowest `k` bits (K) of each: the first of all, then the second of all, and so on."""
+    """Pack the lowest `k` bits (K) of each value: the first bit of all, then the second of all, and so on."""
     one = values_M.dtype.type(1)
     return np.packbits([values_M >> values_M.dtype.type(bit) & one for bit in range(k)]).tobytes() if k else b""
 

@@ -1,4 +1,4 @@
-"""Whether weights are numbers."""
+"""The check that weights are finite."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,9 @@ _EXACTLY = {"F8_E4M3FNUZ": 0x80, "F8_E5M2FNUZ": 0x80}
 
 
 def check_finite(shards: Sequence[Path]) -> None:
-    """Raises WeightsError naming file and tensor at the first NaN or infinity. Integers and booleans are numbers."""
+    """Check shards. Raises WeightsError naming file and tensor at the first NaN or infinity.
+
+    Integers and booleans are always finite."""
     with Files(shards) as files:
         for name, tensor in tensors_of(shards).items():
             if tensor.dtype not in _ALL_SET and tensor.dtype not in _EXACTLY:

@@ -25,7 +25,7 @@ _FEW = 2048  # steps up to which they are, however long
 
 
 def encode_steps(steps_M: Words, least: int) -> bytes:
-    """None is shorter than `least` (0 or 1); those of 0 may count as down or not."""
+    """Encode steps, none smaller than `least` (0 or 1); a step of 0 has no direction."""
     if not len(steps_M):
         return b""
     width = 8 * steps_M.itemsize

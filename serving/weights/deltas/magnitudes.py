@@ -28,7 +28,9 @@ def shift_of(kind: Kind) -> int:
 
 
 def find_bounds(magnitudes_N: Bits, kind: Kind) -> list[int]:
-    """Where classes end, falling, in units of two octaves. Of the encoder's choosing: they are written down."""
+    """Return the bounds of classes, falling, in units of two octaves.
+
+    The encoder chooses them, and writes them down."""
     if kind.mantissa_bits is None or len(magnitudes_N) < 512:
         return []
     sample = magnitudes_N[:: -(-len(magnitudes_N) // _SAMPLE)] >> kind.bits(shift_of(kind))
@@ -50,8 +52,10 @@ class MagnitudeClasses:
     outside_R: Positions  # those of the level that are not in the class, as positions in the level
 
     def split(self, changed_L: Positions) -> tuple[Positions, Positions, Positions]:
-        """Of positions in the level: the class's as numbers in the class and as positions in the whole, and the others
-        as positions in the next level."""
+        """Split positions of a level into the class's and the others.
+
+        The class's are returned as numbers in the class and as positions in the whole, the others as positions in the
+        next level."""
         if _FEW * len(changed_L) < self.size:
             before = np.searchsorted(self.outside_R, changed_L)
             is_outside = self.outside_R.take(before, mode="clip") == changed_L if len(self.outside_R) else before > 0
@@ -81,7 +85,7 @@ class MagnitudeClasses:
 
 
 def divide(magnitudes_N: Bits, bounds: Sequence[int], kind: Kind) -> Iterator[MagnitudeClasses]:
-    """The classes above each bound, then the rest."""
+    """Yield the classes above each bound, then the rest."""
     level: Positions | None = None
     magnitudes_L = magnitudes_N
     for bound in bounds:

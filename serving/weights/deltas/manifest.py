@@ -1,10 +1,9 @@
-"""What is written beside a version's weights, and where.
+"""The files beside a version's weights, and their paths.
 
 weights/00000012/manifest.json                  last: with it the version is there
 weights/00000012/model.safetensors              a full version: its shards
 weights/00000013/delta-00000012.safetensors     a delta: its name says which version it needs
-weights/00000012/link.json                      the manifest of a version that was discarded while another needs it
-"""
+weights/00000012/link.json                      the manifest of a discarded version that another one needs"""
 
 import re
 from collections.abc import Iterable
@@ -72,12 +71,12 @@ def delta_name(base: Version) -> str:
 
 
 def needed(paths: Iterable[str]) -> set[Version]:
-    """The versions that a delta among these blobs needs."""
+    """Return the versions that a delta among these blobs needs."""
     return {Version(int(match[2])) for path in paths if (match := _DELTA.fullmatch(path))}
 
 
 def read_manifest(blobs: Blobs, path: str) -> Manifest:
-    """Raises WeightsError naming the manifest that is missing or none."""
+    """Read a manifest. Raises WeightsError naming one that is missing or invalid."""
     try:
         manifest = msgspec.json.decode(blobs.get(path), type=Manifest)
     except FileNotFoundError as error:

@@ -18,18 +18,18 @@ class ByteReader:
         return len(self._data) - self._at
 
     def take(self, size: int) -> Bytes:
-        """The next `size` bytes."""
+        """Return the next `size` bytes."""
         if not 0 <= size <= self.left:
             raise ValueError(f"{size} bytes are wanted, {self.left} are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
     def peek(self, size: int) -> Bytes:
-        """The next `size` bytes, or as many as are left, without moving."""
+        """Return the next `size` bytes, or as many as are left, without moving."""
         return self._data[self._at : self._at + size]
 
     def number(self) -> int:
-        """What the function `number` wrote."""
+        """Read a number that the function `number` wrote."""
         value = shift = 0
         while (byte := int(self.take(1)[0])) & 0x80:
             value |= (byte & 0x7F) << shift
@@ -38,7 +38,7 @@ class ByteReader:
 
 
 def number(value: int) -> bytes:
-    """A non-negative integer, seven bits a byte, the lowest first (LEB128)."""
+    """Encode a non-negative integer, seven bits a byte, the lowest first (LEB128)."""
     parts = bytearray()
     while value >= 0x80:
         parts.append(value & 0x7F | 0x80)

@@ -40,14 +40,14 @@ def encode_subset(positions_M: Positions, size: int) -> bytes:
 
 
 def encode_mask(mask_N: NDArray[np.bool_]) -> bytes:
-    """The subset where `mask_N` is true."""
+    """Encode the subset where `mask_N` is true."""
     if _HALF[0] * len(mask_N) < np.count_nonzero(mask_N) < _HALF[1] * len(mask_N):
         return bytes([_BITMAP]) + np.packbits(mask_N).tobytes()
     return encode_subset(np.flatnonzero(mask_N), len(mask_N))
 
 
 def decode_subset(reader: ByteReader, size: int) -> Positions:
-    """Raises ValueError for what `encode_subset` never writes."""
+    """Decode a subset. Raises ValueError for data that `encode_subset` never writes."""
     head = int(reader.take(1)[0])
     match head & 3:
         case 0:
@@ -79,7 +79,7 @@ def _are_uneven(gaps_M: Positions) -> bool:
 
 
 def _best_k(gaps_M: Positions) -> tuple[int, int]:
-    """The parameter, and the bits that its codes take."""
+    """Return the best parameter, and the number of bits that its codes take."""
     guess = int(gaps_M.sum() * 0.69 / len(gaps_M) + 1).bit_length() - 1
     costs = {k: int((gaps_M >> k).sum()) + len(gaps_M) * (k + 1) for k in range(max(0, guess - 1), guess + 2)}
     best = min(costs, key=lambda k: costs[k])
@@ -87,7 +87,7 @@ def _best_k(gaps_M: Positions) -> tuple[int, int]:
 
 
 def _rice(gaps_M: Positions, k: int) -> bytes:
-    """The quotients in unary (zeros, then a one), then the remainders."""
+    """Encode gaps: the quotients in unary (zeros, then a one), then the remainders."""
     ends_M = np.cumsum((gaps_M >> k) + 1) - 1
     unary_B = _mask(ends_M, int(ends_M[-1]) + 1)
     return np.packbits(unary_B).tobytes() + pack_bits(gaps_M, k)
