@@ -1,4 +1,4 @@
-"""How long engines had anything to do, as a counter: what is left of the time they were idle."""
+"""A counter of how long engines were busy; the rest of the time they were idle."""
 
 import time
 
@@ -6,13 +6,13 @@ from core import telemetry
 
 
 class BusyTime:
-    """Of one engine's thread, or of one process's requests to a fleet. Not thread-safe."""
+    """The busy time of one engine's thread, or of one process's requests to a fleet. Not thread-safe."""
 
     def __init__(self) -> None:
         self._running, self._since_s = 0, 0.0
 
     def running(self, count: int) -> None:
-        """So many requests run from now on."""
+        """Note that so many requests run from now on."""
         now_s = time.monotonic()
         if self._running:
             telemetry.BUSY_SECONDS.inc(now_s - self._since_s)

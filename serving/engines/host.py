@@ -73,15 +73,15 @@ class EngineHost:
         return done
 
     def wake(self) -> None:
-        """There is a new target: do not wait for the next poll. From any thread."""
+        """Look at the new target now instead of at the next poll. From any thread."""
         self._wakened.set()
 
     def drain(self) -> None:
-        """From now on no new requests, by the routers' grace; what runs is finished."""
+        """Take no new requests, once the routers notice; finish the running ones."""
         self._draining = True
 
     def close(self) -> None:
-        """The replica is gone on purpose: nobody waits for its heartbeat."""
+        """Report that the replica is gone on purpose, so that nobody waits for its heartbeat."""
         self._loader.shutdown()
         with self._store.work() as work:
             work.fleet.forget(self._engine.name)
@@ -101,7 +101,7 @@ class EngineHost:
         return int(done)
 
     def _target(self) -> ReplicaTarget | None:
-        """The controller's word; without one, what is live: a host comes up also where no controller runs."""
+        """Return the controller's target; without one, the live version: a host starts also without a controller."""
         with self._store.look() as view:
             target = view.fleet.target(self._engine.name)
             live = view.releases.live(self._cluster) if target is None else None
@@ -110,7 +110,7 @@ class EngineHost:
         return ReplicaTarget(name=self._engine.name, lane="live", serve=live, hold=(live,))
 
     def _load_next(self, target: ReplicaTarget) -> bool:
-        """What is to serve comes first."""
+        """Load the next wanted version; the one to serve comes first."""
         if self._loading is not None:
             return self._loaded()
         for version in dict.fromkeys((target.serve, *target.hold)):
@@ -200,7 +200,7 @@ class EngineHost:
         return False
 
     def _probe_next(self, target: ReplicaTarget) -> bool:
-        """Once for as long as the controller doubts it. An engine that cannot be asked is asked again."""
+        """Probe a doubted version, once for each doubt; an engine that cannot answer is asked again."""
         if self._clock.monotonic() < self._retry_at_s:
             return False
         for version in target.doubt:
@@ -251,7 +251,7 @@ class EngineHost:
             thread.join()
 
     def _report(self, target: ReplicaTarget | None) -> None:
-        """When something changed, and once in a heartbeat."""
+        """Report the state when something changed, and once in a heartbeat."""
         serving = self._engine.serving()
         held = set(self._engine.loaded())
         status = ReplicaStatus(

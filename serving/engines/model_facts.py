@@ -1,4 +1,4 @@
-"""What a Hugging Face model directory says of its model, read without any tensor library."""
+"""Facts from a Hugging Face model directory, read without any tensor library."""
 
 import json
 from dataclasses import dataclass
@@ -20,8 +20,9 @@ class ModelFacts:
 
 
 def read_model_facts(directory: Path) -> ModelFacts:
-    """Raises ConfigError naming the file and the field, also where the tokenizer has ids that the model lacks, or where
-    there are weights that nobody may read."""
+    """Read the facts. Raises ConfigError naming the file and the field.
+
+    It also refuses a tokenizer with ids that the model lacks, and weights in a format that may not be read."""
     check_model_files(directory)
     path = directory / "config.json"
     try:
@@ -48,7 +49,7 @@ def _count(path: Path, config: dict[str, Any], name: str) -> int:
 
 
 def _check_tokenizer(path: Path, facts: ModelFacts) -> None:
-    """A tokenizer of another model would be noticed only by nonsense."""
+    """Check the tokenizer: one of another model would otherwise show only by nonsense."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content.get("added_tokens", ()))]

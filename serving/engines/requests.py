@@ -1,7 +1,6 @@
-"""What every engine asks of a request, and what makes its answer no sample of softmax(logits / temperature).
+"""Checks of a request that all engines share, and the options that make its answer untrainable.
 
-Light: the engines, wherever they compute, share it.
-"""
+An answer is trainable when it is a sample of softmax(logits / temperature). This module imports nothing heavy."""
 
 import math
 
@@ -19,7 +18,7 @@ _SEED_BOUND = 2**63
 
 
 def untrainable(sampling: Sampling) -> tuple[str, ...]:
-    """Why tokens sampled like this are not of softmax(logits / temperature); () when they are."""
+    """Return why tokens sampled like this are not of softmax(logits / temperature); () when they are."""
     reasons = {
         "temperature_zero": sampling.temperature < GREEDY_BELOW,
         "top_p": sampling.top_p < 1,
@@ -33,8 +32,10 @@ def untrainable(sampling: Sampling) -> tuple[str, ...]:
 
 
 def check_request(request: GenerateRequest, vocabulary: int, context_length: int) -> None:
-    """Raises InvalidRequest naming the field. A server that is handed a token outside its vocabulary may not survive
-    it (SGLang's scheduler does not), so nothing of this is left to the engine."""
+    """Check a request. Raises InvalidRequest naming the field.
+
+    A server that is given a token outside its vocabulary may crash (SGLang's scheduler does), so nothing of this is
+    left to the engine."""
     _check_prompt(request.prompt_token_ids, vocabulary, context_length)
     check_sampling(request.sampling, vocabulary)
     prompt_tokens, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
@@ -60,7 +61,7 @@ def _check_prompt(prompt: tuple[int, ...], vocabulary: int, context_length: int)
 
 
 def check_sampling(sampling: Sampling, vocabulary: int) -> None:
-    """Raises InvalidRequest naming the field."""
+    """Check sampling parameters. Raises InvalidRequest naming the field."""
     wrong = {
         "temperature": sampling.temperature != 0 and not LEAST_TEMPERATURE <= sampling.temperature < math.inf,
         "top_p": not 0 < sampling.top_p <= 1,

@@ -1,5 +1,6 @@
-"""Implements core.ports.Policy over the fleet: each request goes to one replica, and to another one when that is lost
-before a token was heard."""
+"""Implements core.ports.Policy over the fleet.
+
+Each request goes to one replica, and to another one when that is lost before its first token."""
 
 import asyncio
 import time
@@ -64,8 +65,10 @@ class FleetPolicy:
         return "no engine's host is there" if not replicas else "no engine serves the live version yet"
 
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
-        """Which experts a token went to decides its probability; in low precision a learner that routes for itself
-        sends it elsewhere (arXiv 2510.11370), and this engine does not tell."""
+        """Return why turns sampled like this cannot be trained on; a mixture of experts adds a reason.
+
+        Which experts a token went to decides its probability; in low precision a learner that routes for itself sends
+        it elsewhere (arXiv 2510.11370), and this engine does not report the routing."""
         reasons = untrainable(sampling)
         is_sensitive = self._facts.is_moe and self._settings.sglang.dtype != "float32"
         return (*reasons, ROUTER_NOT_CAPTURED) if is_sensitive else reasons
@@ -103,8 +106,9 @@ class FleetPolicy:
     # ------------------------------------------------------------------------------------------ choosing
 
     async def _choose(self, request: GenerateRequest, tried: set[str], deadline_s: float) -> Replica:
-        """Waits for a replica when none can answer, or all that can have just failed; who wants a certain version does
-        not wait: the caller knows another one. Raises EngineUnavailable."""
+        """Choose a replica; wait when none can answer, or all that can have just failed.
+
+        A request for a certain version does not wait: the caller knows another one. Raises EngineUnavailable."""
         while True:
             load = Counter({name: len(generations) for name, generations in self._under_way.items()})
             able = choose(self._view.snapshot, request.version, request.cache_key, load, self._suspected())
@@ -165,7 +169,7 @@ class FleetPolicy:
     # ------------------------------------------------------------------------------------------ the fleet changes
 
     def notice(self) -> None:
-        """The view was looked at: who waits for a replica that is away need not wait as long as for one that is not."""
+        """Note a refreshed view: requests on a replica that is gone wait for its silence only briefly."""
         live = self.live_version
         if live != UNKNOWN:
             telemetry.POLICY_VERSION.set(live)
@@ -175,7 +179,9 @@ class FleetPolicy:
             self._loop.call_soon_threadsafe(self._give_up_lost, there)
 
     def _give_up_lost(self, there: set[str]) -> None:
-        """A host may be wrong, or gone alone: answers that still come are none of its business."""
+        """Give up requests on replicas that are gone, unless their answers still arrive.
+
+        A host may be wrong, or gone without its engine."""
         silent_since_s = time.monotonic() - _SILENT_S
         for name, generations in self._under_way.items():
             if name not in there:

@@ -1,11 +1,10 @@
-"""Which replica gets a request. Pure.
+"""The choice of a replica for a request, as pure functions.
 
 Requests of one session go to one replica, where their prefix is cached: rendezvous hashing (Thaler and Ravishankar,
-IEEE/ACM Transactions on Networking 6(1), 1998), by which a replica that leaves moves its own sessions and no others.
-A replica much busier than the rest passes what is above its share on to the session's next one: consistent hashing with
+IEEE/ACM Transactions on Networking 6(1), 1998), by which a replica that leaves moves its own sessions and no others. A
+replica much busier than the rest passes what is above its share on to the session's next one: consistent hashing with
 bounded loads (Mirrokni, Thorup, Zadimoghaddam, arXiv 1608.01350), with some slack, for at low loads a cached prefix is
-worth more than an even spread.
-"""
+worth more than an even spread."""
 
 import hashlib
 import math
@@ -25,8 +24,9 @@ def choose(
     load: Mapping[str, int],
     suspects: Collection[str] = (),
 ) -> list[Replica]:
-    """Those who may answer, the best first. `load`: requests under way, by replica; `suspects`: replicas that failed a
-    moment ago, which are asked last."""
+    """Return the replicas that may answer, the best first.
+
+    `load`: running requests by replica; `suspects`: replicas that failed a moment ago, which come last."""
     able = [replica for replica in snapshot.replicas if replica.answers(version)]
     ranked = sorted(able, key=lambda replica: _idle_first(replica, load))
     if cache_key is not None:
@@ -44,6 +44,6 @@ def _weight(key: str, name: str) -> bytes:
 
 
 def _load_bound(replicas: Sequence[Replica], load: Mapping[str, int]) -> int:
-    """A replica with so many requests under way gets no more while others have fewer."""
+    """Return the number of running requests from which a replica gets no more while others have fewer."""
     total = sum(load.get(replica.name, 0) for replica in replicas)
     return math.ceil(_BOUND * (total + 1) / max(1, len(replicas))) + _SLACK

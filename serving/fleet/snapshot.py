@@ -1,4 +1,4 @@
-"""What a router knows of the fleet at one moment. Immutable: threads hand it over whole."""
+"""A router's knowledge of the fleet at one moment. Immutable: threads hand it over whole."""
 
 from dataclasses import dataclass
 
@@ -20,11 +20,11 @@ class Replica:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes new requests. While it swaps it does: they wait at the engine for some milliseconds."""
+        """True when it takes new requests; also while it swaps, when they wait at the engine for some milliseconds."""
         return self.state in ("ready", "swapping") and self.serving is not None and self.serving not in self.avoid
 
     def answers(self, version: Version | None) -> bool:
-        """Whether it may answer a request for `version`; None: for whatever is live."""
+        """Return whether it may answer a request for `version`; None: for the live version."""
         if not self.is_open:
             return False
         return self.lane == "live" if version is None else version in self.pinnable

@@ -23,7 +23,7 @@ class FleetView:
     def __init__(
         self, store: Store, cluster: str, clock: Clock, heartbeat_timeout_s: float, *, period_s: float = 0.1
     ) -> None:
-        """Raises StoreUnavailable."""
+        """Look at the fleet. Raises StoreUnavailable."""
         self._store, self._cluster, self._clock = store, cluster, clock
         self._heartbeat_timeout = timedelta(seconds=heartbeat_timeout_s)
         self._period_s = period_s
@@ -59,14 +59,14 @@ class FleetView:
         return int(is_new)
 
     def wake(self) -> None:
-        """There is something new: do not wait for the next look. From any thread."""
+        """Look now instead of at the next poll. From any thread."""
         self._wakened.set()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def refresh(self) -> bool:
-        """Whether anything is new. Raises StoreUnavailable."""
+        """Return whether anything is new. Raises StoreUnavailable."""
         with self._store.look() as view:
             statuses = view.fleet.statuses(self._cluster)
             targets = view.fleet.targets(self._cluster)

@@ -1,4 +1,4 @@
-"""Which version serves: candidates through the gate, and back again when an operator says so."""
+"""The choice of the version that serves: candidates pass the gate, and an operator or a guard can go back."""
 
 from core.operations.fleet import CLUSTER
 from serving.releases.anchor import ensure_anchor

@@ -22,13 +22,12 @@ def ensure_anchor(
     record_probe: Callable[[Path], ProbeRecord],
     clock: Clock | None = None,
 ) -> WeightsRef:
-    """The anchor's weights; made and released as version 1 when the store knows no version yet.
+    """Return the anchor's weights; make and release them as version 1 when the store knows no version yet.
 
-    Every step may be repeated: a start that was cut short is completed by the next. The log is told before the store,
-    which says what is still to be done. `record_probe` draws the probe from the model's directory and records what the
-    model answers. Raises WeightsError naming the model's directory when it holds no safetensors, or when the probe is
-    still to be made and it holds other weights than the anchor's.
-    """
+    Every step may be repeated: an interrupted start is completed by the next. The log is told before the store, which
+    says what is still to be done. `record_probe` draws the probe from the model's directory and records what the model
+    answers. Raises WeightsError naming the model's directory when it holds no safetensors, or when the probe is still
+    to be made and it holds other weights than the anchor's."""
     now = (clock or SystemClock()).now()
     with store.work() as work:
         version = work.policies.allocate_anchor(now)
@@ -74,7 +73,7 @@ def _publish(
 def _ensure_probe(
     blobs: Blobs, anchor: PolicyVersion, model: Path, record_probe: Callable[[Path], ProbeRecord]
 ) -> None:
-    """A probe that is there stays: all later versions' probes are of its texts."""
+    """Make the probe if there is none; an existing one stays, since all later versions' probes are of its texts."""
     if blobs.exists(path_of(anchor.version)):
         return
     record = record_probe(model)

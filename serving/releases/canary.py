@@ -61,12 +61,13 @@ class Canary:
 
     @property
     def listens(self) -> bool:
-        """Whether it has a place in the log."""
+        """True when it has its position in the log."""
         return self._seen.is_open
 
     def listen(self, view: ReleaseView) -> bool:
-        """Take what the log has of turns, rewards and alarms. Whether there may be more: turns that come one by one are
-        no reason to look at everything again at once."""
+        """Read turns, rewards and alarms from the log; return whether there may be more.
+
+        Turns that come one by one are no reason to look at everything again at once."""
         running = None if view.experiment is None else view.experiment.experiment_id
         if running != self._experiment_id:
             self._experiment_id = running
@@ -109,7 +110,9 @@ class Canary:
         return self._settings.holdback.share > 0 and turn.arm == turn.arm_assigned and turn.arm in ("live", "holdback")
 
     def _is_evidence(self, turn: ServedTurn) -> bool:
-        """Of the running experiment. Where an engine was missing for the arm, it was for all its users alike."""
+        """Return whether a turn is evidence in the running experiment.
+
+        Where an engine was missing for the arm, it was missing for all its users alike."""
         running = self._experiment_id
         return running is not None and turn.experiment_id == running and turn.arm == turn.arm_assigned
 
@@ -146,7 +149,7 @@ class Canary:
     # ------------------------------------------------------------------------------------------ judging
 
     def verdict(self, view: ReleaseView) -> CanaryVerdict | None:
-        """On the running experiment; None where nothing is to be done yet, or an operator holds the version."""
+        """Return the verdict on the running experiment; None when it is too early, or an operator holds the version."""
         experiment = view.experiment
         if experiment is None:
             return None
@@ -186,22 +189,25 @@ class Canary:
         return None if why is None else (view.previous, why)
 
     def forget(self) -> None:
-        """After a rollback: what was seen of the version taken back says nothing of the one that serves."""
+        """Forget what was observed of a version that was rolled back: it says nothing about the one that serves."""
         self._served.clear()
         self._drift = RewardEvidence(self._settings.canary.maturity_s)
         self._seen.alarms.clear()
         self._seen.commit()
 
     def _alarms_since(self, moment: datetime) -> list[Alarm]:
-        """An alarm is about what served when it opened: the log may say it again, and the next version answers for none
-        but its own."""
+        """Return alarms that opened since then.
+
+        An alarm is about the version that served when it opened: the log may repeat it, and the next version is not
+        blamed."""
         return [alarm for alarm in self._seen.alarms.values() if alarm.at >= moment]
 
     def _before_and_after(
         self, turns: Sequence[ServedTurn], live: Version
     ) -> tuple[Sequence[ServedTurn], Sequence[ServedTurn]]:
-        """Turns by what serves, and by what served before it. Where versions come every few seconds, by the newest of
-        them together that have enough turns to be judged."""
+        """Return turns by the live version, and by the one before.
+
+        Where versions come every few seconds, the newest of them together that have enough turns to be judged."""
         first = next((place for place, turn in enumerate(turns) if turn.version == live), None)
         if first is None:
             return (), ()  # nothing can be said of a version that served nobody

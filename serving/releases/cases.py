@@ -33,8 +33,9 @@ OpenPolicy = Callable[[], AbstractAsyncContextManager[Policy]]
 
 
 class CaseGate:
-    """Used by the controller's thread; asks in another. One measurement at a time: of the candidate and the live
-    version that it was last asked about."""
+    """The gate of eval cases: used by the controller's thread, it asks in another.
+
+    It runs one measurement at a time: of the candidate and the live version that it was last asked about."""
 
     def __init__(
         self, suite: Suite, open_policy: OpenPolicy, renderer: Renderer, settings: EvalSettings, clock: Clock
@@ -51,7 +52,7 @@ class CaseGate:
         return candidate.verdict is not None and candidate.verdict.against == view.live
 
     def verdict(self, view: ReleaseView, candidate: PolicyVersion) -> GateVerdict | None:
-        """None while its cases are under way, or wait for an engine."""
+        """Return the verdict; None while cases run, or wait for an engine."""
         between = candidate.version, view.live
         if between != self._between:
             self.stop()
@@ -122,11 +123,11 @@ class _Asking:
         self._future: Future[GateDecision] = self._thread.submit(loop.run_until_complete, self._task)
 
     def found(self) -> GateDecision | None:
-        """None: not yet."""
+        """Return the decision, None until there is one."""
         return self._future.result() if self._future.done() else None
 
     def end(self) -> None:
-        """Waits until what it holds open is closed."""
+        """Stop, and wait until its connections are closed."""
         self._runner.get_loop().call_soon_threadsafe(self._task.cancel)
         self._thread.shutdown()
         self._runner.close()

@@ -38,7 +38,7 @@ STEPS: dict[ReleaseState, frozenset[ReleaseState]] = {
 
 
 class Chain:
-    """Not thread-safe: one thread of one controller."""
+    """The chain of releases, written by the holder of a lease. Not thread-safe: one thread of one controller."""
 
     def __init__(self, store: Store, log: EventLog, cluster: str, clock: Clock, holder: str, ttl_s: float) -> None:
         self._store, self._log, self._clock = store, log, clock
@@ -48,8 +48,9 @@ class Chain:
         self._ask_at_s = float("-inf")
 
     def lead(self) -> bool:
-        """Whether this controller may decide now: takes the lease when it is free, renews it in good time. One that
-        stands by asks as often."""
+        """Return whether this controller may decide now: take a free lease, renew an own one in time.
+
+        A controller that stands by asks as often."""
         now_s = self._clock.monotonic()
         if now_s >= self._ask_at_s:
             with self._store.work() as work:
@@ -61,8 +62,10 @@ class Chain:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """The lease is renewed in a thread of its own, for what may take longer than a lease lives. Else two who need
-        that long to begin take it from each other for ever, and neither decides anything."""
+        """Renew the lease in a thread, around work that may take longer than a lease lives.
+
+        Else two controllers that need so long to start would take it from each other for ever, and neither would
+        decide."""
         over = threading.Event()
 
         def renew() -> None:
@@ -84,8 +87,10 @@ class Chain:
     def write(
         self, sequence: int, releases: Sequence[Release] = (), also: Callable[[Work], object] | None = None
     ) -> None:
-        """All in one transaction. Raises Fenced when the lease is another's, Conflict when the chain has grown since
-        `sequence`; then nothing was written."""
+        """Write in one transaction.
+
+        Raises Fenced when the lease is another's, Conflict when the chain has grown since `sequence`; then nothing was
+        written."""
         try:
             with self._store.work() as work:
                 self._fence(work, self._clock.now())
@@ -118,7 +123,7 @@ class Chain:
         return len(news)
 
     def resign(self) -> None:
-        """The next controller need not wait for the lease to run out."""
+        """Give up the lease, so that the next controller need not wait for it to expire."""
         if self._epoch is not None:
             with self._store.work() as work:
                 work.leases.give_back(self._name, self._epoch)

@@ -61,8 +61,10 @@ class ReleaseController:
         on_change: Callable[[], None] | None = None,
         cases: CaseGate | None = None,
     ) -> None:
-        """`holder` names this process in the lease; `on_change` is called when targets have changed. Without `cases`
-        candidates are asked none."""
+        """Make a controller.
+
+        `holder` names this process in the lease; `on_change` is called when targets have changed. Without `cases`
+        candidates are not asked any."""
         self._store, self._weights, self._clock = store, weights, clock
         self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
         self._on_change = on_change
@@ -98,7 +100,7 @@ class ReleaseController:
             return 0
 
     def wake(self) -> None:
-        """A host's status has changed."""
+        """Note that a host's status has changed."""
         self._canary.wake()
 
     def close(self) -> None:
@@ -119,7 +121,7 @@ class ReleaseController:
         return self._guard(view) or self._try_candidate(view)
 
     def _obey(self, view: ReleaseView) -> Intent | None:
-        """The oldest order, until it is done or refused."""
+        """Carry out the oldest order, until it is done or refused."""
         answer = self._orders.carry_out(view)
         if answer.steps or answer.also:
             self._write(view, answer.steps, answer.also)
@@ -141,7 +143,7 @@ class ReleaseController:
         return self._intent(view, canary=version, canary_share=view.experiment.share)
 
     def _take_back(self, view: ReleaseView, canary: Version, verdict: CanaryVerdict) -> None:
-        """Where the steps before it led down as well, the live version follows, by an order."""
+        """Roll a canary back; where the steps before it led down as well, order the live version back, too."""
         now = self._clock.now()
 
         def also(work: Work) -> None:
@@ -157,11 +159,11 @@ class ReleaseController:
 
     @staticmethod
     def _held_back(view: ReleaseView) -> CanaryVerdict | None:
-        """A canary goes, also one that was promoted and is about to serve all, while an alarm holds releases."""
+        """Withdraw a canary while an alarm holds releases, also one that was promoted and is about to serve all."""
         return CanaryVerdict("rollback", said(view.alarms[0].event())) if view.alarms else None
 
     def _guard(self, view: ReleaseView) -> Intent | None:
-        """A direct release has no canary: when it is seen to be broken, a guard gives the order to go back."""
+        """Guard a direct release, which has no canary: when it is seen to be broken, order the way back."""
         broken = self._canary.broken_release(view) if view.canary is None else None
         if broken is None:
             return None
@@ -206,7 +208,7 @@ class ReleaseController:
         return self._roll_out(view, candidate.version, passed)
 
     def _try_cases(self, view: ReleaseView, candidate: PolicyVersion, cases: CaseGate) -> Intent | None:
-        """An engine serves it, to nobody, until its cases have judged it."""
+        """Let an engine serve the candidate, to no user, until its cases have judged it."""
         version = candidate.version
         asked = [r for r in view.replicas if r.name in view.targets and view.targets[r.name].serve == version]
         refused = next((r.refused[version] for r in asked if version in r.refused), None)
@@ -259,8 +261,9 @@ class ReleaseController:
     # ------------------------------------------------------------------------------------------ candidates
 
     def _choose(self, view: ReleaseView) -> tuple[PolicyVersion | None, list[Release]]:
-        """The one under way, else the newest; and the last steps of others: those before it are superseded, those of
-        a refused line rejected."""
+        """Return the candidate in progress, else the newest; and the last steps of the others.
+
+        Older ones are superseded, those of a refused line rejected."""
         steps: list[Release] = []
         left: list[PolicyVersion] = []
         for candidate in view.candidates:
@@ -297,7 +300,10 @@ class ReleaseController:
         return None
 
     def _is_overtaken(self, candidate: PolicyVersion, view: ReleaseView) -> bool:
-        """The learner's own waits for a person until the next one is live; what was proposed, however long it takes."""
+        """Return whether a candidate is overtaken.
+
+        A learner's version waits for an operator only until the next one is live; a proposed one, however long it
+        takes."""
         waits = self._waits_for_promotion(candidate) and candidate.version not in view.switches.held
         return waits and not candidate.is_proposed and candidate.version < view.live
 
@@ -320,7 +326,7 @@ class ReleaseController:
         canary_share: float = 0.0,
         one_by_one: bool = False,
     ) -> Intent:
-        """What was live before stays on the hosts: a rollback takes no fetching."""
+        """Return the intent. The previous live version stays on the hosts: a rollback fetches nothing."""
         kept = {view.live, view.previous} - {None}
         return Intent(
             serve=serve or view.live,
@@ -334,7 +340,7 @@ class ReleaseController:
         )
 
     def _aim(self, view: ReleaseView, intent: Intent) -> None:
-        """An engine that leaves a candidate behind takes no users until it has."""
+        """Write targets. An engine that drops a candidate gets no users until it has done so."""
         left = view.untried - {intent.serve, intent.canary}
         wanted = plan(view.replicas, view.targets, replace(intent, avoid=intent.avoid | left))
         changed = [target for name, target in wanted.items() if view.targets.get(name) != target]
@@ -365,8 +371,10 @@ class ReleaseController:
         )
 
     def _discard_old(self, view: ReleaseView, live: Version) -> None:
-        """Let weights go that nobody will serve: beyond `serving.versions.keep`, never the anchor, the live, the
-        previous, those that canaries are held against, or what an operator holds."""
+        """Discard weights that will not serve again.
+
+        Kept are `serving.versions.keep`, the anchor, the live and the previous version, those that canaries are held
+        against, and what an operator holds."""
         with self._store.look() as stored:
             versions = stored.policies.versions()
         newest = versions[-self._serving.versions.keep :]

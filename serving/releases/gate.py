@@ -8,7 +8,7 @@ from core.settings import GateSettings
 
 
 def check(figures: Mapping[str, float], vocabulary: int, settings: GateSettings) -> None:
-    """Raises GateRefused saying which bound was broken. `figures` are those of `Engine.probe`."""
+    """Check `figures`, which are those of `Engine.probe`. Raises GateRefused naming the bound that was broken."""
     kl, entropy = figures["kl_to_live"], figures["entropy"]
     highest = settings.max_entropy_share * math.log(vocabulary)
     for broken, why in (

@@ -30,7 +30,7 @@ ErrorCode = Literal["unknown_version", "invalid", "refused", "unavailable"]
 
 @dataclass(frozen=True)
 class OrderOutcome:
-    """What carrying out an order takes now: targets to aim at, or the last writes."""
+    """The next step of an order: targets to aim at, or the last writes."""
 
     intent: Intent | None = None
     steps: Sequence[Release] = ()
@@ -48,7 +48,7 @@ class OrderExecutor:
     _since_s: dict[int, float] = field(default_factory=dict)
 
     def carry_out(self, view: ReleaseView) -> OrderOutcome:
-        """The oldest order of `view`, which has one."""
+        """Carry out the oldest order of `view`, which has one."""
         order = view.orders[0]
         self._since_s.setdefault(order.order_id, self.clock.monotonic())
         with self.store.look() as stored:
@@ -88,7 +88,7 @@ class OrderExecutor:
         return OrderOutcome(intent=intent)
 
     def _gate(self, order: Order, view: ReleaseView) -> str | None:
-        """What served before is not asked again; a new version passes the sanity gate whoever wants it."""
+        """Return why the sanity gate refuses; a version that served before is not checked again."""
         figures = view.verified_by(order.version)
         if order.kind != "promote" or figures is None:
             return None
@@ -174,7 +174,7 @@ def _what_is_wrong(
 
 
 def _undone(order: Order, view: ReleaseView, served: Sequence[Version]) -> frozenset[Version]:
-    """What a rollback takes back: all that went live since, what is live, and a canary."""
+    """Return what a rollback takes back: all that went live since, the live version, and a canary."""
     if order.kind != "rollback":
         return frozenset()
     since = served[served.index(order.version) + 1 :]
@@ -183,7 +183,7 @@ def _undone(order: Order, view: ReleaseView, served: Sequence[Version]) -> froze
 
 
 def _switched(order: Order, switches: Switches) -> Switches | None:
-    """What the order leaves standing; None: as it was."""
+    """Return the switches that the order leaves; None: unchanged."""
     version, others = order.version, tuple(v for v in switches.held if v != order.version)
     match order.kind:
         case "pin":

@@ -26,19 +26,20 @@ class Doubts:
         self._settled_s: dict[Version, float] = {}
 
     def raised(self, version: Version) -> None:
-        """By a turn."""
+        """Note that a turn raised a doubt about a version."""
         self._open.add(version)
 
     def to_probe(self, view: ReleaseView) -> frozenset[Version]:
-        """Of what serves, or is tried, now."""
+        """Return the doubted versions that serve, or are tried, now."""
         serving = {view.live, *(() if view.canary is None else (view.canary.version,))}
         self._open &= serving
         now_s = self._clock.monotonic()
         return frozenset(v for v in self._open if now_s - self._settled_s.get(v, float("-inf")) >= _AGAIN_S)
 
     def confirmed(self, view: ReleaseView, version: Version) -> str | None:
-        """What is wrong with a doubted version by all engines that have it; None while one has not answered, or where
-        one finds nothing wrong: then the doubt is over."""
+        """Return what is wrong with a doubted version by all engines that have it.
+
+        None while one has not answered, or when one finds nothing wrong: then the doubt is over."""
         if version not in self.to_probe(view):
             return None
         asked = [r for r in view.replicas if r.name in view.targets and version in view.targets[r.name].doubt]

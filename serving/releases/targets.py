@@ -1,8 +1,7 @@
-"""From what the controller intends to what each replica shall serve. Pure.
+"""Translation of the controller's intent to a target for each replica, as pure functions.
 
-An engine that holds many versions serves every arm. One that serves a single version is given to a lane: while a canary
-runs, a share of such replicas (at least one, never all) serves it; with a holdback, one stays on the anchor.
-"""
+An engine that holds many versions serves every arm. One that serves a single version is assigned to a lane: while a
+canary runs, a share of such replicas (at least one, never all) serves it; with a holdback, one stays on the anchor."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,10 @@ from core.operations.fleet import Lane, ReplicaStatus, ReplicaTarget
 
 @dataclass(frozen=True)
 class Intent:
-    """`serve`: for the live lane. `hold`: to be verified on every host besides. `one_by_one`: the live lane turns to
-    `serve` replica by replica, so that a version that cannot serve is met by one of them; who is away comes last."""
+    """The controller's intent.
+
+    `serve`: for the live lane. `hold`: to be verified on every host besides. `one_by_one`: the live lane turns to
+    `serve` replica by replica, so that a version that cannot serve fails on one of them; unreachable ones come last."""
 
     serve: Version
     hold: frozenset[Version] = frozenset()
@@ -28,14 +29,14 @@ class Intent:
 
 
 def can_split(replicas: Sequence[ReplicaStatus]) -> bool:
-    """Whether a canary can run beside the live version."""
+    """Return whether a canary can run beside the live version."""
     return any(replica.holds_many for replica in replicas) or len(replicas) > 1
 
 
 def plan(
     replicas: Sequence[ReplicaStatus], current: Mapping[str, ReplicaTarget], intent: Intent
 ) -> dict[str, ReplicaTarget]:
-    """A target for each replica. Those that are in a lane already stay in it where they can: prefixes are cached."""
+    """Return a target for each replica. Replicas keep their lane where possible, since prefixes are cached."""
     lanes = _lanes(replicas, current, intent)
     versions = _live_versions([r for r in replicas if lanes[r.name] == "live"], current, intent)
     serves: dict[Lane, Version | None] = {"canary": intent.canary, "holdback": intent.holdback}
@@ -56,7 +57,7 @@ def plan(
 
 
 def leaves_users(replicas: Sequence[ReplicaStatus], current: Mapping[str, ReplicaTarget], intent: Intent) -> bool:
-    """Whether an engine that serves now is, by this intent, in the live lane."""
+    """Return whether the intent keeps, in the live lane, an engine that serves now."""
     planned = plan(replicas, current, intent)
     return any(planned[replica.name].lane == "live" and replica.serving is not None for replica in replicas)
 

@@ -1,4 +1,4 @@
-"""What the controller decides on: the store's state of one cluster, read at one moment."""
+"""The state on which the controller decides: one cluster's, read from the store at one moment."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -39,24 +39,24 @@ class ReleaseView:
         return tuple(r for r in self.replicas if r.name not in self.targets or self.targets[r.name].lane == "live")
 
     def verified_by(self, version: Version) -> dict[str, float] | None:
-        """The figures of the first replica that holds it."""
+        """Return the figures of the first replica that holds it."""
         return next((r.figures[version] for r in self.replicas if version in r.figures), None)
 
     def refused_by_all(self, version: Version) -> str | None:
-        """Why, when no replica could verify it; None while one may still, or none is there."""
+        """Return the reason when no replica could verify it; None while one may still, or none is there."""
         if self.replicas and all(version in replica.refused for replica in self.replicas):
             return self.replicas[0].refused[version]
         return None
 
     def refused_by_all_asked(self, version: Version) -> str | None:
-        """Why, when each replica that is to hold it refused it, one at least; None while one may still."""
+        """Return the reason when each replica that must hold it refused, one at least; None while one may still."""
         asked = [r for r in self.replicas if r.name in self.targets and version in self.targets[r.name].hold]
         refused = [r.refused[version] for r in asked if version in r.refused]
         return refused[0] if refused and len(refused) == len(asked) else None
 
 
 def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) -> ReleaseView | None:
-    """None before the first version is released."""
+    """Read the view; None before the first version is released."""
     oldest = now - timedelta(seconds=heartbeat_timeout_s)
     with store.look() as view:
         live, since = view.releases.live(cluster), view.releases.live_since(cluster)

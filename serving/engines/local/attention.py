@@ -1,12 +1,11 @@
-"""Attention over slots: every request's keys and values lie in a slot of static tensors, and one forward pass serves
-rows of any lengths, packed without padding.
+"""Attention over slots, for rows of any lengths in one forward pass, packed without padding.
 
-Shapes: S slots, T tokens of a slot, N packed tokens of a step, B decode rows (one token each), P tokens of one prefill
-row, C keys a row sees, H query heads, K key-value heads, G = H / K, D head dimension.
+Every request's keys and values lie in a slot of static tensors. Shapes: S slots, T tokens of a slot, N packed tokens of
+a step, B decode rows (one token each), P tokens of one prefill row, C keys a row sees, H query heads, K key-value
+heads, G = H / K, D head dimension.
 
 Rows that decode come first and share one call; each prefill row attends by itself, straight from its slot. Grouped
-queries (GQA, arXiv 2305.13245) are never expanded: decode treats a group's G queries as G positions of one key head.
-"""
+queries (GQA, arXiv 2305.13245) are never expanded: decode treats a group's G queries as G positions of one key head."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ class _Prefill:
 
 
 class Plan:
-    """What attention must know of one step: where tokens go and what each row sees. Decode rows come first."""
+    """The plan of one step: the place of each token, and what each row sees. Decode rows come first."""
 
     def __init__(self, rows: Sequence[Row], slot_tokens: int, device: torch.device, dtype: torch.dtype) -> None:
         decoding = [row for row in rows if row.end - row.start == 1]
@@ -93,8 +92,10 @@ def _causal(row: Row, device: torch.device, dtype: torch.dtype) -> Tensor | None
 
 
 class SlotCache(Cache):
-    """Keys and values of all slots. transformers' layers hand their new ones to `update`, and get the layer's whole
-    tensors back for `slot_attention`, which knows from the plan what to read."""
+    """Keys and values of all slots.
+
+    transformers' layers hand their new ones to `update`, and get the layer's whole tensors back for `slot_attention`,
+    which knows from the plan what to read."""
 
     def __init__(self, shapes_KD: Sequence[tuple[int, int]], slots: int, slot_tokens: int, like: Tensor) -> None:
         """`shapes_KD`: key-value heads and head dimension of each layer; `like` gives device and dtype."""
@@ -129,12 +130,12 @@ class SlotCache(Cache):
             tensor.zero_()
 
     def clear_slot(self, slot: int) -> None:
-        """The same of one slot."""
+        """Clear one slot."""
         for tensor in (*self.keys_STKD, *self.values_STKD):
             tensor[slot].zero_()
 
     def is_finite(self, slot: int, tokens: int) -> bool:
-        """Whether the first `tokens` of a slot hold numbers."""
+        """Return whether the first `tokens` of a slot are finite."""
         tensors = (*self.keys_STKD, *self.values_STKD)
         return all(bool(torch.isfinite(tensor[slot, :tokens]).all()) for tensor in tensors)
 
@@ -152,8 +153,9 @@ def slot_attention(
     s_aux: Tensor | None = None,
     **_kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function. query: [1, H, N, D]; key, value: [S, T, K, D]; the mask is the plan's.
-    Returns [1, N, H, D]."""
+    """Attend; this is an attention function of transformers.
+
+    query: [1, H, N, D]; key, value: [S, T, K, D]; the mask is the plan's. Returns [1, N, H, D]."""
     if softcap is not None or s_aux is not None:
         raise ConfigError("serving.model: the local engine has no attention with soft caps or sinks")
     return attend(query[0].transpose(0, 1), key, value, plan, scaling)[None], None

@@ -33,9 +33,11 @@ class LocalEngine:
         prompts: Texts = (),
         recent: Callable[[], Texts] = tuple,
     ) -> None:
-        """`prompts`: what the probe's texts begin with (core.model.probe_prompts); `recent`: what users said and
-        heard of late, and may be learned from. Raises ConfigError naming the setting that does not fit, WeightsError
-        when the anchor cannot be loaded."""
+        """Load the anchor.
+
+        `prompts`: the beginnings of the probe's texts (core.model.probe_prompts); `recent`: recent texts of users that
+        may be learned from. Raises ConfigError naming the setting that does not fit, WeightsError when the anchor
+        cannot be loaded."""
         self._weights = weights
         template = load_decoder(model_dir, settings)
         model, digest = build_version(template.model, weights.open(anchor), anchor)
@@ -61,7 +63,7 @@ class LocalEngine:
         self._scheduler.start()
 
     def close(self) -> None:
-        """Requests under way end with finish_reason `abort`."""
+        """Stop; running requests end with finish_reason `abort`."""
         self._scheduler.close()
 
     @property
@@ -130,7 +132,7 @@ class LocalEngine:
         return dict(self._digests)
 
     def load(self, ref: WeightsRef) -> None:
-        """On the caller's thread, beside decoding."""
+        """Load a version on the caller's thread, while decoding goes on."""
         live = self._models[self.live_version]
         model, digest = build_version(live.model, self._weights.open(ref), ref)
         self._digests[ref.version], self._models[ref.version] = digest, live.alike(model)
@@ -147,7 +149,7 @@ class LocalEngine:
         self._scheduler.between_steps(lambda: self._scheduler.switch(version))
 
     def unload(self, version: Version) -> None:
-        """Raises Conflict while the version is live or a request is pinned to it."""
+        """Unload a version. Raises Conflict while it is live or a request is pinned to it."""
         self._loaded(version)
         self._scheduler.between_steps(lambda: self._unload(version))
 

@@ -1,9 +1,10 @@
-"""The forward pass of Llama-shaped decoders (arXiv 2302.13971; with Qwen3's norms on queries and keys, arXiv
-2505.09388) in as few calls as torch allows. At small sizes calls are the cost, not arithmetic: transformers' modules
-take two to three times as long for the same numbers. Used only where a check at load finds those numbers the same.
+"""The forward pass of Llama-shaped decoders in as few calls as torch allows.
 
-N packed tokens, E hidden size, H query heads, K key-value heads, D head dimension, T positions.
-"""
+The architecture is that of arXiv 2302.13971, with Qwen3's norms on queries and keys (arXiv 2505.09388). At small sizes
+calls are the cost, not arithmetic: transformers' modules take two to three times as long for the same numbers. It is
+used only if a check at load finds the numbers the same.
+
+N packed tokens, E hidden size, H query heads, K key-value heads, D head dimension, T positions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 @dataclass(frozen=True)
 class Rotary:
-    """cos and sin of every position, [T, 1, D]; the sine's first half is negated, so that rotating a vector is
-    x * cos + roll(x) * sin (RoFormer, arXiv 2104.09864). Shared by all versions."""
+    """The cosine and sine of every position, [T, 1, D] (RoFormer, arXiv 2104.09864).
+
+    The sine's first half is negated, so that rotating a vector is x * cos + roll(x) * sin. Shared by all versions."""
 
     cos_T1D: Tensor
     sin_T1D: Tensor
@@ -39,7 +41,7 @@ class Rotary:
 
 
 def is_lean(model: PreTrainedModel) -> bool:
-    """Whether the model's parts are those that `LlamaForward` computes; not whether they are put together alike."""
+    """Return whether the model has the parts that `LlamaForward` computes, though maybe assembled differently."""
     base = getattr(model, "model", None)
     if {name for name, _ in model.named_children()} != {"model", "lm_head"} or not isinstance(base, nn.Module):
         return False
@@ -66,8 +68,9 @@ def _epsilon(norm: nn.Module) -> float | None:
 
 
 class LlamaForward:
-    """One version's weights, ready to be computed with. Fused weights take no memory of their own: the modules'
-    become views of them."""
+    """One version's weights, ready to compute with.
+
+    Fused weights take no memory of their own: the modules' become views of them."""
 
     def __init__(self, model: PreTrainedModel, rotary: Rotary) -> None:
         base: Any = model.model

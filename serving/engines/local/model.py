@@ -1,5 +1,7 @@
-"""A Hugging Face causal LM made ready to serve from slots. transformers' own modules compute, with attention over the
-slot cache; Llama-shaped decoders are computed leanly. Either way a check at load holds it against transformers."""
+"""Loading of a Hugging Face causal LM for serving from slots.
+
+transformers' own modules compute, with attention over the slot cache; Llama-shaped decoders use the lean forward pass.
+Either way a check at load compares the result with transformers'."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,7 +70,8 @@ class Decoder:
 
 
 def load_decoder(directory: Path, settings: ServingSettings) -> Decoder:
-    """The directory's model on the settings' device and dtype, held against itself as transformers computes it.
+    """Load the directory's model on the settings' device and dtype, and compare it with transformers.
+
     Raises ConfigError naming the setting that does not fit."""
     register_attention()
     check_model_files(directory)
@@ -108,7 +111,7 @@ def _refuse_unfit(config: Any, context: int) -> None:
 
 
 def slot_cache(model: PreTrainedModel, slots: int, slot_tokens: int) -> SlotCache:
-    """Raises ConfigError when so much memory cannot be had."""
+    """Allocate the cache. Raises ConfigError when there is not enough memory."""
     text = model.config.get_text_config()
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
@@ -124,7 +127,7 @@ def slot_cache(model: PreTrainedModel, slots: int, slot_tokens: int) -> SlotCach
 
 
 def _fastest_that_is_right(model: PreTrainedModel, context: int) -> Decoder:
-    """Raises ConfigError for an architecture that the engine would compute wrongly."""
+    """Choose the fastest correct decoder. Raises ConfigError for an architecture that is computed wrongly."""
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.config.get_text_config().vocab_size, (_CHECK_TOKENS,), generator=draw).tolist()
     like = next(model.parameters())

@@ -1,8 +1,7 @@
-"""How a candidate differs from what serves: on sequences that the anchor sampled once from a fixed seed, after prompts
-of a product's shape, and on what users said and heard of late.
+"""The probe: how a candidate differs from the live version.
 
-L sequences, P tokens of each, V vocabulary. Runs beside the engine's thread, with a cache of its own.
-"""
+It uses sequences that the anchor sampled once from a fixed seed, after prompts of a product's shape, and recent texts
+of users. L sequences, P tokens of each, V vocabulary. It runs beside the engine's thread, with a cache of its own."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,9 @@ class Probe:
     def __init__(
         self, anchor: Decoder, context_length: int, prompts: Texts = (), recent: Callable[[], Texts] = tuple
     ) -> None:
-        """Without `prompts`, from where texts begin. `recent` is asked at each measurement."""
+        """Make the probe. `recent` is called at each measurement.
+
+        Without `prompts`, sequences start at the beginning of a text."""
         config = anchor.model.config.get_text_config()
         first = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)
         begun = list(islice(cycle(prompts or [(first,)]), _SEQUENCES))
@@ -43,9 +44,11 @@ class Probe:
         self._measured: dict[Version, list[Tensor]] = {}  # of the two measured last
 
     def measure(self, candidate: tuple[Version, Decoder], live: tuple[Version, Decoder]) -> Mapping[str, float]:
-        """`finite`: 1 when all logits are; `kl_to_live`: mean over tokens of KL(candidate || live), nats, on the drawn
+        """Return the figures of the sanity gate.
+
+        `finite`: 1 when all logits are; `kl_to_live`: mean over tokens of KL(candidate || live), nats, on the drawn
         sequences, or the median of the recent ones, whichever is more; `entropy`: the candidate's mean entropy per
-        token on the drawn, nats. Where not finite, the other two are NaN."""
+        token on the drawn, nats. When not finite, the other two are NaN."""
         with self._lock:
             drawn = self._sequences_LP
             reference = self._measured.get(live[0]) or self._logprobs(live[1], drawn)  # what is live was a candidate
@@ -61,8 +64,9 @@ class Probe:
         return {"finite": 1.0, "kl_to_live": divergence, "entropy": entropy}
 
     def _of_users(self, candidate: Decoder, live: Decoder) -> list[tuple[Tensor, Tensor]]:
-        """[P, V] of the candidate and of what serves, for each recent text. One that makes no numbers of what serves
-        is no evidence against another, and one that somebody made up is one of many."""
+        """Return the logits [P, V] of the candidate and of the live version, for each recent text.
+
+        A text for which the live version's are not finite is no evidence against another version."""
         recent = [text[-self._tokens :] for text in islice(self._recent(), _SEQUENCES) if len(text) > 1]
         pairs = zip(self._logprobs(candidate, recent), self._logprobs(live, recent), strict=True)
         return [(mine, theirs) for mine, theirs in pairs if _are_finite([theirs])]
@@ -78,7 +82,7 @@ class Probe:
 
     @torch.inference_mode()
     def _draw(self, anchor: Decoder, begun: Texts) -> list[list[int]]:
-        """The prompts, as the anchor would go on."""
+        """Sample the anchor's continuations of the prompts."""
         generator = torch.Generator().manual_seed(_SEED)
         sequences = [list(prompt[:1]) for prompt in begun]
         for at in range(self._tokens - 1):

@@ -25,7 +25,7 @@ _BELOW_ONE = 1.0 - 2.0**-52  # times any sum of probabilities stays below it, so
 
 
 class Sampled(Protocol):
-    """What the sampler must know of a row."""
+    """A row's sampling parameters."""
 
     @property
     def sampling(self) -> Sampling: ...
@@ -49,8 +49,10 @@ class Samples:
 
 @torch.inference_mode()
 def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
-    """One token for each row. Where a row's numbers are not finite, its token is any, and its log-probability neither:
-    the other rows know nothing of it."""
+    """Sample one token for each row.
+
+    Where a row's logits are not finite, its token is arbitrary and its log-probability not finite; other rows are not
+    affected."""
     logits_RV = logits_RV.float()
     temperatures = [row.sampling.temperature or 1.0 for row in rows]
     scaled_RV = logits_RV
@@ -72,7 +74,7 @@ def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
 
 
 def _narrow(logits_RV: Tensor, rows: Sequence[Sampled]) -> Tensor:
-    """The probabilities that the rows really sample from. Truncations apply in turn: top-k, top-p, min-p."""
+    """Return the probabilities that rows sample from, truncated in turn by top-k, top-p, min-p."""
     logits_RV = logits_RV.clone()
     for logits_V, row in zip(logits_RV, rows, strict=True):
         _shift(logits_V, row)

@@ -1,8 +1,8 @@
-"""The engine's thread: between two steps requests join, leave and change versions; a step is one forward pass for each
-version that serves, over all rows that decode and as many prompt tokens as the settings allow.
+"""The engine's thread: between two steps requests join, leave and change versions.
 
-(Continuous batching: Orca, OSDI 2022; prompts in chunks beside decoding rows: Sarathi-Serve, arXiv 2403.02310.)
-"""
+A step is one forward pass for each version that serves, over all rows that decode and as many prompt tokens as the
+settings allow. (Continuous batching: Orca, OSDI 2022; prompts in chunks beside decoding rows: Sarathi-Serve, arXiv
+2403.02310.)"""
 
 import logging
 import math
@@ -110,7 +110,7 @@ class Scheduler:
         telemetry.POLICY_VERSION.set(version)
 
     def users(self, version: Version) -> int:
-        """Requests pinned to `version`."""
+        """Return the number of requests pinned to `version`."""
         return sum(each.pin == version for each in (*self._running, *self._waiting, *self._inbox))
 
     # ------------------------------------------------------------------------------- the thread
@@ -141,7 +141,7 @@ class Scheduler:
         self._end_all()
 
     def _abandon(self) -> None:
-        """A defect ended the thread: nobody may wait for it."""
+        """Fail all requests after a defect ended the thread, so that nobody waits for it."""
         with self._lock:
             self._open = False
         self._running += [*self._waiting, *self._inbox]
@@ -201,8 +201,9 @@ class Scheduler:
             self._take(version, [chunks[index][0] for index in ready], sample(ready_RV, [chunks[i][0] for i in ready]))
 
     def _prefills(self, group: Sequence[sequence.Sequence]) -> list[tuple[sequence.Sequence, int]]:
-        """First come, first served, within the budget of one step. A chunk of one token is a decode row, and
-        comes first."""
+        """Choose prompt chunks, first come, first served, within the budget of one step.
+
+        A chunk of one token is a decode row, and comes first."""
         budget, chunks = self._prefill_tokens, []
         for each in group:
             if each.pending > 1 and budget:
@@ -236,7 +237,7 @@ class Scheduler:
         self._free(each, is_finite=False)
 
     def _free(self, each: sequence.Sequence, *, is_finite: bool = True) -> None:
-        """What a prompt half computed left behind was never sampled from, so that nobody has seen that it is finite."""
+        """Free a slot; a half-computed prompt in it was never sampled from, so nothing shows that it is finite."""
         is_seen = each.pending <= 1 and len(each.tokens) > each.prompt_tokens
         is_finite = is_finite and (is_seen or self._cache.is_finite(each.slot, each.computed))
         if not is_finite:
@@ -246,7 +247,7 @@ class Scheduler:
         each.slot = -1
 
     def _give_up(self, why: str) -> None:
-        """No running request can go on, and no slot can be trusted."""
+        """End all running requests, and trust no slot."""
         for each in self._running:
             self._outbox.add(each.stream, EngineUnavailable(f"the engine failed: {why}"))
         self._running = []

@@ -1,5 +1,7 @@
-"""Which slot a request gets. A finished request leaves its tokens' keys and values behind; the next one that begins
-with the same tokens, under the same version, goes on from there."""
+"""Assignment of slots to requests, with prefix caching.
+
+A finished request leaves its tokens' keys and values behind; the next one that begins with the same tokens, under the
+same version, continues from there."""
 
 from collections.abc import Sequence
 
@@ -27,9 +29,10 @@ class SlotTable:
         return int(self._is_free_S.sum())
 
     def take(self, prompt: Sequence[int], version: Version) -> tuple[int, int]:
-        """A free slot and how many of the prompt's tokens it holds already; never all of them, since the last one
-        must be computed to sample from. The longest common prefix wins, unless it is short enough to be a
-        coincidence; then the slot that was freed first."""
+        """Return a free slot and how many of the prompt's tokens it holds already.
+
+        Never all of them, since the last one must be computed to sample from. The longest common prefix wins, unless it
+        is short enough to be a coincidence; then the slot that was freed first."""
         free = np.flatnonzero(self._is_free_S)
         assert len(free), "take needs a free slot"
         wanted = np.asarray(prompt[:-1], dtype=np.int64)
@@ -55,7 +58,7 @@ class SlotTable:
         self._is_free_S[slot] = True
 
     def forget(self) -> None:
-        """Nothing is cached any more, and every slot is free."""
+        """Free every slot and forget what they hold."""
         self._lengths_S[:] = 0
         self._versions_S[:] = _NO_VERSION
         self._is_free_S[:] = True

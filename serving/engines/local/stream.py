@@ -1,4 +1,4 @@
-"""From the engine's thread to the event loops of those who asked."""
+"""Streams from the engine's thread to the event loops of clients."""
 
 import asyncio
 import logging
@@ -63,8 +63,9 @@ class Stream:
 
 
 class Outbox:
-    """What a step made, handed to each event loop in a single call; a loop that has not come round to the last one
-    yet is not called again, and finds both together."""
+    """The results of a step, delivered to each event loop in a single call.
+
+    A loop that has not processed the last call yet is not called again, and finds both results together."""
 
     def __init__(self) -> None:
         self._boxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Box] = WeakKeyDictionary()
@@ -92,7 +93,7 @@ class _Box:
         self._items: list[tuple[Stream, Item]] = []
 
     def put(self, items: list[tuple[Stream, Item]]) -> bool:
-        """Whether the box was empty, so that the loop must be called."""
+        """Add items; return whether the box was empty, so that the loop must be called."""
         with self._lock:
             was_empty = not self._items
             self._items += items

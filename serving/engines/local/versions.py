@@ -17,11 +17,11 @@ _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F3
 
 
 def build_version(template: PreTrainedModel, shards: Sequence[Path], ref: WeightsRef) -> tuple[PreTrainedModel, str]:
-    """A model like `template` with the shards' weights, and the digest of what it holds (core.model.weights_digest).
+    """Build a model like `template` with the shards' weights; return it and the digest of its weights.
 
-    The modules are copied, the new tensors put in their places, and what no weights touch is shared. Raises
-    WeightsError naming the file and tensor that does not fit, or when the digest is not the reference's.
-    """
+    The digest is that of core.model.weights_digest. The modules are copied, the new tensors put in their places, and
+    what no weights touch is shared. Raises WeightsError naming the file and tensor that does not fit, or when the
+    digest is not the reference's."""
     names = _names_by_tensor(template)
     known = {name: tensor for tensor, aliases in names for name in aliases}
     stored: dict[str, tuple[Path, Tensor]] = {}

@@ -36,7 +36,7 @@ class Admin:
         self._client.close()
 
     def info(self) -> EngineInfo:
-        """Raises ConfigError for a version of SGLang whose answers nobody has checked."""
+        """Return the server's facts. Raises ConfigError for a version of SGLang that was not checked."""
         found = self._ask("GET", "/server_info")
         version = str(found.get("version"))
         if version not in SUPPORTED:
@@ -53,23 +53,25 @@ class Admin:
             return False
 
     def label(self) -> str:
-        """The version that the engine says it serves: a claim, cheap to ask for."""
+        """Return the version that the engine says it serves: unverified, but cheap to ask for."""
         return str(self._ask("GET", "/model_info", timeout_s=2.0)["weight_version"])
 
     def generates(self, timeout_s: float) -> bool:
-        """Whether a token can be had. While paused it cannot."""
+        """Return whether the engine generates a token. It does not while paused."""
         try:
             return self._client.get("/health_generate", timeout=timeout_s).status_code == 200
         except httpx.HTTPError:
             return False
 
     def requests(self) -> int:
-        """Running and waiting."""
+        """Return the number of running and waiting requests."""
         loads = self._ask("GET", "/v1/loads?include=core")["loads"]
         return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
 
     def pause(self) -> None:
-        """Running requests go back to the queue and are prefilled again afterwards: no token of old and new caches."""
+        """Pause; running requests return to the queue and are prefilled again.
+
+        So no token mixes old and new caches."""
         self._ask("POST", "/pause_generation", {"mode": "retract"})
 
     def resume(self) -> None:
@@ -85,8 +87,9 @@ class Admin:
             raise WeightsError(f"{directory}: SGLang did not load it: {answer['message']}")
 
     def flush(self) -> None:
-        """Empty the prefix cache: no prefix outlives its version. Without the server's own `timeout`, which waits until
-        nobody waits, as is never so under way. Raises WeightsError when it stays full."""
+        """Empty the prefix cache: no prefix outlives its version. Raises WeightsError when it stays full.
+
+        The server's own `timeout` is not used: it waits until no request waits, which never happens during a swap."""
         for _ in range(_FLUSH_TRIES):
             try:
                 answer = self._client.post("/flush_cache")
@@ -98,8 +101,9 @@ class Admin:
         raise WeightsError(f"{self._url}: the prefix cache was not flushed")
 
     def checksums(self) -> dict[str, str] | None:
-        """Of every loaded tensor, by the engine's own names; answered also while paused. None where it has none to
-        give, or is spread over several ranks."""
+        """Return the checksum of every loaded tensor, by the engine's own names; also while paused.
+
+        None when it has none, or is spread over several ranks."""
         answer = self._ask("POST", "/weights_checker", {"action": "checksum"}, checked=False)
         ranks = answer.get("ranks") or []
         if not answer.get("success") or len(ranks) != 1:
@@ -107,8 +111,10 @@ class Admin:
         return dict(ranks[0]["checksums"])
 
     def score(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities at temperature 1 of each text's tokens but the first. One text after the other: all at once
-        they are one long prefill, and every stream stands still for it (decision 9)."""
+        """Return log-probabilities at temperature 1 of each text's tokens but the first.
+
+        Texts are scored one after the other: together they are one long prefill, during which every stream stops
+        (decision 9)."""
         return [self._score(text) for text in texts]
 
     def _score(self, text: Sequence[int]) -> list[float]:
@@ -133,7 +139,7 @@ class Admin:
         checked: bool = True,
         timeout_s: float | None = None,
     ) -> Any:
-        """The JSON answer. A refusal raises WeightsError, unless the caller reads `success` itself."""
+        """Return the JSON answer. A refusal raises WeightsError, unless the caller reads `success` itself."""
         timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
         try:
             answer = self._client.request(method, path, json=body, timeout=timeout)

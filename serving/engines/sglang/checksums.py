@@ -1,9 +1,8 @@
-"""What SGLang's weights checker says of weights that were loaded as they are: computed from the files.
+"""The checksums that SGLang's weights checker reports, computed from the files.
 
 On a CPU the checksum of a tensor is the first 8 bytes of SHA-256 over its bytes (sglang 0.5.23,
-srt/managers/mm_utils.py: tensor_hash), so that the digest of what is *loaded* can be had before the first token is
-sampled from it. The engine fuses projections; the fused names are those of its Qwen and Llama families.
-"""
+srt/managers/mm_utils.py: tensor_hash), so that *loaded* weights are verified before the first token is sampled from
+them. The engine fuses projections; the fused names are those of its Qwen and Llama families."""
 
 import hashlib
 import re
@@ -22,8 +21,10 @@ _SERVED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 
 def expected(shards: Sequence[Path], served_dtype: str) -> dict[str, str]:
-    """Checksums by the engine's names of those tensors whose loaded bytes follow from the file alone: the dtype is the
-    served one, or widens to it without rounding, and the name is the engine's own or one of the known fusions."""
+    """Return checksums, by the engine's names, of tensors whose loaded bytes follow from the file alone.
+
+    Their dtype is the served one, or widens to it without rounding, and their name is the engine's own or one of the
+    known fusions."""
     tensors = tensors_of(shards)
     found: dict[str, str] = {}
     for name in tensors:
@@ -39,7 +40,7 @@ def expected(shards: Sequence[Path], served_dtype: str) -> dict[str, str]:
 
 
 def disagreement(loaded: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
-    """The first tensor that is not as wanted; None when all that can be compared agree."""
+    """Return the first tensor that differs; None when all that can be compared agree."""
     for name in sorted(wanted.keys() & loaded.keys()):
         if loaded[name] != wanted[name]:
             return name
@@ -47,7 +48,7 @@ def disagreement(loaded: Mapping[str, str], wanted: Mapping[str, str]) -> str | 
 
 
 def covers(loaded: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether every loaded tensor was compared: then the weights are known without a probe."""
+    """Return whether every loaded tensor was compared: then no probe is needed."""
     return bool(loaded) and loaded.keys() <= wanted.keys()
 
 
@@ -66,7 +67,7 @@ def _checksum(
 
 
 def _raw(tensor: StoredTensor) -> NDArray[np.uint8]:
-    """Mapped, and read as it is hashed."""
+    """Map a tensor's bytes; they are read when hashed."""
     size = tensor.end - tensor.start
     if not size:
         return np.empty(0, np.uint8)
@@ -74,7 +75,7 @@ def _raw(tensor: StoredTensor) -> NDArray[np.uint8]:
 
 
 def _as_served(raw: NDArray[np.uint8], dtype: str, served: str) -> memoryview | None:
-    """The bytes in the served dtype; None where they would have to be rounded."""
+    """Return the bytes in the served dtype; None when they would have to be rounded."""
     if dtype == served:
         return np.ascontiguousarray(raw).data
     if dtype == "BF16" and served == "F32":

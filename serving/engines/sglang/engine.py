@@ -41,8 +41,9 @@ class SglangEngine:
         url: str | None,
         observe: Observer = nothing,
     ) -> None:
-        """`url`: of a server that somebody else started; None: start one, and start it again when it dies. Raises
-        ConfigError naming the setting."""
+        """Use the server at `url`, or, for None, start one, and start it again when it dies.
+
+        Raises ConfigError naming the setting."""
         directory.mkdir(parents=True, exist_ok=True)
         self._name, self._settings, self._observe = name, settings, observe
         self._weights, self._blobs = weights, blobs
@@ -102,7 +103,7 @@ class SglangEngine:
         self._shelf.put(ref, self._weights.open(ref))
 
     def probe(self, version: Version) -> Mapping[str, float]:
-        """From the records of the publications: this engine holds one version at a time."""
+        """Return a version's figures from the published records: this engine holds one version at a time."""
         own = get_probe(self._blobs, version, self._shelf.held()[version].ref.digest)
         live = version if self._good is None else self._good
         return figures(own, get_probe(self._blobs, live))
@@ -147,7 +148,7 @@ class SglangEngine:
         self._accept(self._shelf.put(ref, self._weights.open(ref)), self._swap.to)
 
     def _restore(self, failed: Version) -> None:
-        """The last good version again: in place, else by starting the server on it, in the host's next round."""
+        """Return to the last good version: in place, else by restarting the server on it in the host's next round."""
         good = self._shelf.held().get(self._good) if self._good not in (None, failed) else None
         if good is None:
             self._end()
@@ -160,7 +161,7 @@ class SglangEngine:
             self._end()
 
     def _end(self) -> None:
-        """A server that is ours is started again by the next switch; another's host must do that."""
+        """End the server; the next switch starts it again. One started elsewhere must be restarted there."""
         self._observe(Step.AWAY, self._good or ANCHOR)
         if self._process is not None:
             self._process.kill()
@@ -168,8 +169,9 @@ class SglangEngine:
     # ------------------------------------------------------------------------------------------ the server
 
     def _is_started_on(self, held: VerifiedVersion) -> bool:
-        """Whether the server was started on this very version and has served nobody yet. Raises EngineUnavailable while
-        it starts or is away, WeightsError when it cannot start on the version."""
+        """Return whether the server was started on this very version and has served nobody yet.
+
+        Raises EngineUnavailable while it starts or is unreachable, WeightsError when it cannot start on the version."""
         process = self._process
         if process is None:
             self._check_server()
@@ -185,7 +187,7 @@ class SglangEngine:
         return process.started_on == held.ref.version
 
     def _check_server(self) -> None:
-        """Raises ConfigError for a server that does not fit."""
+        """Check the server. Raises ConfigError for one that does not fit."""
         info = self._admin.info()
         if info.dtype not in ("auto", self._settings.dtype):
             raise ConfigError(
@@ -193,7 +195,7 @@ class SglangEngine:
             )
 
     def _what_is_wrong(self, version: Version) -> str | None:
-        """By the probe: against the version's own record, and against its parent's."""
+        """Probe: compare with the version's own record, and with its parent's."""
         ref = self._shelf.held()[version].ref
         record = get_probe(self._blobs, version, ref.digest)
         measured = self._admin.score(record.token_ids)
@@ -207,14 +209,14 @@ class SglangEngine:
         return None
 
     def is_idle(self) -> bool:
-        """Whether nobody waits for an answer; also when it is away."""
+        """Return whether no client waits for an answer; also when the server is unreachable."""
         try:
             return self._admin.requests() == 0
         except (EngineUnavailable, WeightsError):
             return True
 
     def close(self) -> None:
-        """A server that is ours ends with us."""
+        """Close; a server started here ends, too."""
         self._admin.close()
         if self._process is not None:
             self._process.stop()

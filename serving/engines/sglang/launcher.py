@@ -17,7 +17,7 @@ _HIDDEN: Final = "***"
 
 
 def hide(key: str) -> None:
-    """In all log records of this process from now on."""
+    """Hide a key in all log records of this process from now on."""
     make = logging.getLogRecordFactory()
 
     def record_without_key(*arguments: Any, **fields: Any) -> logging.LogRecord:

@@ -24,7 +24,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def cpu_arguments(dtype: str) -> list[str]:
-    """A small server on a CPU. Its default dtype would turn float32 checkpoints into float16."""
+    """Return arguments for a small server on a CPU.
+
+    Its default dtype would turn float32 checkpoints into float16."""
     options = ["--device", "cpu", "--dtype", dtype, "--attention-backend", "torch_native"]
     options += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--mem-fraction-static", "0.2"]
     options += ["--max-total-tokens", "32768", "--max-running-requests", "48"]
@@ -50,7 +52,7 @@ class EngineProcess:
     """Started, stopped and started again by its host, and dead when the host is. One thread."""
 
     def __init__(self, settings: SglangSettings, log: Path) -> None:
-        """Raises ConfigError where there is no interpreter."""
+        """Prepare a server. Raises ConfigError when there is no interpreter."""
         if not settings.python.exists():
             raise ConfigError(
                 f"serving.sglang.python: {settings.python} does not exist (`make sglang-cpu` makes the one for CPUs)"
@@ -64,7 +66,7 @@ class EngineProcess:
         self.url = f"http://127.0.0.1:{_free_port()}"
 
     def start(self, model: Path, version: Version) -> None:
-        """Returns at once; the server answers after a while, under the same URL each time."""
+        """Start the server and return at once; it answers after a while, under the same URL each time."""
         assert not self.is_alive
         self._end_leftover()
         settings = self._settings
@@ -84,7 +86,7 @@ class EngineProcess:
         self.started_on, self.is_starting, self._started_s = version, True, time.monotonic()
 
     def _end_leftover(self) -> None:
-        """A host that is killed takes its server along, and this its workers, unless they were only just starting."""
+        """End processes that a killed host left: its server dies with it, but workers that just started may not."""
         with suppress(FileNotFoundError, ValueError):
             group = int(self._group.read_text())
             for process in psutil.process_iter(["cmdline"]):
@@ -93,8 +95,10 @@ class EngineProcess:
                         process.kill()
 
     def is_ready(self, answers: Callable[[], bool]) -> bool:
-        """Whether the start is over. Raises WeightsError with the log's end when the server died of it, and
-        EngineUnavailable when it took too long and was ended."""
+        """Return whether the start is complete.
+
+        Raises WeightsError with the log's end when the server died, and EngineUnavailable when it took too long and was
+        ended."""
         if not self.is_alive:
             self.is_starting = False
             raise WeightsError(f"the SGLang server ended, see {self._log}:\n{self.log_tail()}")
@@ -117,7 +121,7 @@ class EngineProcess:
         return None if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """The whole group: politely, then not."""
+        """Stop the whole process group, by SIGTERM, then by SIGKILL."""
         if self._process is None:
             return
         if self._process.poll() is None:

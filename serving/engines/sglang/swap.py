@@ -46,7 +46,7 @@ NEXT: dict[Step, tuple[Step, ...]] = {
 
 
 def drawing() -> str:
-    """The machine as a Mermaid state diagram."""
+    """Return the state machine as a Mermaid state diagram."""
     arrows = []
     for step, after in NEXT.items():
         arrows.append(f"    {step} --> {after[0]}")
@@ -69,8 +69,10 @@ class Swap:
         self._admin, self._probe, self._observe = admin, probe, observe
 
     def to(self, held: VerifiedVersion) -> None:
-        """Raises WeightsError when the engine does not serve the version afterwards, and EngineUnavailable when it is
-        away; it may then be paused, or hold any weights: its label is nobody's version."""
+        """Swap to a version.
+
+        Raises WeightsError when the engine does not serve the version afterwards, and EngineUnavailable when it is
+        unreachable; it may then be paused, or hold any weights: its label is no version's."""
         version = held.ref.version
         self._do(Step.PAUSE, version, self._admin.pause)
         self._do(Step.LOAD, version, lambda: self._admin.load(held.directory, str(version)))
@@ -80,7 +82,7 @@ class Swap:
         self._confirm(version)
 
     def accept_started(self, held: VerifiedVersion) -> None:
-        """The engine was started on this version, and nobody uses it yet. Raises as `to` does."""
+        """Accept an engine that was started on this version and that nobody uses yet. Raises as `to` does."""
         self._do(Step.COMPARE, held.ref.version, lambda: self._compare(held))
         self._confirm(held.ref.version)
 

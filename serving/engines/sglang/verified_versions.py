@@ -68,7 +68,7 @@ class VerifiedVersions:
             shutil.rmtree(held.directory, ignore_errors=True)
 
     def intact(self, held: VerifiedVersion) -> bool:
-        """Whether the directory still is what was verified: a disk may lie, and people may touch it."""
+        """Return whether the directory is still what was verified: disks fail, and people may change files."""
         try:
             return digest_of_shards(_shards(held.directory)) == held.ref.digest
         except WeightsError:
@@ -100,7 +100,7 @@ def _shards(directory: Path) -> list[Path]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file where the file system can, so that it stays when the cache lets its own go."""
+    """Link a file if the file system can, so that it stays when the cache evicts its own."""
     try:
         os.link(source.resolve(), target)
     except OSError:

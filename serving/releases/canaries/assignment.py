@@ -1,9 +1,8 @@
-"""Who is in which arm: sticky, salted, and with a known probability.
+"""The assignment of users to arms: sticky, salted, and with a known probability.
 
 A unit (a user's hash; the session where there is no user) is hashed with a salt to a number in [0, 1). The holdback's
 salt never changes, so that its users stay in it over all experiments and slow drift can be seen; a canary's is its own,
-so that it is not always the same users who try new versions.
-"""
+so that it is not always the same users who try new versions."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ _BYTES = 8
 
 @dataclass(frozen=True)
 class Shares:
-    """Raises ConfigError naming the share that is none."""
+    """The shares of the arms. Raises ConfigError naming a share that is not in range."""
 
     canary: float
     holdback: float
@@ -30,7 +29,9 @@ class Shares:
 
 
 def assign(shares: Shares, unit: str) -> tuple[Arm, float]:
-    """The unit's arm, and the probability with which a unit gets it. The canary draws from who is not held back."""
+    """Return the unit's arm, and the probability with which a unit gets it.
+
+    The canary draws from units that are not held back."""
     if point(shares.holdback_salt, unit) < shares.holdback:
         return "holdback", shares.holdback
     if point(shares.canary_salt, unit) < shares.canary:
@@ -39,6 +40,6 @@ def assign(shares: Shares, unit: str) -> tuple[Arm, float]:
 
 
 def point(salt: str, unit: str) -> float:
-    """In [0, 1), uniform over units, and independent between salts."""
+    """Return a number in [0, 1), uniform over units, and independent between salts."""
     digest = hashlib.blake2b(unit.encode(), digest_size=_BYTES, key=hashlib.sha256(salt.encode()).digest()).digest()
     return int.from_bytes(digest, "big") / 2.0 ** (8 * _BYTES)

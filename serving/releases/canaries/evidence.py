@@ -24,12 +24,12 @@ class _Unit:
 
     @property
     def weight(self) -> float:
-        """How many independent turns this user's are worth."""
+        """The number of independent turns that this user's are worth."""
         return self.count / (1 + LIKENESS * (self.count - 1))
 
 
 class Arm(Protocol):
-    """What verdicts ask of an arm's evidence."""
+    """The evidence on an arm, as verdicts use it."""
 
     @property
     def turns(self) -> int: ...
@@ -89,7 +89,7 @@ class ArmStatistics:
 
     @property
     def squared_error(self) -> float:
-        """Of the mean, from how far the users' means lie from it."""
+        """The squared error of the mean, from how far the users' means lie from it."""
         if self.users < 2:
             return math.inf
         spread = self._squares2 - 2 * self.mean * self._sum2 + self.mean**2 * self._weight2
@@ -97,7 +97,9 @@ class ArmStatistics:
 
 
 def difference(one: Arm, other: Arm, least_users: int, alpha: float, scale: float) -> Interval:
-    """Of the means, `one` less `other`. Nothing is known before both have `least_users`."""
+    """Return the interval of the means' difference, `one` less `other`.
+
+    It is unbounded until both have `least_users`."""
     if min(one.users, other.users) < least_users:
         return NOTHING_KNOWN
     se = math.sqrt(one.squared_error + other.squared_error)

@@ -46,10 +46,9 @@ GUARDS = (
 def tripped(
     new: Iterable[ServedTurn], old: Iterable[ServedTurn], alarms: Sequence[Alarm] = (), *, side_by_side: bool = True
 ) -> str | None:
-    """Why the new version must go; None when nothing says so. Shares are compared within each workload.
+    """Return why the new version must be withdrawn; None when no guard trips. Shares are compared within workloads.
 
-    `side_by_side`: both served in the same time. One after the other, their pace tells of the machine's load alone.
-    """
+    `side_by_side`: both served in the same time. One after the other, their pace reflects the machine's load alone."""
     for alarm in alarms:
         if alarm.severity == "critical" and RELEASE in alarm.holds:
             return said(alarm)

@@ -1,8 +1,7 @@
-"""What the log says of turns that were served lately: the facts that canaries and guards are judged by.
+"""Recently served turns from the log: the facts by which canaries and guards are judged.
 
-Read from the log, where every turn, reward and alarm is, and not from the store, whose writer may be behind. While an
-experiment runs nothing is committed, so that a controller that follows another one reads its evidence again.
-"""
+They are read from the log, where every turn, reward and alarm is, and not from the store, whose writer may be behind.
+While an experiment runs nothing is committed, so that the next controller reads its evidence again."""
 
 import logging
 from collections import OrderedDict
@@ -76,8 +75,10 @@ def _is_empty(turn: Completion) -> bool:
 
 
 class Observations:
-    """One thread. `on_turn` and `on_reward` are called in the log's order; a reward may come before its turn, and again
-    when it is revised."""
+    """The observations of one thread.
+
+    `on_turn` and `on_reward` are called in the log's order; a reward may come before its turn, and again when it is
+    revised."""
 
     def __init__(
         self,
@@ -121,12 +122,12 @@ class Observations:
                 self._take_alarm(alarm)
 
     def commit(self) -> None:
-        """What was read need not be read again: no experiment hangs on it."""
+        """Commit what was read: no experiment needs it again."""
         if self._consumer is not None:
             self._consumer.commit({source: self._consumer.position(source) for source in self._consumer.assignment()})
 
     def forget(self, before_s: float) -> None:
-        """Turns received before then: their rewards no longer count."""
+        """Forget turns received before then: their rewards no longer count."""
         while self._turns and next(iter(self._turns.values())).received_at_s < before_s:
             self._turns.popitem(last=False)
 
@@ -147,17 +148,17 @@ class Observations:
         return True
 
     def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Of the log's group, whose only member is the controller that leads."""
+        """Note the partitions of the log's group, whose only member is the leading controller."""
         assert self._consumer is not None
         for source in partitions:
             if self._consumer.committed(source) is None:  # nobody judged here before: history is no evidence
                 self._consumer.seek(source, self._log.end(source))
 
     def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """What was not committed is read again by the one that follows."""
+        """Do nothing: what was not committed is read again by the next controller."""
 
     def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """As above."""
+        """Do nothing, as above."""
 
     def _take_turn(self, turn: ServedTurn) -> None:
         if turn.inference_id in self._turns:

@@ -34,7 +34,7 @@ class Step:
 
     @classmethod
     def measured(cls, before: Version, difference: float, error: float) -> "Step":
-        """An infinite error is that of too few users."""
+        """Make a step from a measurement. An infinite error is that of too few users."""
         likely = LIKELY_STEP**2
         trust = 0.0 if math.isinf(error) else likely / (likely + error**2)
         return cls(before, trust * difference, (1 - trust) * likely)
@@ -42,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Behind:
-    """How far a version is behind an earlier one."""
+    """The distance by which a version is behind an earlier one."""
 
     version: Version  # the earlier one
     steps: int
@@ -54,8 +54,9 @@ class Behind:
 
 
 def steps_to(version: Version, experiments: Iterable[Experiment]) -> tuple[Step, ...]:
-    """How `version` came to be, the newest step first; up to one that nobody measured. `experiments`: the newest first,
-    as the store lists them."""
+    """Return the steps that led to `version`, the newest first, up to an unmeasured one.
+
+    `experiments`: the newest first, as the store lists them."""
     measured: dict[Version, Step] = {}
     for each in experiments:
         if each.verdict == "promote" and each.canary not in measured and "error" in each.figures:
@@ -68,8 +69,9 @@ def steps_to(version: Version, experiments: Iterable[Experiment]) -> tuple[Step,
 
 
 def behind(steps: Sequence[Step], errors: float, least_steps: int = LEAST_STEPS) -> Behind | None:
-    """By the sum of the steps since, the earlier version that the newest is furthest behind, by so many standard errors
-    at least; None where there is none. `steps`: the newest first."""
+    """Return the earlier version that the newest is furthest behind, or None.
+
+    The distance is the sum of the steps since, and at least so many standard errors. `steps`: the newest first."""
     found: Behind | None = None
     difference = squared_error = 0.0
     for count, step in enumerate(steps, start=1):

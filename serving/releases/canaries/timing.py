@@ -1,4 +1,4 @@
-"""From an outcome's arrival to the first token of a version that learned from it."""
+"""The time from an outcome's arrival to the first token of a version that learned from it."""
 
 import threading
 from collections import deque
@@ -57,7 +57,7 @@ class LoopTimer:
         return taken
 
     def publish_quantiles(self) -> None:
-        """Where there is something new: it takes milliseconds once there are many. Off the engine's thread."""
+        """Publish quantiles when there is something new, off the engine's thread: many values take milliseconds."""
         with self._lock:
             values = np.array(() if self._told else self._seconds)
             self._told = True

@@ -20,8 +20,9 @@ class _Rules:
 
 
 class StoreTraffic:
-    """A stage that keeps what it read; `assign` only looks at that. An experiment that has ended is noticed within a
-    tenth of a second, and the routers know sooner which engines to avoid."""
+    """A stage that caches the running experiment from the store; `assign` uses only the cache.
+
+    The end of an experiment is noticed within a tenth of a second; the routers learn sooner which engines to avoid."""
 
     def __init__(self, store: Store, settings: ReleaseSettings) -> None:
         self._store, self._settings = store, settings

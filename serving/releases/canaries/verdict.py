@@ -1,12 +1,11 @@
-"""What the evidence on a canary says: promote, roll back, or wait.
+"""The verdict on a canary: promote, roll back, or wait.
 
 rollback   the interval of canary less live lies below 0: worse, at any look, wrongly with probability at most alpha
 promote    it lies above -margin: no worse than that
            in either case no worse, with the steps before it, than an earlier version
-(serving.releases.canaries.ratchet) horizon    undecided after `horizon_turns` matured canary turns, or `horizon_s`:
-           promoted, since nobody could show that it is worse; the figures tell by how much it may be at most, and the
-           holdback sees slow drift
-"""
+           (serving.releases.canaries.ratchet)
+horizon    undecided after `horizon_turns` matured canary turns, or `horizon_s`: promoted, since it was not shown to
+           be worse; the figures say by how much it may be at most, and the holdback sees slow drift"""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ def judge(
     live_version: Version = UNKNOWN,
     steps: Sequence[Step] = (),
 ) -> CanaryVerdict:
-    """`steps`: by which the live version came to be, the newest first."""
+    """Judge a canary. `steps`: those that led to the live version, the newest first."""
     found = _alone(canary, live, age_s, settings)
     if found.action == "promote":
         step = Step.measured(live_version, found.figures["difference"], found.figures["error"])
@@ -65,7 +64,7 @@ def _alone(canary: Arm, live: Arm, age_s: float, settings: CanarySettings) -> Ca
 
 
 def drifted(live: Arm, holdback: Arm, settings: CanarySettings) -> CanaryVerdict:
-    """Whether what is live has become worse than the first version, by the users who stayed on it."""
+    """Return whether the live version is worse than the first, by the users who stayed on that."""
     found = difference(live, holdback, settings.min_users, settings.alpha, EFFECT)
     figures = _figures(live, holdback, found)
     said = f"reward {found.estimate:+.3f} against the first version, within [{found.low:+.3f}, {found.high:+.3f}]"

@@ -38,9 +38,11 @@ class EngineAnswer:
         self._certain = True
 
     def take(self, event: Event) -> list[TokenChunk]:
-        """The last chunk has a finish_reason. Raises InvalidRequest for what the engine refused, EngineUnavailable for
-        an answer that it gave up before the first token, or that lacks some, NotFinite for one that was drawn from no
-        numbers: with NaN for logits the engine samples on, and says so by a log-probability that is none."""
+        """Return the chunks of an event; the last chunk has a finish_reason.
+
+        Raises InvalidRequest for what the engine refused, EngineUnavailable for an answer that it aborted before the
+        first token, or that lacks some, NotFinite for one sampled from logits that are not finite: with NaN the engine
+        samples on, and reports a log-probability that is none."""
         if event.error is not None:
             raise refusal(self._where, event.error.code, event.error.message)
         meta = event.meta_info
@@ -110,7 +112,9 @@ class EngineAnswer:
 
 
 def _last(chunk: TokenChunk, finish: FinishReason, spans: tuple[VersionSpan, ...] | None) -> TokenChunk:
-    """The spans may name a stranger for tokens that were told before, with the label that came after it."""
+    """Return the last chunk.
+
+    Its spans may name an unknown version for tokens that were sent before, with the label that came after them."""
     strange = (_UNKNOWN_VERSION,) if any(span.version == UNKNOWN for span in spans or ()) else ()
     reasons = tuple(dict.fromkeys((*chunk.untrainable_reasons, *strange)))
     return msgspec.structs.replace(chunk, finish_reason=finish, version_spans=spans, untrainable_reasons=reasons)

@@ -29,7 +29,7 @@ _HEADERS = {"Content-Type": "application/json"}
 
 
 def open_session(settings: SglangSettings) -> aiohttp.ClientSession:
-    """Connections to engines, for the running event loop. Close it there."""
+    """Open connections to engines, for the running event loop. Close them there."""
     key = settings.admin_key
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
@@ -52,7 +52,9 @@ class Generation:
             self._response.close()
 
     async def stream(self) -> AsyncGenerator[TokenChunk, None]:
-        """As core.ports.Policy's. Raises EngineUnavailable at any time, InvalidRequest before the first chunk."""
+        """Stream an answer as core.ports.Policy does.
+
+        Raises EngineUnavailable at any time, InvalidRequest before the first chunk."""
         answer, events = EngineAnswer(self._url), EventStream()
         try:
             response = self._response = await self._post()
@@ -85,14 +87,14 @@ class Generation:
 
 
 async def _read_to_end(response: aiohttp.ClientResponse) -> None:
-    """So that the connection can be used again."""
+    """Read the rest, so that the connection can be used again."""
     with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(_LAST_WORD_S):
             await response.content.read()
 
 
 def _message(body: bytes) -> str:
-    """Of an HTTP error: `{"error": {"message"}}`, `{"error": text}`, or whatever it is."""
+    """Return the message of an HTTP error: `{"error": {"message"}}`, `{"error": text}`, or any other body."""
     try:
         error = msgspec.json.decode(body)["error"]
     except (msgspec.DecodeError, KeyError, TypeError):

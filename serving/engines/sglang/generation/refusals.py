@@ -22,7 +22,7 @@ _KEY_IS_WRONG = (401, 403)
 
 
 def refusal(where: str, status: int, message: str) -> OnwardError:
-    """The error that an HTTP status, or the status of an abort within an answer, stands for."""
+    """Return the error for an HTTP status, or for the status of an abort within an answer."""
     if status in _CLIENTS_FAULT:
         if _TOO_LONG.search(message):
             return InvalidRequest(message, param="prompt_token_ids", code="context_length_exceeded")

@@ -1,4 +1,4 @@
-"""From the labels that an engine bears to our version numbers. The engine's host sets them, in decimal."""
+"""Translation of an engine's labels to version numbers. The engine's host sets the labels, in decimal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ def version_of(label: str | None) -> Version:
 
 
 def version_spans(spans: Iterable[Span], length: int) -> tuple[VersionSpan, ...]:
-    """Of the first `length` tokens; neighbours of one version are one span."""
+    """Return the spans of the first `length` tokens; neighbours of one version are merged."""
     found: list[VersionSpan] = []
     for span in spans:
         version, start, end = version_of(span.version), span.start, min(span.end, length)
@@ -30,7 +30,7 @@ def version_spans(spans: Iterable[Span], length: int) -> tuple[VersionSpan, ...]
 
 
 def within(spans: Sequence[VersionSpan], start: int, end: int) -> list[VersionSpan]:
-    """The part of the spans in [start, end), without gaps: what no span covers is UNKNOWN."""
+    """Return the part of the spans in [start, end), without gaps: uncovered tokens are UNKNOWN."""
     parts: list[VersionSpan] = []
     for span in spans:
         low, high = max(span.start, start), min(span.end, end)

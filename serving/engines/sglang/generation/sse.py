@@ -1,5 +1,7 @@
-"""Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), as far as engines write them:
-one `data:` line each. Without a bound on the line, which an answer that is sent anew with every token needs."""
+"""Server-sent events as engines write them: one `data:` line each.
+
+See https://html.spec.whatwg.org/multipage/server-sent-events.html. Lines are not limited in length: an answer that is
+sent anew with every token needs that."""
 
 _DATA = b"data:"
 _END = b"\n\n"

@@ -1,5 +1,6 @@
-"""What goes over the wire to SGLang's `POST /generate`, and what comes back: the fields we use (sglang 0.5.23,
-python/sglang/srt/managers/io_struct.py: GenerateReqInput; tokenizer_manager.py: what `meta_info` holds)."""
+"""The messages of SGLang's `POST /generate`: the fields that Onward uses.
+
+See sglang 0.5.23, python/sglang/srt/managers/io_struct.py: GenerateReqInput; tokenizer_manager.py for `meta_info`."""
 
 from typing import Any
 
@@ -25,8 +26,10 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 
 class MetaInfo(msgspec.Struct, frozen=True, gc=False):
-    """`completion_tokens` counts from the beginning. `weight_version` is what the server bears as it writes the event;
-    `weight_versions` comes with the last event alone, and is what the sampler knows."""
+    """The metadata of an event.
+
+    `completion_tokens` counts from the beginning. `weight_version` is the server's when it writes the event;
+    `weight_versions` comes with the last event alone, and is the sampler's."""
 
     finish_reason: Finish | None = None
     prompt_tokens: int = 0
@@ -62,7 +65,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_request(request: GenerateRequest, rid: str) -> bytes:
-    """Without stop tokens the answer goes on to `max_tokens`; with them it also ends at the model's own end of text."""
+    """Encode a request.
+
+    Without stop tokens the answer goes on to `max_tokens`; with them it also ends at the model's own end of text."""
     sampling = request.sampling
     parameters: dict[str, Any] = {
         "max_new_tokens": sampling.max_tokens,
