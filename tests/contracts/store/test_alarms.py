@@ -100,6 +100,21 @@ def test_an_alarm_comes_back_whole(store: Store) -> None:
     assert (closed.state, closed.event().at) == ("closed", LAST)
 
 
+def test_what_an_alarm_is_of_may_go_on(store: Store) -> None:
+    """Nothing else of it changes, and nobody is told."""
+    put(store, opening("a"), opening("b", workload="fix"))
+    tell(store)
+    acknowledge(store, "a")
+    with store.work() as work:
+        before = {alarm.alarm_id: alarm for alarm in work.alarms.that_are_open()}
+        work.alarms.prolong(before["a"], LAST)
+    with store.look() as view:
+        after = {alarm.alarm_id: alarm for alarm in view.alarms.that_are_open()}
+    longer = msgspec.structs.replace(before["a"].opening, window_end=LAST)
+    assert after == before | {"a": msgspec.structs.replace(before["a"], opening=longer)}
+    assert tell(store) == [("a", "acknowledged")]
+
+
 def test_the_first_word_stands(store: Store) -> None:
     put(store, opening("a"), opening("b", workload="fix"))
     first = acknowledge(store, "a", "mine")
