@@ -41,7 +41,8 @@ LOUD = 10.0
 TIMES = 10
 GOAL = 0.05
 HARMLESS = 0.01  # of true quality: what a defence that is on by default may cost an honest crowd
-T_95 = {7: 2.365, 8: 2.306, 9: 2.262, 11: 2.201, 15: 2.131}  # Student's t, two-sided, by degrees of freedom
+# Student's t, two-sided, by degrees of freedom from 1 on.
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 HONEST = "honest"
 
 
@@ -156,7 +157,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return (mean, half of its 95 % interval) by Student's t."""
     if len(values) < 2:
         return statistics.fmean(values), float("inf")
-    t = T_95.get(len(values) - 1, 2.5)
+    t = T_95[min(len(values) - 1, len(T_95)) - 1]
     return statistics.fmean(values), t * statistics.stdev(values) / len(values) ** 0.5
 
 
