@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ownership import appended_untold, uses_of_tables, uses_of_topics
+from ownership import appended_untold, units_out_of_sight, uses_of_tables, uses_of_topics
 
 from core.events import Topic
 from core.store.database import tables
@@ -175,6 +175,7 @@ def test_tables_and_topics_are_written_and_read_by_whom_the_document_says(headin
 def test_every_table_and_topic_stands_in_the_document() -> None:
     assert set(owners("table")) == set(tables.metadata.tables)
     assert set(owners("topic")) == {topic.name.lower() for topic in Topic}
+    assert not units_out_of_sight()
     assert appended_untold() == {"onward/commands/dead_letters.py"}
 
 

@@ -40,8 +40,8 @@ def served(sessions: int) -> Iterator[str]:
     with ExitStack() as stack:
         kafka = stack.enter_context(topics(PARTITIONS))
         postgres = stack.enter_context(migrated_database())
-        with store_on(postgres) as store, store.work() as work:
-            fill(work, sessions, VERSIONS)
+        with store_on(postgres) as store, store.begin() as connection:
+            fill(connection, sessions, VERSIONS)
         settle(postgres)
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="onward-console-"))
         yield stack.enter_context(api(Path(directory), kafka, postgres))

@@ -60,7 +60,7 @@ class AlarmsReader(Repository):
 
 
 class Alarms(AlarmsReader):
-    """Whoever finds something opens an alarm, and closes it."""
+    """Whoever finds something opens an alarm, and closes it; an operator acknowledges it."""
 
     def open(self, found: Opening) -> bool:
         """Whether it was opened: one of this monitor in this workload may be open already, and stays as it is."""
@@ -130,7 +130,7 @@ class ReferencesReader(Repository):
 
 
 class References(ReferencesReader):
-    """The monitors'."""
+    """Written by the monitors alone."""
 
     def put(self, references: Sequence[tuple[Namespace, str, bytes]]) -> None:
         """(namespace, workload, what the stage makes of it)."""

@@ -38,7 +38,7 @@ class ArchiveReader(Repository):
 
 
 class Archive(ArchiveReader):
-    """The archive's: a stretch is begun, planned, finished."""
+    """Written by the archive alone: it begins, plans and finishes a stretch."""
 
     def begin(self, source: TopicPartition, start: int) -> None:
         """The archive of a partition of which there is none. Raises Fenced where there is one."""

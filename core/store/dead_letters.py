@@ -32,7 +32,7 @@ class DeadLettersReader(Repository):
 
 
 class DeadLetters(DeadLettersReader):
-    """Readers set aside; an operator brings back."""
+    """Whoever reads the log sets records aside; an operator brings them back."""
 
     def put(self, letters: Sequence[DeadLetter]) -> int:
         """How many were new; the others were set aside before."""

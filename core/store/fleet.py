@@ -92,7 +92,7 @@ class ExperimentsReader(Repository):
 
 
 class Experiments(ExperimentsReader):
-    """The release controller's."""
+    """Written by the release controller alone."""
 
     def put(self, experiment: Experiment) -> None:
         row = {

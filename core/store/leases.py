@@ -15,7 +15,7 @@ _NOBODY = ""
 
 
 class Leases(Repository):
-    """Who may do what now."""
+    """Who may do what now: each row is written by its holder."""
 
     def acquire(self, name: str, holder: str, now: datetime, ttl_s: float) -> int | None:
         """The epoch when `holder` has the lease now (anew, again, or still); None while another has it."""

@@ -126,7 +126,7 @@ class LedgerReader(Repository):
 
 
 class Ledger(LedgerReader):
-    """The scorer's: pages of sessions, written back."""
+    """Written by the scorer alone: pages of sessions, with all that changed of them."""
 
     def forget_outcomes(self, outcomes: Iterable[Outcome]) -> None:
         """Those that wait for their turn no longer."""

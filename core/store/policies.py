@@ -86,7 +86,7 @@ class PoliciesReader(Repository):
 
 
 class Policies(PoliciesReader):
-    """Numbers for versions, and what is published under them."""
+    """Whoever makes a version takes a number for it and publishes it; the release controller adds its verdict."""
 
     def allocate(self, now: datetime) -> Version:
         """A number that no learner, live or offline, was given before. Versions count from 1, and leave none out: one
@@ -199,7 +199,7 @@ class ReleasesReader(Repository):
 
 
 class Releases(ReleasesReader):
-    """The release controller's: it appends to the history."""
+    """The release controller appends to the history, and sets a version's state with it."""
 
     def lock(self) -> None:
         """Until the end of the transaction nobody else appends to the history: what is read of it from here on is so

@@ -74,7 +74,7 @@ class RewardsReader(Repository):
 
 
 class Rewards(RewardsReader):
-    """The scorer's: rewards and their outbox."""
+    """Written by the scorer alone, with their outbox."""
 
     def put(self, rewards: Sequence[tuple[int, Reward]]) -> None:
         """(partition, reward) into the outbox, in order. A revision that is there already stays as it is.

@@ -178,7 +178,7 @@ class TurnsReader(Repository):
 
 
 class Turns(TurnsReader):
-    """The writer's: each turn once."""
+    """Written by the writer alone, each turn once."""
 
     def put(self, turns: Sequence[Completion]) -> int:
         """How many were new; the others were there already."""
@@ -240,7 +240,7 @@ class OutcomesReader(Repository):
 
 
 class Outcomes(OutcomesReader):
-    """Each outcome once."""
+    """Written by the writer as they come, and by the scorer where it concludes one; each outcome once."""
 
     def put(self, outcomes: Sequence[Outcome]) -> int:
         """How many were new. What supersedes another marks nothing here: readers follow `supersedes`."""

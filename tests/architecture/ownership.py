@@ -126,6 +126,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.AST]]:
     return [(part.id, value) for part in ast.walk(target) if isinstance(part, ast.Name)]
 
 
+@cache
 def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
     """By repository and method: the tables that it writes, and those that it reads."""
     modules = [StoreModule(ast.parse(path.read_text())) for path in sorted((ROOT / "core/store").glob("*.py"))]
@@ -162,11 +163,13 @@ def uses_of_tables() -> tuple[Uses, Uses]:
 def repositories_at(tree: ast.Module) -> list[ast.Attribute]:
     """Each `work.repository` and `view.repository` of a module."""
     parents = parents_of(tree)
+    named = {name for name, _ in repositories()}
     return [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
+        and node.attr in named
         and _is_of_the_store(node.value.id, node, parents)
     ]
 
@@ -181,12 +184,26 @@ def _is_of_the_store(name: str, node: ast.AST, parents: dict[ast.AST, ast.AST]) 
                     call = item.context_expr
                     return isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("work", "look", "writing")
         elif isinstance(node, ast.Lambda) and name in [each.arg for each in node.args.args]:
-            return name in ("work", "view")
+            return True  # it has such an attribute
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for each in node.args.args:
                 if each.arg == name:
                     return each.annotation is not None and ast.unparse(each.annotation) in ("View", "Work")
     return False
+
+
+def units_out_of_sight() -> list[str]:
+    """Where a store is asked for a unit of work, or a look, and not by `with store.work() as name`."""
+    return [
+        f"{path}:{call.lineno}"
+        for path, tree in sources()
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("work", "look")
+        and ast.unparse(call.func.value).endswith("store")
+        and not isinstance(parents_of(tree)[call], ast.withitem)
+    ]
 
 
 @cache
