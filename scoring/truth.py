@@ -1,33 +1,23 @@
 """What people and machines say of an answer, as one word: good or bad. What a judge is held against."""
 
 from collections.abc import Mapping
-from typing import Final
 
-GOOD: Final = ("accepted", "tests_passed", "build_passed", "answer_useful", "plan_useful")
-"""True says that it is good, false that it is bad."""
-BAD: Final = ("rejected", "follow_up", "regenerated", "reverted")
-"""True says that it is bad; false says nothing: no complaint is no praise."""
-SHARES: Final = ("partially_accepted", "edited")
-"""Of it that was kept: good from a half on."""
-SIGNED: Final = ("rating",)
-"""Good above 0, bad below."""
-NAMES: Final = GOOD + BAD + SHARES + SIGNED
+from core.reward_spec import Role
 
 
-def word_of(name: str, value: float) -> bool | None:
-    """Whether that says good; None where it says neither."""
-    if name in GOOD:
-        return value > 0
-    if name in BAD:
-        return False if value > 0 else None
-    if name in SHARES:
-        return value >= 0.5
-    if name in SIGNED and value:
-        return value > 0
+def word_of(role: Role | None, value: float) -> bool | None:
+    """Return whether a value in that role says that the answer is good; None when it says neither."""
+    match role:
+        case "accept" | "edit" | "check" | "useful":
+            return value >= 0.5  # of a share, and of true or false
+        case "reject" | "complaint" | "retry":
+            return False if value > 0 else None  # no complaint is no praise
+        case "rating" if value:
+            return value > 0
     return None
 
 
-def verdict(told: Mapping[str, float]) -> bool | None:
-    """Of all that was said, by name. Bad where anything says bad; None where nothing says either."""
-    words = {word_of(name, value) for name, value in told.items()} - {None}
+def verdict(told: Mapping[str, float], roles: Mapping[str, Role]) -> bool | None:
+    """Return whether all that was said, by name, says good. One bad word makes it bad; None: nothing says either."""
+    words = {word_of(roles.get(name), value) for name, value in told.items()} - {None}
     return all(words) if words else None

@@ -9,6 +9,7 @@ from core.reward_spec.defence import DefenceSpec
 from core.reward_spec.derived import DerivedRule, DerivedSpec, call_line
 from core.reward_spec.file import load_reward_spec
 from core.reward_spec.outcomes import Aggregation, Measure, OutcomeSpec, OutcomeType, SessionSpec, SuggestionSpec
+from core.reward_spec.roles import Role
 from core.reward_spec.rules import RewardSpec, Rules, ScopeSpec
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "OutcomeType",
     "PenaltySpec",
     "RewardSpec",
+    "Role",
     "Rules",
     "ScopeSpec",
     "SessionSpec",

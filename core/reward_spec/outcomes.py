@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from core.events import Purpose
 from core.reward_spec.part import LARGEST, Number, Part, Seconds
+from core.reward_spec.roles import BLAME, NUMBERS, PRAISE, USUAL, Role
 
 OutcomeType = Literal["boolean", "number", "text"]
 _OTHER_NAMES: Final = {"float": "number", "comment": "text", "demonstration": "text"}
@@ -18,6 +19,9 @@ class OutcomeSpec(Part):
     """One outcome by name."""
 
     type: Annotated[OutcomeType, BeforeValidator(lambda name: _OTHER_NAMES.get(name, name))]
+    role: Role | None = None
+    """What it says of an answer, by which monitors, the judge's agreement and contradictions know it. None: what the
+    shipped spec has for that name, where the type fits, else nothing."""
     level: Literal["inference", "session"] | None = None
     """What it is said of; None: of either."""
     optimize: Literal["max", "min"] = "max"
@@ -64,7 +68,30 @@ class OutcomeSpec(Part):
         if self.type != "number" and (self.minimum is not None or self.maximum is not None):
             raise ValueError("minimum and maximum belong to number outcomes")
         self._other_entries_fit()
+        self._role_fits()
         return self
+
+    def _role_fits(self) -> None:
+        role = self.role
+        if role in (None, "none"):
+            return
+        if not self._may_be(role):
+            wanted = "number" if role in NUMBERS else "boolean or a number"
+            raise ValueError(f"role {role}: it is a {wanted}, and this is a {self.type}")
+        least = self.optimize == "min"
+        if role in PRAISE and (least or self.weight < 0 or self.false_weight > 0):
+            raise ValueError(f"role {role}: it says that an answer is good, and the weights take it for bad")
+        if role in BLAME and (self.weight < 0 if least else self.weight > 0):
+            raise ValueError(f"role {role}: it says that an answer is bad, and the weights take it for good")
+
+    def _may_be(self, role: str) -> bool:
+        return self.type == "number" or (self.type == "boolean" and role not in NUMBERS)
+
+    def role_as(self, name: str) -> Role | None:
+        """Return the role that the outcome has under that name."""
+        usual = USUAL.get(name)
+        role = self.role or (usual if usual is not None and self._may_be(usual) else None)
+        return None if role == "none" else role
 
     def _other_entries_fit(self) -> None:
         if self.optimize == "min" and min(self.weight, self.false_weight) < 0:

@@ -15,6 +15,7 @@ from core.reward_spec.defence import DefenceSpec
 from core.reward_spec.derived import DerivedSpec
 from core.reward_spec.outcomes import OutcomeSpec, SessionSpec, SuggestionSpec
 from core.reward_spec.part import Number, Part
+from core.reward_spec.roles import USUAL, Role
 
 Table = dict[str, Any]
 
@@ -32,6 +33,12 @@ class Rules(Part):
     defence: DefenceSpec = DefenceSpec()
     clip: tuple[Number, Number] = (-1.0, 1.0)
     """Bounds of the final value."""
+
+    @cached_property
+    def roles(self) -> dict[str, Role]:
+        """Return the role of each outcome that has one, in the file's order; roles are the same for all turns."""
+        found = ((name, outcome.role_as(name)) for name, outcome in self.outcomes.items())
+        return {name: role for name, role in found if role is not None}
 
     @model_validator(mode="after")
     def _consistent(self) -> "Rules":
@@ -65,7 +72,7 @@ class ScopeSpec(Part):
     namespace: str | None = None
     """None: of any."""
     outcomes: dict[str, Table] = Field(default_factory=dict)
-    """Of outcomes that the file has; their `type`, `level`, `measure` and bounds stay."""
+    """Of outcomes that the file has; their `type`, `role`, `level`, `measure` and bounds stay."""
     suggestion: Table = Field(default_factory=dict)
     session: Table = Field(default_factory=dict)
     effort: Table = Field(default_factory=dict)
@@ -82,7 +89,7 @@ class ScopeSpec(Part):
         fixed = {
             f"{name}.{key}"
             for name, raw in self.outcomes.items()
-            for key in ("type", "level", "measure", "minimum", "maximum")
+            for key in ("type", "role", "level", "measure", "minimum", "maximum")
             if key in raw
         }
         if fixed:
@@ -126,9 +133,11 @@ class RewardSpec(Rules):
 
         Entries at their defaults count as absent, so that a build with more entries than the last one gives the same
         file the same name."""
-        canonical = json.dumps(
-            self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":")
-        )
+        meant = self.model_dump(mode="json", exclude_defaults=True)
+        for name, entries in meant["outcomes"].items():
+            if entries.get("role") == USUAL.get(name):
+                entries.pop("role", None)
+        canonical = json.dumps(meant, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
     def variants(self) -> list[Rules]:

@@ -20,7 +20,7 @@ def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bo
     try:
         name = foundation.settings.judge.outcome
         with foundation.store.look() as view:
-            found = agreements(view.outcomes.of_judged_turns(name), name)
+            found = agreements(view.outcomes.of_judged_turns(name), name, foundation.spec.roles)
     finally:
         foundation.close()
     if as_json:

@@ -2,14 +2,15 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from core.events import Outcome
+from core.reward_spec import Role
 from scoring.rewards.amendments import standing
-from scoring.truth import NAMES, verdict, word_of
+from scoring.truth import verdict, word_of
 
 LEAST: Final = 50
 """Pairs below which figures say nothing."""
@@ -54,14 +55,14 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     figures: Figures | None
 
 
-def agreements(turns: Iterable[Sequence[Outcome]], name: str) -> list[Agreement]:
-    """`turns`: of each judged turn all that was said of it; `name`: of the judge's outcomes. By version, first with all
-    outcomes together, then with those of each name."""
+def agreements(turns: Iterable[Sequence[Outcome]], name: str, roles: Mapping[str, Role]) -> list[Agreement]:
+    """`turns`: of each judged turn all that was said of it; `name`: of the judge's outcomes; `roles`: of all others. By
+    version, first with all outcomes together, then with those of each name."""
     pairs: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
     for outcomes in turns:
-        for version, against, pair in _pairs(outcomes, name):
+        for version, against, pair in _pairs(outcomes, name, roles):
             pairs[version, against].append(pair)
-    order = (ALL, *NAMES)
+    order = (ALL, *roles)
     keys = sorted(pairs, key=lambda key: (key[0], order.index(key[1])))
     return [
         Agreement(
@@ -74,15 +75,15 @@ def agreements(turns: Iterable[Sequence[Outcome]], name: str) -> list[Agreement]
     ]
 
 
-def _pairs(outcomes: Sequence[Outcome], name: str) -> Iterator[tuple[str, str, Pair]]:
+def _pairs(outcomes: Sequence[Outcome], name: str, roles: Mapping[str, Role]) -> Iterator[tuple[str, str, Pair]]:
     stand = [entry.outcome for entry in standing(outcomes)]
     told = {
         outcome.name: float(outcome.value)
         for outcome in stand
         if outcome.source != "judge" and isinstance(outcome.value, bool | int | float)
     }
-    words = {each: word_of(each, value) for each, value in told.items()}
-    words[ALL] = verdict(told)
+    words = {each: word_of(roles.get(each), value) for each, value in told.items()}
+    words[ALL] = verdict(told, roles)
     for outcome in stand:
         if outcome.source == "judge" and outcome.name == name and isinstance(outcome.value, int | float):
             for against, good in words.items():

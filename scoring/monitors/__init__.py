@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from scoring.monitors import conduct, signals, users
-from scoring.monitors.watched import Watched, hear, watch, with_reward
+from scoring.monitors.watched import Watched, hear, watch, with_reward, with_roles
 from scoring.monitors.window import Finding, Window
 from scoring.monitors.window_turns import LEAST, WindowTurns
 
@@ -20,6 +20,7 @@ __all__ = [
     "hear",
     "watch",
     "with_reward",
+    "with_roles",
 ]
 
 Examine = Callable[[Window], Finding | None]

@@ -3,15 +3,13 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from core.reward_spec import Role
 from scoring.monitors.conduct import log_tokens
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window, exceeds, falls, goes_with, rises
 from scoring.monitors.window_turns import LEAST
 from scoring.truth import verdict
 
-_ACCEPTED = ("accepted", "edited", "partially_accepted")
-_REFUSED = ("rejected", "follow_up", "reverted")
-_VERIFIED = ("tests_passed", "build_passed")
 _LEAST_UNHEARD = 10  # turns: defaults hardly vary
 _SHARED_RISE = 0.2  # of a component's rise, that the rest of the reward has where the work got better
 
@@ -27,8 +25,9 @@ def coverage(window: Window) -> Finding | None:
 
 
 def reported_against_verified(window: Window) -> Finding | None:
-    """Accepted by people, and failed by tests or build, among turns that both judged: believed more than it is good.
-    Where that is so of a tenth of them no past excuses it: what says `accepted` does not look."""
+    """Accepted by people (the roles `accept` and `edit`), and failed by tests or build (`check`), among turns that both
+    judged: believed more than it is good. Where that is so of a tenth of them no past excuses it: who accepts does not
+    look."""
     much = exceeds(window, _believed_in_vain, 0.1)
     return much if much is not None and much.trips else rises(window, _believed_in_vain, 0.1, is_share=True)
 
@@ -97,12 +96,17 @@ def _spoken_of(turn: Watched) -> float:
 
 
 def _believed_in_vain(turn: Watched) -> float | None:
-    said = [turn.told[name] for name in _ACCEPTED if name in turn.told]
-    refused = any(turn.told.get(name) for name in _REFUSED)
-    verified = [turn.told[name] for name in _VERIFIED if name in turn.told]
+    said = _told(turn, "accept", "edit")
+    refused = any(_told(turn, "reject", "complaint"))
+    verified = _told(turn, "check")
     if not verified or not (said or refused):
         return None
     return float(bool(said) and max(said) > 0 and not refused and min(verified) <= 0)
+
+
+def _told(turn: Watched, *roles: Role) -> list[float]:
+    """Return the values that were told in these roles."""
+    return [value for name, value in turn.told.items() if turn.roles.get(name) in roles]
 
 
 def _judge_excess(turn: Watched) -> float | None:
@@ -110,7 +114,7 @@ def _judge_excess(turn: Watched) -> float | None:
     shared = turn.judged.keys() & turn.told.keys()
     if shared:
         return sum(turn.judged[name] - turn.told[name] for name in shared) / len(shared)
-    good = verdict(turn.told)
+    good = verdict(turn.told, turn.roles)
     judged = [value for value in turn.judged.values() if 0 <= value <= 1]
     return None if good is None or not judged else _mean(judged) - good
 

@@ -1,12 +1,12 @@
 """What monitors look at in a turn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from core.events import Arm, Completion, Environment, Outcome, Purpose, Reward
 from core.ids import InferenceId, Namespace, SessionId, Version
-from core.reward_spec import DerivedSpec, call_line
+from core.reward_spec import DerivedSpec, Role, call_line
 from core.text.patterns import pattern
 from scoring.rewards.facts import has_malformed_call
 
@@ -20,7 +20,8 @@ _GRAM = 4  # tokens that make a repetition when they come again
 class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`unit`: the user, or the session where there is none. `value`: of the last reward, None before there is one;
     `told`: what clients, users and the environment said of the turn, `judged` what a judge said, by name, as
-    numbers. `by_default`: nobody had said anything that the reward could be made of."""
+    numbers; `roles`: what the spec takes that which was told for, by name. `by_default`: nobody had said anything that
+    the reward could be made of."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -49,6 +50,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     components: dict[str, float] = {}
     told: dict[str, float] = {}
     judged: dict[str, float] = {}
+    roles: dict[str, Role] = {}
     by_default: bool = False
 
 
@@ -90,13 +92,18 @@ def with_reward(turn: Watched, reward: Reward) -> Watched:
     return msgspec.structs.replace(turn, value=reward.value, components=dict(reward.components), by_default=by_default)
 
 
-def hear(turn: Watched, outcome: Outcome) -> Watched:
+def hear(turn: Watched, outcome: Outcome, roles: Mapping[str, Role]) -> Watched:
     """The last word of a name counts; a withdrawal takes it back. What the scorer concludes is not in the log."""
     kind = "judged" if outcome.source == "judge" else "told"
     heard: dict[str, float] = {name: value for name, value in getattr(turn, kind).items() if name != outcome.name}
     if not outcome.withdrawn:
         heard[outcome.name] = float(outcome.value) if isinstance(outcome.value, bool | int | float) else 1.0
-    return msgspec.structs.replace(turn, **{kind: heard})
+    return with_roles(msgspec.structs.replace(turn, **{kind: heard}), roles)
+
+
+def with_roles(turn: Watched, roles: Mapping[str, Role]) -> Watched:
+    """Return the turn with the roles of the current spec, which may be another than when the turn was kept."""
+    return msgspec.structs.replace(turn, roles={name: roles[name] for name in turn.told if name in roles})
 
 
 def repetition(token_ids: Sequence[int]) -> float:

@@ -22,7 +22,6 @@ from scoring.rewards.defence import is_on, left_out, standing_of
 from scoring.rewards.state import Session
 from scoring.rewards.usable import fault_of
 
-_ACCEPTANCE = ("partially_accepted", "accepted", "rejected")  # the most exact first
 Amount = tuple[float, float]  # what `weight` and what `false_weight` are multiplied by
 
 
@@ -60,7 +59,7 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     sum_of_all = math.fsum([*components.values(), *defaults.values(), *conduct.values()])
     value = min(max(sum_of_all, rules.clip[0]), rules.clip[1])
     components |= conduct
-    contrary = contradicting(about)
+    contrary = contradicting(about, rules.roles)
     return Decision(
         decided=over and known,
         due_at=None if over else due_at,
@@ -145,16 +144,27 @@ def _said(entries: list[Standing]) -> list[Standing]:
 
 def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:
     """Whether the show threshold says what this outcome is worth, and not its weights."""
-    return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and name in _ACCEPTANCE
+    is_about_acceptance = rules.roles.get(name) in ("accept", "reject")
+    return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and is_about_acceptance
 
 
 def _without_repetition(turn: Turn, heard: dict[str, list[Standing]], rules: Rules) -> dict[str, list[Standing]]:
     """Of several words about one suggestion's acceptance, by threshold, the most exact. Elsewhere a share that was
     taken says more than that it was taken."""
-    said = [name for name in _ACCEPTANCE if name in heard and is_thresholded(turn, name, rules)]
-    if not said and "partially_accepted" in heard and rules.outcomes["partially_accepted"].moves:
-        said = ["partially_accepted", "accepted"]
-    return {name: entries for name, entries in heard.items() if name not in said[1:]}
+    shares, wholes, refusals = _about_acceptance(heard, rules)
+    said = [name for name in (*shares, *wholes, *refusals) if is_thresholded(turn, name, rules)]
+    repeated = said[1:]
+    if not said and any(rules.outcomes[name].moves for name in shares):
+        repeated = wholes
+    return {name: entries for name, entries in heard.items() if name not in repeated}
+
+
+def _about_acceptance(heard: Iterable[str], rules: Rules) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of the accepted shares, of the other acceptances, and of the rejections."""
+    accepted = [name for name in heard if rules.roles.get(name) == "accept"]
+    shares = [name for name in accepted if rules.outcomes[name].type == "number"]
+    wholes = [name for name in accepted if name not in shares]
+    return shares, wholes, [name for name in heard if rules.roles.get(name) == "reject"]
 
 
 def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: Rules) -> datetime:
@@ -199,7 +209,7 @@ def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rul
         return spec.worth(*amount)
     threshold = rules.suggestion.show_threshold
     assert threshold is not None
-    if name == "rejected":
+    if rules.roles[name] == "reject":
         return -threshold if amount[0] else 0.0  # not to be turned down is not yet to be taken
     return min(max(amount[0], 0.0), 1.0) - threshold
 

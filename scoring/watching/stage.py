@@ -135,7 +135,7 @@ class Watcher:
                 self._take_turn(event)
             case Outcome():
                 for inference_id in self._turns.about(event):
-                    self._turns.change(inference_id, partial(hear, outcome=event))
+                    self._turns.change(inference_id, partial(hear, outcome=event, roles=self._spec.roles))
             case Reward():
                 self._take_reward(event)
 
@@ -179,7 +179,7 @@ class Watcher:
     def _make(self, key: Key) -> Workload:
         with self._store.look() as view:
             reference = view.references.get(*key)
-        make = partial(Workload, self._turns, self._settings, self._maturity_s(key))
+        make = partial(Workload, self._turns, self._settings, self._maturity_s(key), self._spec.roles)
         try:
             return make(reference)
         except msgspec.DecodeError as error:

@@ -5,13 +5,14 @@ traffic, and which turns are among them does not depend on what became of them.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from core.ids import InferenceId
+from core.reward_spec import Role
 from core.settings import MonitorSettings
-from scoring.monitors import LEAST, Watched, Window, WindowTurns
+from scoring.monitors import LEAST, Watched, Window, WindowTurns, with_roles
 from scoring.watching.turns import Turns
 
 _FORMAT = 1
@@ -33,15 +34,21 @@ class Workload:
     """Raises msgspec.DecodeError for a reference that another build kept."""
 
     def __init__(
-        self, turns: Turns, settings: MonitorSettings, maturity_s: float, reference: bytes | None = None
+        self,
+        turns: Turns,
+        settings: MonitorSettings,
+        maturity_s: float,
+        roles: Mapping[str, Role],
+        reference: bytes | None = None,
     ) -> None:
         self._turns, self._settings, self.maturity_s = turns, settings, maturity_s
         kept = _Kept(_FORMAT, False, ()) if reference is None else _decode(reference)
         if kept.form != _FORMAT:
             raise msgspec.DecodeError(f"a reference of form {kept.form}")
-        self._reference = [turn.inference_id for turn in kept.turns]
-        self._frozen = WindowTurns(kept.turns) if kept.ripe else None
-        for turn in () if kept.ripe else kept.turns:
+        before = [with_roles(turn, roles) for turn in kept.turns]
+        self._reference = [turn.inference_id for turn in before]
+        self._frozen = WindowTurns(before) if kept.ripe else None
+        for turn in () if kept.ripe else before:
             turns.hold(turn)
         self._saved = len(kept.turns), kept.ripe
         self._latest: deque[InferenceId] = deque()

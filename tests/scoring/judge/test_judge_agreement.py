@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from core.events import Completion, Event, Outcome
 from core.ids import OutcomeId
+from core.reward_spec.roles import USUAL
 from core.settings import IngestSettings
 from ingest.writer import Writer
 from onward.commands.judge import show_agreement
@@ -125,14 +126,14 @@ def test_who_knows_agrees_and_who_says_the_base_rate_has_its_brier_score(goods: 
     ],
 )  # fmt: skip
 def test_what_an_outcome_says(name: str, value: float, word: bool | None) -> None:
-    assert word_of(name, value) is word
+    assert word_of(USUAL.get(name), value) is word
 
 
 def test_bad_wins() -> None:
-    assert verdict({"accepted": 1.0, "tests_passed": 1.0}) is True
-    assert verdict({"accepted": 1.0, "follow_up": 1.0}) is False
-    assert verdict({"accepted": 1.0, "rejected": 0.0}) is True
-    assert verdict({"rejected": 0.0, "comment": 1.0}) is None
+    assert verdict({"accepted": 1.0, "tests_passed": 1.0}, USUAL) is True
+    assert verdict({"accepted": 1.0, "follow_up": 1.0}, USUAL) is False
+    assert verdict({"accepted": 1.0, "rejected": 0.0}, USUAL) is True
+    assert verdict({"rejected": 0.0, "comment": 1.0}, USUAL) is None
 
 
 def judged(events: Any, turn: Completion, value: float, version: str = "m/1", **fields: Any) -> Outcome:
@@ -160,7 +161,7 @@ def test_pairs_are_of_what_stands_by_version_and_name(events: Any) -> None:
     ]
     about.append(events.withdrawal(gone, 5))
     silent = [judged(events, events.turn("t", 0), 0.5)]
-    found = agreements([about] * LEAST + [silent], "judgement")
+    found = agreements([about] * LEAST + [silent], "judgement", USUAL)
     names = [(each.version, each.against, each.pairs) for each in found]
     assert names == [
         (version, against, LEAST) for version in ("m/1", "m/2") for against in (ALL, "accepted", "tests_passed")
@@ -172,7 +173,7 @@ def test_pairs_are_of_what_stands_by_version_and_name(events: Any) -> None:
 def test_too_few_pairs_have_no_figures(events: Any) -> None:
     turn = events.turn("s", 0)
     about = [judged(events, turn, 0.75), events.outcome(turn, "accepted", True, 3)]
-    found = agreements([about] * (LEAST - 1), "judgement")
+    found = agreements([about] * (LEAST - 1), "judgement", USUAL)
     assert [(each.against, each.pairs, each.figures) for each in found] == [
         (ALL, LEAST - 1, None),
         ("accepted", LEAST - 1, None),
@@ -215,7 +216,7 @@ def test_the_command_tells_it_by_version(world: Any, events: Any) -> None:
         assert each["figures"]["brier"] == pytest.approx(2 / 3 * 0.0625 + 1 / 3 * 0.5625)
         assert each["figures"]["brier_of_base_rate"] == pytest.approx(0.25)
     with world.store.look() as view:
-        found: list[Agreement] = agreements(view.outcomes.of_judged_turns("judgement"), "judgement")
+        found: list[Agreement] = agreements(view.outcomes.of_judged_turns("judgement"), "judgement", USUAL)
     assert len(found) == len(told["agreements"]) == 6
 
 
@@ -237,7 +238,7 @@ def test_a_judge_that_is_pleased_trips_the_monitor() -> None:
     """Its judgements have a name of their own: what became of the turns is what they are held against."""
 
     def judge(turn: Any, rng: random.Random, flattery: float) -> dict[str, Any]:
-        good = verdict(turn.told)
+        good = verdict(turn.told, turn.roles)
         honest = min(max(rng.gauss(0.7 if good else 0.3, 0.2), 0.0), 1.0)
         return {"judged": {"judgement": min(honest + flattery, 1.0)}}
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from core.ids import InferenceId, Namespace, SessionId
-from scoring.monitors import Watched
+from core.reward_spec.roles import USUAL
+from scoring.monitors import Watched, with_roles
 
 TURNS, USERS = 400, 60
 Change = Callable[[Watched, random.Random], dict[str, Any]]
@@ -57,7 +58,8 @@ def turns(seed: int, change: Change | None = None, *, quality: float = 0.4, coun
             by_default=not told,
             judged={"accepted": told["accepted"]} if "accepted" in told and rng.random() < 0.5 else {},
         )
-        made.append(msgspec.structs.replace(turn, **(change(turn, rng) if change else {})))
+        changed = msgspec.structs.replace(turn, **(change(turn, rng) if change else {}))
+        made.append(with_roles(changed, USUAL))
     return made
 
 

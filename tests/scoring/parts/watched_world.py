@@ -9,6 +9,7 @@ from typing import Any
 from core.events import Alarm, Completion, Event, OutcomeSource, Reward, ToolCall, Topic
 from core.ids import OutcomeId, UserHash
 from core.operations.alarms import StoredAlarm
+from core.reward_spec import RewardSpec
 from core.settings import MonitorSettings
 from scoring.watching import Watcher
 
@@ -26,6 +27,7 @@ class Users:
 
     world: Any
     lab: ModuleType
+    taken: str = "accepted"  # what they say of what they take
     seconds: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -53,7 +55,7 @@ class Users:
             self.seconds += 1.0
             turn = self._turn(self.rng.random() < asks, self.rng.random() < breaks, fields)
             turns.append(turn)
-            self._say(turn, "accepted", True)
+            self._say(turn, self.taken, True)
             self._say(turn, "tests_passed", self.rng.random() >= lies)
             if self.rng.random() < stalls:
                 self._reward(turn, 1.0, by_default=True)
@@ -115,9 +117,9 @@ class Watching:
     lab: ModuleType
     watchers: list[Watcher] = field(default_factory=list)
 
-    def start(self, settings: MonitorSettings = SETTINGS) -> Watcher:
+    def start(self, settings: MonitorSettings = SETTINGS, spec: RewardSpec | None = None) -> Watcher:
         """A new process's: it has no memory."""
-        watcher = Watcher(self.world.log, self.world.store, self.lab.SPEC, settings, self.world.clock)
+        watcher = Watcher(self.world.log, self.world.store, spec or self.lab.SPEC, settings, self.world.clock)
         self.watchers.append(watcher)
         return watcher
 

@@ -1,0 +1,32 @@
+"""Roles of outcomes: what one says of an answer, whatever its name and its weight are."""
+
+from typing import Final, Literal
+
+Role = Literal["accept", "edit", "reject", "complaint", "retry", "check", "useful", "rating", "none"]
+"""`accept`: the user took it, or a share of it; `edit`: the share of it that was kept where it was changed first;
+`reject`: the user turned it down; `complaint`: the user complained, or took it back; `retry`: another one was asked
+for; `check`: a machine tried it; `useful`: somebody found it useful; `rating`: good above 0, bad below; `none`: it says
+nothing of that."""
+
+PRAISE: Final = frozenset({"accept", "edit", "check", "useful", "rating"})
+"""More of it is better."""
+BLAME: Final = frozenset({"reject", "complaint", "retry"})
+"""Less of it is better. That it was not said is no praise."""
+NUMBERS: Final = frozenset({"edit", "rating"})
+"""They are numbers; others may be booleans, too."""
+
+USUAL: Final[dict[str, Role]] = {
+    "accepted": "accept",
+    "partially_accepted": "accept",
+    "edited": "edit",
+    "rejected": "reject",
+    "follow_up": "complaint",
+    "reverted": "complaint",
+    "regenerated": "retry",
+    "tests_passed": "check",
+    "build_passed": "check",
+    "answer_useful": "useful",
+    "plan_useful": "useful",
+    "rating": "rating",
+}
+"""Of the shipped spec's names, where a spec says no role: specs are older than roles."""
