@@ -74,7 +74,7 @@ def _host_check(settings: ApiSettings) -> Callable[[bytes], bool]:
     """Return the check whether a host is ours.
 
     Names are checked only where the server listens on loopback alone, or where some are given. Addresses always
-    pass, since nobody else can make them lead here."""
+    pass, since nobody else's name server can make them lead here."""
     names = {"localhost", settings.host, *settings.web.allowed_hosts}
     checked = is_loopback(settings.host) or bool(settings.web.allowed_hosts)
 

@@ -81,12 +81,12 @@ def feedback_router(context: Context) -> APIRouter:
 
     @router.get("/v1/feedback/{feedback_id}")
     async def get_feedback(request: Request, feedback_id: str) -> Response:
-        """Return its content, whether it still counts, and what superseded it."""
+        """Return the feedback's content, whether it still counts, and what superseded it."""
         return await _limited(context, request, lambda identity: _get(context, identity, OutcomeId(feedback_id)))
 
     @router.delete("/v1/feedback/{feedback_id}")
     async def delete_feedback(request: Request, feedback_id: str) -> Response:
-        """Withdraw it. Doing so again gets the same answer."""
+        """Withdraw feedback. Doing so again gets the same answer."""
         return await _limited(context, request, lambda identity: _withdraw(context, identity, OutcomeId(feedback_id)))
 
     return router

@@ -96,7 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread = 0
         self._site = self.guard.site(self.client[0]) if self.client else None
         refused = self.guard.enter(self, self._site)
-        self._deaf = refused is not None
+        self._is_ending = refused is not None
         if refused is not None:
             what = "of your address" if refused == "address" else "at once"
             self._end(503, refused, "too_many_connections", f"too many connections {what}; try again later")
@@ -106,7 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._is_ending:
             return
         if self._phase is Phase.NOTHING and self._is_idle():  # also for line breaks before a request
             self._enter(Phase.HEADERS)
@@ -151,7 +151,7 @@ class BoundedProtocol(HttpToolsProtocol):
         settings = self.guard.settings
         if self._reads_nothing(now, settings.write_s):
             self._break_off("unread")
-        elif self._deaf or self.transport.is_closing():
+        elif self._is_ending or self.transport.is_closing():
             return
         elif self.flow.read_paused:  # the delay is ours, not the client's
             self._since = now
@@ -161,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
                     408, "headers", "request_timeout", f"the headers did not arrive within {settings.header_s:g} s"
                 )
             else:
-                self._deaf = True
+                self._is_ending = True
                 self.transport.close()
         elif self._phase is Phase.BODY and now - self._since > settings.body_s:
             self._end(408, "body", "request_timeout", f"the body did not arrive within {settings.body_s:g} s")
@@ -187,7 +187,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _end(self, status: int, why: str, code: str, message: str) -> None:
         """Send the error, where that is still possible, and close."""
-        self._deaf = True
+        self._is_ending = True
         if not self._is_idle():
             if self.cycle.response_started:
                 self._break_off(why)
@@ -204,7 +204,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _break_off(self, why: str) -> None:
-        self._deaf = True
+        self._is_ending = True
         BROKEN_CONNECTIONS.labels(why).inc()
         self.transport.abort()
 

@@ -128,7 +128,7 @@ class RedisLink:
         return RedisUnavailable(operation)
 
 
-class _Asked(NamedTuple):
+class _Pending(NamedTuple):
     command: Command
     reply: asyncio.Future[Any]
 
@@ -138,7 +138,7 @@ class _Line:
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_Pending] = deque()
         self._new = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._work())
 
@@ -149,13 +149,13 @@ class _Line:
         if self._task.done():
             raise ConnectionError("the connection was lost")
         reply = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Asked(command, reply))
+        self._waiting.append(_Pending(command, reply))
         self._new.set()
         return reply
 
     def drop(self, error: Exception) -> None:
         self._task.cancel()
-        self._disappoint(error)
+        self._fail_waiting(error)
 
     async def close(self) -> None:
         self.drop(ConnectionError("closed"))
@@ -167,19 +167,19 @@ class _Line:
                 await self._new.wait()
                 self._new.clear()
                 batch = list(self._waiting)
-                packed = self._connection.pack_commands([asked.command for asked in batch])
+                packed = self._connection.pack_commands([pending.command for pending in batch])
                 await self._connection.send_packed_command(packed, check_health=False)
-                for asked in batch:
-                    await self._receive(asked.reply)
+                for pending in batch:
+                    await self._receive(pending.reply)
         except FAULTS as error:
-            self._disappoint(error)
+            self._fail_waiting(error)
         finally:
             await self._connection.disconnect(nowait=True)
 
-    def _disappoint(self, error: Exception) -> None:
-        for asked in self._waiting:
-            if not asked.reply.done():
-                asked.reply.set_exception(error)
+    def _fail_waiting(self, error: Exception) -> None:
+        for pending in self._waiting:
+            if not pending.reply.done():
+                pending.reply.set_exception(error)
         self._waiting.clear()
 
     async def _receive(self, reply: asyncio.Future[Any]) -> None:

@@ -29,7 +29,7 @@ BEAT_S: Final = 1.0  # how often Redis is tried, and sent counts
 FORGOTTEN_S: Final = 60.0
 """How long claims may be missing in Redis after it was empty, or came back; the writer is less far behind."""
 _SETTLE_S: Final = 3 * BEAT_S  # by then every replica has found out that Redis is unreachable
-_MOST_OWED: Final = 10_000  # the oldest are dropped, as Redis itself would
+_MAX_UNSENT: Final = 10_000  # the oldest are dropped, as Redis itself would
 _COUNTS_LIFE_S: Final = 2 * SLOTS * SLOT_S
 
 
@@ -43,10 +43,10 @@ class RedisLiveState:
         self._life_ms = round(settings.entry_ttl_s * 1000)
         self._link = RedisLink(settings)
         self._local = MemoryLiveState()
-        self._owed: deque[Command] = deque(maxlen=_MOST_OWED)
+        self._unsent: deque[Command] = deque(maxlen=_MAX_UNSENT)
         """Inferences that Redis has yet to be sent. It may be the only one that can tell other replicas: a turn in the
         spool here is neither in the log nor in the store."""
-        self._paid = asyncio.Event()
+        self._all_sent = asyncio.Event()
         self._replica = uuid4().hex
         self._channel = changes_channel(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,11 +80,11 @@ class RedisLiveState:
         try:
             await self._link.ask("put_inference", *command)
         except RedisUnavailable:
-            self._owe(command)
+            self._keep_unsent(command)
 
-    def _owe(self, command: Command) -> None:
-        self._owed.append(command)
-        self._paid.clear()
+    def _keep_unsent(self, command: Command) -> None:
+        self._unsent.append(command)
+        self._all_sent.clear()
 
     def _putting(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> Command:
         keys = self._key("inference", namespace, inference_id), self._key("session", namespace, session_id)
@@ -102,14 +102,14 @@ class RedisLiveState:
         try:
             await self._link.ask("put_chain", "EVAL", scripts.PUT_CHAIN, len(keys), *keys, *arguments)
         except RedisUnavailable:
-            self._owe(self._putting(namespace, chain.inference_id, chain.session_id))
+            self._keep_unsent(self._putting(namespace, chain.inference_id, chain.session_id))
 
     async def settle(self) -> None:
         left_s = _SETTLE_S - self._link.lost_for_s
-        if self._owed and left_s > 0:
+        if self._unsent and left_s > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
-                    await self._paid.wait()
+                    await self._all_sent.wait()
 
     async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
         for place, digest in enumerate(transcript_digests):
@@ -222,16 +222,16 @@ class RedisLiveState:
             await self._beat()
 
     async def _beat(self) -> None:
-        changed, owed = self._local.slots.take_changed(), list(self._owed)
+        changed, unsent = self._local.slots.take_changed(), list(self._unsent)
         try:
-            await self._link.beat(*self._counted(changed), *owed)
+            await self._link.beat(*self._counted(changed), *unsent)
         except RedisUnavailable:
             self._local.slots.put_back(changed)
         else:
-            for _ in owed:
-                self._owed.popleft()
-            if not self._owed:
-                self._paid.set()
+            for _ in unsent:
+                self._unsent.popleft()
+            if not self._unsent:
+                self._all_sent.set()
 
     async def _listen(self) -> None:
         """Pass on announcements. Those made while nobody listened are made up for by waking everybody."""

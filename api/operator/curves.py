@@ -149,7 +149,7 @@ def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, An
 
 def _conduct(turns: Sequence[Conduct], patterns: dict[str, Pattern]) -> dict[str, Any]:
     lines = [[call_line(call.name, call.arguments) for call in turn.tool_calls] for turn in turns]
-    shares = {name: fmean(any(map(kind.is_in, said)) for said in lines) for name, kind in patterns.items()}
+    shares = {name: fmean(any(map(kind.is_in, calls)) for calls in lines) for name, kind in patterns.items()}
     return {
         "turns": len(turns),
         **shares,

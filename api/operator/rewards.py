@@ -140,15 +140,15 @@ def _story(view: View, identity: Identity, inference_id: InferenceId) -> dict[st
     turn = view.turns.get(identity.namespace, inference_id)
     if turn is None or not identity.sees(turn):
         return None
-    said = view.outcomes.of_turns([inference_id])
+    outcomes = view.outcomes.of_turns([inference_id])
     of_session = view.outcomes.of_session(identity.namespace, turn.session_id)
-    said += [outcome for outcome in of_session if outcome.inference_id is None]
+    outcomes += [outcome for outcome in of_session if outcome.inference_id is None]
     fields = msgspec.to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
         "stored": turn.unstored is None,
         "completion_tokens": turn.num_output_tokens,
-        "outcomes": [_fields(outcome) for outcome in said if identity.sees(outcome)],
+        "outcomes": [_fields(outcome) for outcome in outcomes if identity.sees(outcome)],
         "rewards": [_fields(reward) for reward in view.rewards.of_turns([inference_id])],
     }
 

@@ -29,7 +29,9 @@ def session_router(context: Context) -> APIRouter:
 
     @router.get("/v1/sessions/{session_id}")
     async def get_session(request: Request, session_id: str) -> Response:
-        """Return its turns (each names its parent), their outcomes and rewards, as far as the store has them."""
+        """Return the session's turns (each names its parent), their outcomes and rewards.
+
+        Only what has reached the store is there."""
         identity = identity_of(request)
         only_parameters(request)
         if not is_id(session_id):
@@ -59,24 +61,24 @@ def _unknown(session_id: str) -> NotFound:
 
 
 def _session(view: View, identity: Identity, session_id: SessionId) -> dict[str, Any] | None:
-    said = view.turns.of_session(identity.namespace, session_id)
-    said = [turn for turn in said if identity.sees(turn)]
-    if not said:
+    turns = view.turns.of_session(identity.namespace, session_id)
+    turns = [turn for turn in turns if identity.sees(turn)]
+    if not turns:
         return None
-    ids = [turn.inference_id for turn in said]
+    ids = [turn.inference_id for turn in turns]
     outcomes = [outcome for outcome in view.outcomes.of_turns(ids) if identity.sees(outcome)]
-    worth = view.rewards.of_turns(ids)
+    rewards = view.rewards.of_turns(ids)
     of_session = view.outcomes.of_session(identity.namespace, session_id)
     return {
         "session_id": session_id,
-        "turns": [_described(turn, outcomes, worth) for turn in said],
+        "turns": [_described(turn, outcomes, rewards) for turn in turns],
         "outcomes": [
             _plain(outcome) for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)
         ],
     }
 
 
-def _described(turn: Completion, outcomes: list[Outcome], worth: list[Reward]) -> dict[str, Any]:
+def _described(turn: Completion, outcomes: list[Outcome], rewards: list[Reward]) -> dict[str, Any]:
     fields = msgspec.to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
@@ -84,7 +86,7 @@ def _described(turn: Completion, outcomes: list[Outcome], worth: list[Reward]) -
         "prompt_tokens": turn.num_prompt_tokens,
         "completion_tokens": turn.num_output_tokens,
         "outcomes": [_plain(outcome) for outcome in outcomes if outcome.inference_id == turn.inference_id],
-        "rewards": [_plain(reward) for reward in worth if reward.inference_id == turn.inference_id],
+        "rewards": [_plain(reward) for reward in rewards if reward.inference_id == turn.inference_id],
     }
 
 

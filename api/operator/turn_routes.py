@@ -55,9 +55,9 @@ def _story(view: View, identity: Identity, inference_id: InferenceId, renderer: 
     turn = view.turns.get(identity.namespace, inference_id)
     if turn is None or not identity.sees(turn):
         return None
-    said = view.outcomes.of_session(identity.namespace, turn.session_id)
-    said += [outcome for outcome in view.outcomes.of_turns([inference_id]) if outcome.session_id is None]
-    about = [outcome for outcome in said if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
+    outcomes = view.outcomes.of_session(identity.namespace, turn.session_id)
+    outcomes += [outcome for outcome in view.outcomes.of_turns([inference_id]) if outcome.session_id is None]
+    about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
     fields = msgspec.to_builtins(turn)
     return {
         **{name: fields[name] for name in _FIELDS},

@@ -78,7 +78,7 @@ decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
 def perform(job: Job, body: bytes, renderer: Renderer) -> Result:
-    """Do the job; `body` is what a check is of."""
+    """Do the job; only a check has a `body`."""
     try:
         match job:
             case Check():

@@ -1,4 +1,4 @@
-"""Stop strings: the text is cut where one starts, and never is a part of one sent."""
+"""Stop strings: the text is cut where one starts, and no part of one is ever sent."""
 
 from collections.abc import Sequence
 

@@ -37,15 +37,15 @@ class Wording:
         self._taken_text, self._taken_calls = len(self.text), len(self.tool_calls)
         return content, calls
 
-    def _add(self, said: OutputDelta) -> None:
+    def _add(self, delta: OutputDelta) -> None:
         if self.ended is not None:
             return
-        self.broken_calls += said.broken_calls
-        self.text += self._cutter.feed(said.content)
+        self.broken_calls += delta.broken_calls
+        self.text += self._cutter.feed(delta.content)
         if self._cutter.stopped:
             self.ended = "stop"
         elif self._parallel:
-            self.tool_calls += said.tool_calls
-        elif said.tool_calls:
-            self.tool_calls.append(said.tool_calls[0])
+            self.tool_calls += delta.tool_calls
+        elif delta.tool_calls:
+            self.tool_calls.append(delta.tool_calls[0])
             self.ended = "tool_calls"

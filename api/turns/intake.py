@@ -47,7 +47,7 @@ def take_in(
     workload: str,
     purpose: Purpose | None = None,
 ) -> Intake:
-    """Read these facts. Raises RequestError naming the header or field at fault.
+    """Read a request's intake. Raises RequestError naming the header or field at fault.
 
     `purpose` overrides what the turn type says."""
     services, keys = context.services, context.keys
@@ -75,7 +75,7 @@ def take_in(
 
 
 def is_id(value: str) -> bool:
-    """Return whether this can be an id: no record has any other, and not every store can hold one."""
+    """Return whether the value has the form of an id: no record has another, and not every store could hold it."""
     return _ID.fullmatch(value) is not None
 
 

@@ -150,8 +150,8 @@ class Turn:
     def _finish(self, reason: FinishReason | None) -> None:
         self._read()
         self._wording.close()
-        said = "tool_calls" if reason == "stop" and self.tool_calls else reason
-        self.finish_reason = self._wording.ended or said
+        engine_reason = "tool_calls" if reason == "stop" and self.tool_calls else reason
+        self.finish_reason = self._wording.ended or engine_reason
 
     def deliver(self) -> Delta:
         """Return what is new; from now on it counts as delivered."""

@@ -1,7 +1,7 @@
 """The command line of the services: `python -m deploy.services up|down|status|fresh|pin [--no-fsync] [DIR]`.
 
-`fresh` makes room for one more service among those that run, and prints its settings; `pin` writes the checksums of
-Kafka's jars as they are now."""
+`fresh` makes room for one more service among those that run, and prints its settings; `pin` trusts Kafka's jars as
+Maven Central gives them now."""
 
 import argparse
 import sys

@@ -213,7 +213,7 @@ def chat_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> ChatL
 
 
 def text_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> TextLogprobs:
-    """Return the same in the older shape; `text_offset` counts characters from the start of the answer."""
+    """Return the log-probabilities in the older shape; `text_offset` counts characters from the answer's start."""
     end = visible_end(renderer, turn, end)
     texts = [renderer.token_text(token_id) for token_id in turn.capture.token_ids[:end]]
     offsets, offset = [], 0

@@ -155,14 +155,14 @@ class ChatExchange(Exchange):
     def delta_event(self, turn: Turn, delta: Delta) -> bytes:
         if not (delta.content or delta.tool_calls or (self._logprobs and delta.token_end > delta.token_start)):
             return b""
-        said = MessageDelta(content=delta.content if delta.content or not delta.tool_calls else UNSET)
+        message = MessageDelta(content=delta.content if delta.content or not delta.tool_calls else UNSET)
         if turn.choice not in self._role_sent:
             self._role_sent.add(turn.choice)
-            said.role = "assistant"
+            message.role = "assistant"
         if delta.tool_calls:
-            said.tool_calls = [{"index": call.index, **tool_call_dict(call)} for call in delta.tool_calls]
+            message.tool_calls = [{"index": call.index, **tool_call_dict(call)} for call in delta.tool_calls]
         logprobs = chat_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None
-        return self._chunk([ChunkChoice(index=turn.choice, delta=said, logprobs=logprobs)])
+        return self._chunk([ChunkChoice(index=turn.choice, delta=message, logprobs=logprobs)])
 
     def final_event(self, turn: Turn) -> bytes:
         choice = ChunkChoice(
