@@ -39,7 +39,7 @@ def train(world: World, processes: int, updates: int, settings: Mapping[str, obj
     paths = os.pathsep.join([str(SCRIPT.parent), *filter(None, sys.path)])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stderr  # all of it: what torchrun says last hides what its processes said
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
