@@ -69,7 +69,7 @@ class _Chosen:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            os.write(self._told, report.nodeid.encode())
+            os.write(self._told, f"{report.nodeid}\n".encode())
 
 
 def put_in_place(mutation: Mutation) -> None:
@@ -95,7 +95,7 @@ def killer(mutation: Mutation, seconds: Mapping[str, float]) -> str | None:
     status = in_child(work, cpu_s, ROOT / "build" / "mutants" / "trial.log")
     os.close(telling)
     with os.fdopen(reading) as told:
-        failed = told.read()
+        failed = told.readline().strip()
     if status == 0:
         return None
     assert status != pytest.ExitCode.NO_TESTS_COLLECTED, f"no test of {mutation.name} is there any more"
