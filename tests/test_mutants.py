@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.mutants.mutants import rows_of
-from bench.mutants.mutations import Mutation, made, places
+from bench.mutants.mutations import ROOT, Mutation, made, places, sample
 from bench.mutants.trial import in_child, put_in_place
 
 CODE = '''"""Words."""
@@ -38,6 +38,14 @@ def test_a_change_keeps_its_place_in_the_sample_when_others_come() -> None:
     assert len(set(ranks)) == len(ranks)
     assert set(ranks) < set(ranks_then)
     assert not set(ranks) & {each.rank(1) for each in places("part/file.py", CODE)}
+
+
+def test_a_sample_is_of_the_code_as_it_stands_and_begins_alike_whatever_its_size() -> None:
+    few, more = (sample(0, count, ("scoring/rewards",)) for count in (5, 20))
+
+    assert [each.name for each in more[:5]] == [each.name for each in few]
+    assert len({each.name for each in more}) == 20
+    assert all((ROOT / each.path).read_text() != each.source for each in more)
 
 
 def test_a_child_has_the_changed_module_and_its_parent_has_not(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 The words of a sentence are no behaviour: a text with a space in it is left as it is."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import zip_longest
@@ -51,10 +51,10 @@ class Mutation:
         return f"{self.path}: {self.before} → {self.after}{again}"
 
 
-def sample(seed: int, count: int) -> list[Mutation]:
-    files = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
-    places = [place for path in files for place in places(path.relative_to(ROOT).as_posix(), path.read_text())]
-    return [made(place) for place in sorted(places, key=lambda place: place.rank(seed))[:count]]
+def sample(seed: int, count: int, parts: Sequence[str] = PARTS) -> list[Mutation]:
+    files = sorted(path for part in parts for path in (ROOT / part).rglob("*.py"))
+    found = [place for path in files for place in places(path.relative_to(ROOT).as_posix(), path.read_text())]
+    return [made(place) for place in sorted(found, key=lambda place: place.rank(seed))[:count]]
 
 
 def places(path: str, text: str) -> Iterator[Place]:

@@ -46,6 +46,8 @@ EXPLOITS: dict[str, Change] = {
     "feedback_rate": some(0.4, unit="spammer", told={"rejected": 1.0}),
 }
 
+SHOWN_OTHERWISE = {"simulated_against_production", "component_share", "reward_mass", "feedback_rate"}
+"""Those whose figures are not of one measure against another stretch."""
 NO_PAST_EXCUSES = {"reported_against_verified", "length_bias", "default_pays", "feedback_rate"}
 
 
@@ -139,6 +141,8 @@ def test_a_planted_exploit_trips_its_monitor(name: str, seed: int) -> None:
     finding = BY_NAME[name].examine(Window.of(turns(seed, EXPLOITS[name]), turns(seed + 100)))
     assert finding is not None
     assert finding.trips, finding.figures
+    if name not in SHOWN_OTHERWISE:
+        assert {"recent", "reference", "turns", "standard_error"} <= finding.figures.keys()
 
 
 def test_a_clean_service_trips_none_however_often_it_is_looked_at() -> None:
