@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from core.errors import CheckpointError
+from core.errors import CheckpointError, Fenced, Unavailable
 from core.events import Completion, PolicyVersion, Release, Reward, Topic
 from core.ids import InferenceId, Version
 from core.model.probes import get_probe
@@ -17,6 +17,8 @@ from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, We
 from core.records.handling import Culprits, attempt, take_all
 from core.settings import LearnerSettings
 from core.settings.stages import RECORD_ATTEMPTS
+from core.stages.sources import OwnRecords
+from core.stages.stage import Stage
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
 from learner.directory_lock import DirectoryLock
@@ -33,12 +35,13 @@ from learner.versions.lineage import Lineage
 from learner.versions.provenance import ancestry, applied_on
 from learner.versions.publish import publish
 
-_POLL_RECORDS = 512
+_IDLE_S = 5.0  # how often one that has nothing to learn from looks at the time
+_TIMELY_S = 0.2  # the same while it has something
 _TURN_WAIT_S = 60.0  # the writer is behind by seconds at most
 logger = logging.getLogger(__name__)
 
 
-class Learner:
+class Learner(Stage):
     """The learner; not thread-safe: one process, one thread.
 
     After a restart it goes on from the newest whole checkpoint, which says how far the log was read. Raises ConfigError
@@ -62,6 +65,7 @@ class Learner:
         """Make a learner. Turns that resemble `solutions` of eval cases, or have another tokenizer, do not train.
 
         `ranks`: the processes that follow this one."""
+        super().__init__()
         self._solutions = Solutions(solutions or {})
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
@@ -82,36 +86,54 @@ class Learner:
             held.callback(DirectoryLock(directory).release)
             self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
             held.callback(self._reader.close)
+            self.source = OwnRecords(self._reader, self._culprits)
             self._rank_group = RankGroup(model, settings, ranks)
             self._bounds = Bounds(tokenizer_digest, self._rank_group.context_length, self._rank_group.vocabulary)
             self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
             self._resume()
             self._held = held.pop_all()
 
-    def step(self, timeout_s: float) -> int:
-        """Run the loop once: admit rewarded turns, follow releases, train when a batch is due, publish."""
-        with self._pace.doing("waiting"):
-            records = self._reader.poll(_POLL_RECORDS, 0.0 if self._can_train() else timeout_s)
+    def handle(self, records: Sequence[Record]) -> None:
+        """Admit what was rewarded, follow what was released."""
+        self._pace.turn_to("reading")
         for record in records:
-            self._take(record)
+            self._offsets[record.source] = record.offset + 1
+            match record.event:
+                case Reward() as reward:
+                    self._admit(reward)
+                case Release() as release:
+                    self._lineage.follow(release)
+
+    def tick(self) -> float:
+        """Train when a batch is due, and publish."""
+        self._pace.turn_to("reading")
         self._follow_releases()
         self._move_anchor()
-        if not self._lineage.may_train(self._settings.checkpoints.max_lead):
-            return len(records)
-        batch = self._due_batch()
-        if not batch:
-            return len(records)
+        trained = self._lineage.may_train(self._settings.checkpoints.max_lead) and self._train()
+        self._pace.turn_to("waiting")
+        if trained or self._can_train():
+            return 0.0
+        return _TIMELY_S if self._backlog.pending else _IDLE_S
+
+    def _train(self) -> bool:
+        """Whether there was a batch."""
+        if not (batch := self._due_batch()):
+            return False
         try:
             with self._pace.doing("updating"):
                 result = self._rank_group.do(update, batch, self._settings, self._lineage.released)
         except NonFiniteLoss as error:
             self._skip(batch, error)
-            return len(records) + len(batch)
+            return True
         self._is_alarmed = self._is_alarmed and skipped.close_acknowledged(self._store, self._clock.now())
         with self._pace.doing("publishing"):
             policy = self._publish(self._keep(batch, result))
         self._tidy(policy)
-        return len(records) + len(batch)
+        return True
+
+    def recover(self, error: Unavailable | Fenced) -> None:
+        """Raise `error`: an update may be half done, and another learner goes on from the newest checkpoint."""
+        raise error
 
     def close(self) -> None:
         self._held.close()
@@ -125,14 +147,6 @@ class Learner:
     def _can_train(self) -> bool:
         ready = self._backlog.is_ready(self._settings.batch, self._clock.now())
         return ready and not self._lacking and self._lineage.may_train(self._settings.checkpoints.max_lead)
-
-    def _take(self, record: Record) -> None:
-        self._offsets[record.source] = record.offset + 1
-        match record.event:
-            case Reward() as reward:
-                self._culprits.tried(record, lambda: self._admit(reward))
-            case Release() as release:
-                self._lineage.follow(release)
 
     def _admit(self, reward: Reward) -> None:
         if self._backlog.add(reward):

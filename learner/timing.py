@@ -19,13 +19,13 @@ class Pace:
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        before = self._turn_to(what)
+        before = self.turn_to(what)
         try:
             yield
         finally:
-            self._turn_to(before)
+            self.turn_to(before)
 
-    def _turn_to(self, what: str) -> str:
+    def turn_to(self, what: str) -> str:
         """Switch to another activity; return the one before."""
         now_s, before = self._now_s(), self._doing
         self._spent_s[before] += now_s - self._since_s
@@ -38,7 +38,7 @@ class Pace:
         The update learned from `tokens` sampled tokens and put `positions` through a model at `flops` operations each.
         Figures: seconds by activity, `tokens_per_s` and `positions_per_s` of the update, and `mfu`, the share of the
         device's peak, when that is known (arXiv:2204.02311, appendix B, without attention)."""
-        self._turn_to(self._doing)
+        self.turn_to(self._doing)
         spent_s, self._spent_s = self._spent_s, dict.fromkeys(DOINGS, 0.0)
         figures = {f"{SECONDS}{name}": seconds for name, seconds in spent_s.items()}
         figures["tokens_per_s"] = tokens / spent_s["updating"]

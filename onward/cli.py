@@ -11,7 +11,6 @@ from core.errors import ConfigError, OnwardError
 from core.secrets import redacted
 from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, propose
-from onward.commands.judge_commands import judge
 from onward.commands.midtrain_command import midtrain
 from onward.commands.options import (
     DEFAULT_DIRECTORY,
@@ -25,7 +24,9 @@ from onward.commands.options import (
     overrides_of_learner,
     refuse_beside,
 )
+from onward.commands.stage_commands import COMMANDS_OF_THEIR_OWN, stage_command
 from onward.directory.private import keep_private
+from onward.wiring.stages import STAGES
 
 app = App(
     name="onward",
@@ -71,74 +72,12 @@ def api(
     run_api(directory, overrides_of(set_) | _listen(host, port), child)
 
 
-@app.command
-def ingest(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
-    """Copy turns and outcomes from the log to the store, until stopped; several share the partitions."""
-    from onward.processes.stages import run_ingest
-
-    run_ingest(directory, overrides_of(set_), child)
-
-
-@app.command
-def score(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
-    """Turn outcomes into rewards, until stopped; several share the partitions."""
-    from onward.processes.stages import run_score
-
-    run_score(directory, overrides_of(set_), child)
-
-
-@app.command
-def learn(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
-    """Update the weights from rewards, until stopped; in mode `distributed` a second one stands by."""
-    from onward.processes.stages import run_learner
-
-    run_learner(directory, overrides_of(set_), child)
-
-
-@app.command
-def release(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
-    """Decide on releases, until stopped; a second one stands by. For services with `release.controller` false."""
-    from onward.processes.stages import run_release
-
-    run_release(directory, overrides_of(set_), child)
-
-
-@app.command
-def watch(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
-    """Watch turns and rewards for a model that games them, and raise alarms, until stopped; a second one stands by.
-
-    `run` does it, too."""
-    from onward.processes.stages import run_watch
-
-    run_watch(directory, overrides_of(set_), child)
-
-
-app.command(judge)
+for _row in STAGES:
+    app.command(COMMANDS_OF_THEIR_OWN.get(_row.command) or stage_command(_row), name=_row.command)
 app.command(evals)
 app.command(propose)
 app.command(dead_letters)
 app.command(midtrain)
-
-
-@app.command
-def archive(
-    directory: Directory = DEFAULT_DIRECTORY,
-    *,
-    once: Annotated[bool, Parameter(negative="", help="Do what is to do now, say what it was, and end.")] = False,
-    child: ChildName = None,
-    set_: Set = None,
-) -> None:
-    """Copy turns and rewards from the log into Parquet files and delete old records, until stopped.
-
-    `[archive]` says what and when; a second one stands by."""
-    if once:
-        from onward.replays.history import keep_once
-
-        print(json.dumps(keep_once(directory, overrides_of(set_))))
-    else:
-        from onward.processes.stages import run_archive
-
-        run_archive(directory, overrides_of(set_), child)
 
 
 @app.command
@@ -159,7 +98,8 @@ def serve(
 @app.command
 def migrate(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
     """Make the topics and tables of mode `distributed`, or bring them up to this build. Again: nothing happens."""
-    from onward.wiring import migrate, read_directory
+    from onward.wiring.foundation import read_directory
+    from onward.wiring.migrate import migrate
 
     migrate(read_directory(directory, overrides_of(set_))[1])
 

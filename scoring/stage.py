@@ -21,29 +21,29 @@ from statistics import fmean
 from typing import Final
 
 from core import telemetry
-from core.errors import Fenced, Unavailable
 from core.events import Reward, Topic
 from core.ports import REWARDS, Announcer, Clock, EventLog, Record, Store, TopicPartition
-from core.records.handling import Culprits, set_aside, take_all, words_of
-from core.records.membership import Membership
+from core.records.handling import set_aside, take_all, words_of
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.settings.stages import RECORD_ATTEMPTS
+from core.stages.sources import SharedRecords
+from core.stages.stage import Stage, until
 from scoring.ledger import unusable
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.transaction import LedgerTransaction
 
 GROUP: Final = "scorer"
 GRACE: Final = timedelta(seconds=0.5)
-_LARGE_BATCH: Final = 256
 _PUBLISH_BATCH: Final = 2048
 _EXPIRE_BATCH: Final = 512
+_IDLE_TICKS: Final = 10  # that are left out where no wait ends meanwhile
 _SEARCH_S: Final = 60.0  # how often outcomes without a turn are looked for
 logger = logging.getLogger(__name__)
 
 
-class Scorer:
-    """A stage: `step` until told to `close`. Not thread-safe."""
+class Scorer(Stage):
+    """Ends at NewerSchema, and at LogError when log and store are not of one piece."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Scorer:
         record_attempts: int = RECORD_ATTEMPTS,
     ) -> None:
         """`announcer`: of new rewards in the store, to who watches them; without one they look for themselves."""
+        super().__init__()
         self._log = log
         self._store = store
         self._spec = spec
@@ -63,78 +64,54 @@ class Scorer:
         self._clock = clock
         self._announcer = announcer
         self._known: frozenset[TopicPartition] = frozenset()  # of what we own: whose open turns are counted
-        self._next_batch_s = 0.0
         self._next_tick_s = 0.0
+        self._idle = timedelta(seconds=_IDLE_TICKS * settings.tick_s)
         self._next_search_s = 0.0
         self._outbox_waits = False
         self._first_values: deque[float] = deque(maxlen=200)
-        self._member = Membership(log, store, GROUP, [Topic.TURNS])
+        self.source = self._turns = SharedRecords(
+            GROUP, [Topic.TURNS], log, store, clock, record_attempts, linger_s=settings.tick_s
+        )
+        self._member = self._turns.member
         self._record_attempts = record_attempts
-        self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
         self._shelf = SessionCache()
         self._epochs: Mapping[TopicPartition, int] = {}  # under which what is on the shelf was written
 
-    def step(self, timeout_s: float) -> int:
-        """Handle what is there; how many records it was. When the store or the log is away, or another scorer took our
-        place, nothing is lost: the next step tries again, or joins again. Raises NewerSchema, and LogError when log and
-        store are not of one piece."""
-        try:
-            records = self._poll(timeout_s)
-            if self._member.epochs != self._epochs:
-                self._shelf.clear()  # another may have written meanwhile
-                self._epochs = dict(self._member.epochs)
-            if self._member.offsets.keys() != self._known:
-                self._meet()
-            if records:
-                self._score(records)
-            if time.monotonic() >= self._next_tick_s:
-                self._tick()
-            if self._outbox_waits:
-                self._publish()
-        except (Unavailable, Fenced) as error:
-            logger.warning("scorer: %s; trying again", error)
-            self._member.recover(error)
-            time.sleep(min(timeout_s, self._settings.tick_s))
-            return 0
-        return len(records)
+    def room(self) -> int:
+        return self._settings.batch_records
 
-    def close(self) -> None:
-        self._member.close()
-
-    # ------------------------------------------------------------------------------------------ reading
-
-    def _meet(self) -> None:
-        """Partitions that came or went: former owners may have left rewards in the outbox."""
-        known = frozenset(self._member.offsets)
-        with self._store.look() as view:
-            telemetry.OPEN_TURNS.set(view.ledger.count_open(_numbers(known)))
-        self._known = known
-        self._outbox_waits = True
-
-    def _poll(self, timeout_s: float) -> list[Record]:
-        """Small batches follow one another by at least a tick: a transaction costs the same for one record as for
-        twenty."""
-        pause_s = min(self._next_batch_s - time.monotonic(), timeout_s)
-        if pause_s > 0:
-            time.sleep(pause_s)
-        records = self._member.poll(self._settings.batch_records, timeout_s)
-        if records and len(records) < min(_LARGE_BATCH, self._settings.batch_records):
-            self._next_batch_s = time.monotonic() + self._settings.tick_s
-        return records
-
-    # ------------------------------------------------------------------------------------------ scoring
-
-    def _score(self, records: Sequence[Record]) -> None:
-        self._culprits.find(records, self._take, self._member.writing)
-
-    def _take(self, records: Sequence[Record]) -> None:
+    def handle(self, records: Sequence[Record]) -> None:
+        self._meet()
+        self._next_tick_s = min(self._next_tick_s, time.monotonic() + self._settings.tick_s)
         book = LedgerTransaction(self._spec, self._shelf)
-        with self._member.writing({record.source: record.offset + 1 for record in records}) as work:
+        with self._turns.writing(records) as work:
             book.take(work, records)
             set_aside(work, self._log, book.letters)
         self._count(book)
 
-    def _tick(self) -> None:
+    def tick(self) -> float:
+        self._meet()
+        if time.monotonic() >= self._next_tick_s:
+            self._let_pass()
+        if self._outbox_waits:
+            self._publish()
+        return until(self._next_tick_s) if self._next_tick_s else 0.0
+
+    def _meet(self) -> None:
+        """Partitions that came or went: others may have written meanwhile, and left rewards in the outbox."""
+        if self._member.epochs != self._epochs:
+            self._shelf.clear()
+            self._epochs = dict(self._member.epochs)
+        known = frozenset(self._member.offsets)
+        if known != self._known:
+            with self._store.look() as view:
+                telemetry.OPEN_TURNS.set(view.ledger.count_open(_numbers(known)))
+            self._known = known
+            self._outbox_waits = True
+
+    # ------------------------------------------------------------------------------------------ time
+
+    def _let_pass(self) -> None:
         """Let time pass in the partitions that are read to their end. The moment is taken before looking."""
         self._next_tick_s = time.monotonic() + self._settings.tick_s
         moment = self._clock.now() - GRACE
@@ -147,6 +124,9 @@ class Scorer:
         self._give_up(ended, moment)
         with self._store.look() as view:
             due = view.ledger.due_turns(until, _EXPIRE_BATCH)
+            first = [] if due else view.ledger.due_turns(dict.fromkeys(until, moment + self._idle), 1)
+        if not due and not first:
+            self._next_tick_s = time.monotonic() + self._idle.total_seconds()
         if not due:
             return
         if len(due) == _EXPIRE_BATCH:  # no further than these, and soon again

@@ -17,6 +17,8 @@ from ownership import appended_untold, units_out_of_sight, uses_of_tables, uses_
 
 from core.events import Topic
 from core.store.database import tables
+from onward.cli import app
+from onward.wiring.stages import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("core", "api", "ingest", "scoring", "learner", "serving", "onward", "simulator", "onward_kernels")
@@ -115,6 +117,78 @@ def test_no_error_is_swallowed_broadly_but_in_one_place() -> None:
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
     ]
     assert offenders == ["core/records/handling.py"]
+
+
+AWAY = {"Unavailable", "StoreUnavailable", "LogUnavailable", "Fenced"}
+WAITS_ITSELF = {"onward/replays/history.py": "a command that ends when it has waited for too long"}
+
+
+def test_what_is_away_is_waited_for_by_the_runner_alone() -> None:
+    """Nobody else catches an outage and sleeps: a stage lets it go up."""
+    waiting = {
+        str(path.relative_to(ROOT))
+        for path in product_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ExceptHandler)
+        and node.type is not None
+        and AWAY & {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)}
+        and calls(node) & {"sleep", "wait"}
+    }
+    assert {path for path in waiting if not path.startswith("core/stages/")} == set(WAITS_ITSELF)
+
+
+def calls(node: ast.AST) -> set[str]:
+    """The names of the methods that are called within."""
+    found = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    return {function.attr for function in found if isinstance(function, ast.Attribute)}
+
+
+def test_signals_and_renewals_are_the_runners() -> None:
+    """uvicorn's server keeps its own handlers, and puts the others back."""
+    sources = {
+        str(path.relative_to(ROOT)): path.read_text() for path in product_files() if "simulator" not in path.parts
+    }
+    handling = {path for path, source in sources.items() if "signal.signal(" in source}
+    assert handling == {"core/stages/ending.py", "onward/http/server.py"}
+    threads = {path for path, source in sources.items() if "threading.Thread(" in source}
+    outside = {path for path in threads if not path.startswith("core/stages/")}
+    assert outside == set(THREADS)
+
+
+THREADS = {
+    "api/live_state/redis_announcer.py": "speaks to Redis",
+    "core/store/database/listening.py": "hears what the database tells",
+    "ingest/group_commit.py": "writes appends",
+    "ingest/kafka/producer.py": "speaks to Kafka",
+    "ingest/spool/spool.py": "drains a spool",
+    "onward/http/metrics_server.py": "answers",
+    "onward/processes/stage_alarms.py": "tells the store which stages are down",
+    "onward/processes/supervisor.py": "waits for a child process",
+    "scoring/judge/background.py": "an event loop of requests",
+    "serving/engines/local/scheduler.py": "the engine",
+}
+"""Modules that start threads of their own, and what for: none of them renews anything."""
+
+
+def test_a_stage_has_no_loop_of_its_own() -> None:
+    """Each class that is a stage says what is done, and neither how often nor what happens when it cannot be."""
+    stages = {
+        f"{path.relative_to(ROOT)}:{node.name}": {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+        for path in product_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "Stage" for b in node.bases)
+    }
+    assert len(stages) >= 11
+    assert not {name for name, methods in stages.items() if methods & {"run", "step", "poll"}}
+    assert not {name for name, methods in stages.items() if not methods & {"handle", "tick"}}
+
+
+def test_every_stage_of_the_table_has_its_command_and_its_place_in_the_stack() -> None:
+    stack = (ROOT / "docker-compose.yml").read_text()
+    commands = {row.command for row in STAGES}
+    assert not {command for command in commands if f"command: [{command}, /data]" not in stack}
+    known = {name for name in app if not name.startswith("-")}
+    assert commands <= known
 
 
 BACKTRACKING = {

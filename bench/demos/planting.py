@@ -17,7 +17,7 @@ from core.ids import Version
 from core.model.probes import get_probe, put_probe
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 FOLDER = Path("build/planted")
 TRAINING = {"watched": (0.9, 800)}  # to tell one repository from another takes longer

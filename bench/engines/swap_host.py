@@ -10,7 +10,8 @@ from pathlib import Path
 
 from core.ids import Version
 from core.operations.fleet import CLUSTER
-from onward.wiring import open_foundation
+from core.stages.rounds import Rounds
+from onward.wiring.foundation import open_foundation
 from serving.engines.host import EngineHost
 from serving.engines.sglang.engine import SglangEngine
 from serving.engines.sglang.swap import Step
@@ -36,8 +37,9 @@ def main(directory: Path, url: str, steps: Path) -> None:
             observe=note,
         )
         host = EngineHost(engine, foundation.store, CLUSTER, foundation.clock)
+        rounds = Rounds(NAME, host)
         while True:
-            host.step(0.1)
+            rounds.step(0.1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from core.model.probes import get_probe, put_probe
 from core.ports import WeightsRef
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 from serving.engines.sglang.verified_versions import VerifiedVersions
 
 SCALE = 1e-4

@@ -30,6 +30,7 @@ from core.clock import SystemClock
 from core.codec import decode, encode
 from core.events import Completion, Event, Topic
 from core.settings import IngestSettings, KafkaSettings
+from core.stages.rounds import Rounds
 from core.store import SqlStore
 from ingest.kafka.clients import connected, options, topic_name
 from ingest.kafka.log import KafkaEventLog, key_of
@@ -167,11 +168,12 @@ def write_rate(log: KafkaEventLog, store: SqlStore) -> float:
     with store.begin() as connection:
         connection.execute(text("TRUNCATE turns, offsets"))
     writer = Writer(log, store, IngestSettings(partitions=PARTITIONS), SystemClock())
-    while not (first := writer.step(1.0)):
+    rounds = Rounds("writer", writer)
+    while not (first := rounds.step(1.0)):
         pass
     start_s, done = time.perf_counter(), first
     while done < STORED:
-        done += writer.step(1.0)
+        done += rounds.step(1.0)
     rate = (done - first) / (time.perf_counter() - start_s)
     writer.close()
     return rate

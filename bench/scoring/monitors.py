@@ -28,6 +28,7 @@ from core.events import Completion, Reward, Topic
 from core.ports import LogReader
 from core.reward_spec import load_reward_spec
 from core.settings import MonitorSettings
+from core.stages.rounds import Rounds
 from core.store import SqlStore, open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from scoring.watching import Watcher
@@ -96,9 +97,9 @@ def made_world() -> Iterator[World]:
         yield world
 
 
-def take_all(watcher: Watcher) -> int:
+def take_all(rounds: Rounds) -> int:
     taken = 0
-    while found := watcher.step(0.0):
+    while found := rounds.step(0.0):
         taken += found
     return taken
 
@@ -117,9 +118,10 @@ def rates() -> dict[str, float]:
         closing(world.watcher(NEVER_S)) as watcher,
         closing(world.log.reader([Topic.TURNS, Topic.REWARDS])) as reader,
     ):
-        watcher.step(0.0)  # it begins at the end of an empty log
+        rounds = Rounds("monitors", watcher)
+        rounds.step(0.0)  # it begins at the end of an empty log
         contenders: dict[str, Callable[[], int]] = {
-            "watch": lambda: take_all(watcher),
+            "watch": lambda: take_all(rounds),
             FLOOR: lambda: decode_all(reader),
         }
         figures: dict[str, list[float]] = {name: [] for name in contenders}
@@ -139,12 +141,13 @@ def held_mib() -> float:
     """Measure the interpreter's memory that windows and reference hold, with the shipped maturity."""
     held, maturity_s = 0, MonitorSettings().maturity_s
     with made_world() as world, closing(world.watcher(NEVER_S, maturity_s)) as watcher:
-        watcher.step(0.0)
+        rounds = Rounds("monitors", watcher)
+        rounds.step(0.0)
         tracemalloc.start()
         for _ in range(ROUNDS):
             world.say(TURNS)
             before, _ = tracemalloc.get_traced_memory()
-            take_all(watcher)
+            take_all(rounds)
             held += tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
     return held / 2**20
@@ -153,16 +156,17 @@ def held_mib() -> float:
 def look_s(workloads: int) -> float:
     """Return the median time of a look, with all windows full and news in each."""
     with made_world() as world, closing(world.watcher(1e-6)) as watcher:
-        watcher.step(0.0)
+        rounds = Rounds("monitors", watcher)
+        rounds.step(0.0)
         for _ in range(FILLED_TURNS // 100):
             world.say(100 * workloads, workloads)
-            take_all(watcher)
+            take_all(rounds)
         took: list[float] = []
         while len(took) < LOOKS:
             world.say(workloads, workloads)
             telemetry.LOOK_SECONDS.set(0)
             while not telemetry.LOOK_SECONDS._value.get():
-                watcher.step(0.001)
+                rounds.step(0.001)
             took.append(telemetry.LOOK_SECONDS._value.get())
     return statistics.median(took)
 

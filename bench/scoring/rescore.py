@@ -30,7 +30,7 @@ from core.reward_spec import load_reward_spec
 from core.store import SqlStore, open_sqlite
 from onward.replays.history import open_history
 from onward.replays.rescore import compare_specs
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 from scoring.ledger.transaction import LedgerTransaction
 
 TURNS = 100_000

@@ -15,6 +15,7 @@ from bench.services import APPLICATION, takes_appends, wait_for
 from core.clock import SystemClock
 from core.reward_spec import load_reward_spec
 from core.settings import KafkaSettings, PostgresSettings, ScoringSettings
+from core.stages.rounds import Rounds
 from core.store import open_postgres
 from ingest.kafka.log import KafkaEventLog
 from onward.directory.layout import SHIPPED_REWARDS
@@ -28,13 +29,14 @@ def main() -> None:
     wait_for(lambda: takes_appends(log))
     store = open_postgres(PostgresSettings.model_validate_json(sys.argv[2]), APPLICATION)
     scorer = Scorer(log, store, load_reward_spec(SHIPPED_REWARDS), ScoringSettings(), SystemClock())
+    rounds = Rounds("scorer", scorer)
     told, over = threading.Semaphore(0), threading.Event()
     threading.Thread(target=listen, args=(told, over), daemon=True).start()
     gc.freeze()
     while not over.is_set():
         cpu_s = time.process_time()
         while not told.acquire(blocking=False):
-            scorer.step(STEP_S)
+            rounds.step(STEP_S)
         print(len(scorer._member.offsets), time.process_time() - cpu_s, flush=True)
         told.acquire()
     scorer.close()

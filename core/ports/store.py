@@ -1,5 +1,6 @@
 """The store."""
 
+import threading
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -18,5 +19,15 @@ class Store(Protocol):
     def look(self) -> AbstractContextManager[View]:
         """Open a consistent view for reading. Raises StoreUnavailable."""
         ...
+
+    def wake(self, woken: threading.Event) -> None:
+        """Set `woken` whenever a version, what serves whom, or what an operator wants has changed.
+
+        That lasts for as long as anybody has `woken`, and while `wakes` says that this store can tell; whoever waits
+        for it also looks by itself now and then."""
+        ...
+
+    @property
+    def wakes(self) -> bool: ...
 
     def close(self) -> None: ...

@@ -79,6 +79,7 @@ class Alarms(AlarmsReader):
             "record": _encode(found),
         }
         self._connection.execute(insert(_table).values(values))
+        self._wake_watchers()
         return True
 
     def close(self, alarm_id: str, now: datetime) -> None:
@@ -105,6 +106,7 @@ class Alarms(AlarmsReader):
         first = _table.c[next(iter(values))]
         of_alarm = _table.c.alarm_id == alarm_id, tables.IS_OPEN, first.is_(None)
         self._connection.execute(update(_table).where(*of_alarm).values(told=False, **values))
+        self._wake_watchers()
 
     def mark_told(self, alarms: Iterable[StoredAlarm]) -> None:
         """As they were when they were told; one that has changed since is told again."""

@@ -48,7 +48,8 @@ class FleetReader(Repository):
 class Fleet(FleetReader):
     """Hosts say how they are; the release controller says what it wants."""
 
-    def put_status(self, status: ReplicaStatus) -> None:
+    def put_status(self, status: ReplicaStatus, *, is_news: bool = True) -> None:
+        """`is_news`: more of it has changed than its heartbeat."""
         row = {
             "name": status.name,
             "cluster": status.cluster,
@@ -56,14 +57,18 @@ class Fleet(FleetReader):
             "record": _encode(status),
         }
         upsert(self._connection, tables.replicas, [row])
+        if is_news:
+            self._wake_watchers()
 
     def forget(self, name: str) -> None:
         self._connection.execute(delete(tables.replicas).where(tables.replicas.c.name == name))
         self._connection.execute(delete(tables.replica_targets).where(tables.replica_targets.c.name == name))
+        self._wake_watchers()
 
     def put_target(self, cluster: str, target: ReplicaTarget) -> None:
         row = {"name": target.name, "cluster": cluster, "record": _encode(target)}
         upsert(self._connection, tables.replica_targets, [row])
+        self._wake_watchers()
 
     def put_switches(self, cluster: str, switches: Switches) -> None:
         upsert(self._connection, tables.switches, [{"cluster": cluster, "record": _encode(switches)}])
@@ -104,6 +109,7 @@ class Experiments(ExperimentsReader):
             "record": _encode(experiment),
         }
         upsert(self._connection, tables.experiments, [row])
+        self._wake_watchers()
 
 
 class OrdersReader(Repository):
@@ -152,6 +158,7 @@ class Orders(OrdersReader):
         }
         result = self._connection.execute(insert(tables.orders).values(values))
         assert result.inserted_primary_key is not None
+        self._wake_watchers()
         return int(result.inserted_primary_key[0])
 
     def finish(self, order_id: int, now: datetime, error_code: str | None = None, error: str | None = None) -> None:

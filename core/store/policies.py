@@ -113,6 +113,7 @@ class Policies(PoliciesReader):
             .where(table.c.version == policy.version, table.c.record.is_(None))
             .values(state="candidate", digest=policy.digest, parent=policy.parent, record=_encode(policy))
         )
+        self._wake_watchers()
 
     def put_verdict(self, version: Version, verdict: GateVerdict) -> None:
         """What was found of a published version, in place of what was found before."""
@@ -221,3 +222,4 @@ class Releases(ReleasesReader):
         )
         table = tables.policies
         self._connection.execute(update(table).where(table.c.version == release.version).values(state=release.state))
+        self._wake_watchers()

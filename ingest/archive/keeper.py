@@ -1,58 +1,55 @@
 """The stage that archives the log and then deletes what is no longer needed, at intervals."""
 
-import logging
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from core.errors import Fenced, Unavailable
 from core.ports import EventLog, TopicPartition
+from core.stages.stage import OK, Stage, until
 from ingest.archive.archive import TOPICS, Archiver
 from ingest.archive.retention import Retention
 
-_RETRY_S: Final = 5.0
-logger = logging.getLogger(__name__)
 
+class Keeper(Stage):
+    """A stage that archives and deletes: a round every `interval_s`, the first at once.
 
-class Keeper:
-    """A stage that works every `interval_s`, and at once when it starts.
-
-    Raises NewerSchema, and LogError when the archive belongs to another log; it tries again when something is
-    unreachable or the disk is full."""
+    It ends at NewerSchema, and at LogError when the archive belongs to another log; when there is no room it tries
+    again."""
 
     def __init__(
         self, log: EventLog, archiver: Archiver | None, retention: Retention | None, interval_s: float
     ) -> None:
-        """Make the stage; whichever part is None is not done."""
+        """None: that is not done."""
+        super().__init__()
         self._log, self._archiver, self._retention = log, archiver, retention
         self._interval_s = interval_s
         self._next_s = 0.0
-        self._closing = threading.Event()
         self._round: Iterator[int] | None = None
+        self._fault = OK
         self.archived = self.deleted = 0
-        self.state = "ok"
 
-    def step(self, timeout_s: float) -> int:
-        """Archive one range, or delete one partition's old records, or wait. Return how many records it was."""
-        wait_s = self._next_s - time.monotonic()
-        if self._round is None and wait_s > 0:
-            self._closing.wait(min(wait_s, timeout_s))
-            return 0
+    @property
+    def state(self) -> str:
+        return self._fault
+
+    def tick(self) -> float:
+        """Archive one stretch, or delete one partition's old records."""
+        if self._round is None and time.monotonic() < self._next_s:
+            return until(self._next_s)
         self._round = self._round or self.round()
         try:
             records = next(self._round, None)
-        except (Unavailable, Fenced, OSError) as error:
-            logger.warning("the keeper of the log waits: %s", error)
-            self._rest(_RETRY_S, str(error))
-            return 0
-        if records is None:
-            self._rest(self._interval_s, "ok")
-        return records or 0
+        except OSError as error:
+            raise Unavailable(f"the archive: {error}") from error
+        self._fault = OK
+        if records is not None:
+            return 0.0
+        self._round, self._next_s = None, time.monotonic() + self._interval_s
+        return until(self._next_s)
 
-    def _rest(self, wait_s: float, state: str) -> None:
-        self._round, self.state = None, state
-        self._next_s = time.monotonic() + wait_s
+    def recover(self, error: Unavailable | Fenced) -> None:
+        """Begin the round anew."""
+        self._round, self._fault = None, str(error)
 
     def round(self) -> Iterator[int]:
         """Do all that is due now; yield the number of records of each piece of work."""
@@ -78,6 +75,5 @@ class Keeper:
         return [TopicPartition(topic, index) for topic in TOPICS for index in range(self._log.partitions(topic))]
 
     def close(self) -> None:
-        self._closing.set()
         if self._archiver is not None:
             self._archiver.close()  # what was read is read again

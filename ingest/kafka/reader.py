@@ -21,7 +21,7 @@ from ingest.records import to_record
 
 COMPACTED: Final = frozenset({Topic.RELEASES})
 JOIN_S: Final = 1.0
-_FETCH_WAIT_MS: Final = 200
+_FETCH_WAIT_MS: Final = 500
 Found = Mapping[KafkaPartition, Sequence[Any]]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 logger = logging.getLogger(__name__)

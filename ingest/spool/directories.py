@@ -6,15 +6,16 @@ that what waits in it still reaches the log."""
 import fcntl
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from core.stages.stage import Stage
 from ingest.spool.files import has_segments
 from ingest.spool.spool import SpoolingLog
 
 _LOCK = ".lock"  # beside its directory
 _LOOK_EVERY_S = 2.0
+_SETTLED_EVERY_S = 0.2  # looked at whether what was adopted is in the log
 logger = logging.getLogger(__name__)
 
 OpenSpool = Callable[[Path], SpoolingLog]
@@ -53,25 +54,23 @@ def _try(path: Path) -> SpoolDirectory | None:
     return SpoolDirectory(path, lock)
 
 
-class Orphans:
-    """A stage that adopts directories whose processes are gone, and appends what waits in them to the log."""
+class Orphans(Stage):
+    """Looks for directories whose processes are gone, and lets what waits in them follow into the log."""
 
     def __init__(self, root: Path, open_spool: OpenSpool) -> None:
-        """Make the stage. `open_spool` opens a directory's spool; closing that must leave the log open."""
+        """`open_spool`: on a directory; closing it must leave the log open."""
+        super().__init__()
         self._root, self._open_spool = root, open_spool
         self._adopted: tuple[SpoolDirectory, SpoolingLog] | None = None
-        self._look_at_s = 0.0
 
-    def step(self, timeout_s: float) -> int:
-        """Drain one orphan at a time: no client waits for them."""
-        if self._adopted is None and time.monotonic() >= self._look_at_s:
-            self._look_at_s = time.monotonic() + _LOOK_EVERY_S
+    def tick(self) -> float:
+        """Adopt one directory, or let go of it once it is empty."""
+        if self._adopted is None:
             self._adopted = self._find()
-        elif self._adopted is not None and self._adopted[1].depth_records == 0:
+        elif self._adopted[1].depth_records == 0:
             self._let_go()
-            return 1
-        time.sleep(timeout_s)
-        return 0
+            return 0.0
+        return _LOOK_EVERY_S if self._adopted is None else _SETTLED_EVERY_S
 
     def close(self) -> None:
         """Stop; what still waits is left for the next process."""

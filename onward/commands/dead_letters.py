@@ -11,7 +11,7 @@ from core.codec import decode
 from core.errors import ConfigError, OnwardError, Undecodable
 from core.events import DeadLetter, Event, Reward, Topic
 from ingest.writer import is_usable
-from onward.wiring import Foundation, open_foundation
+from onward.wiring.foundation import Foundation, open_foundation
 
 _NAME = re.compile(r"(.+):(\d+):(\d+)")
 _PREVIEW_BYTES = 256

@@ -16,7 +16,7 @@ from core.reward_spec.outcome_ages import with_ages
 from core.secrets import redacted
 from core.settings import Settings
 from onward.directory.layout import SHIPPED_MODEL, Layout
-from onward.wiring import is_distributed, read_directory, spec_path
+from onward.wiring.foundation import is_distributed, read_directory, spec_path
 
 _MAX_SKEW_S = 1.0
 _OK = "[green]ok[/green]"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onward.replays.history import require_directory
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 from scoring.judge.agreement import ALL, LEAST, Agreement, agreements
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from api.requests.reader import serve_jobs
+from core.stages.ending import ignore_signals
 from serving.rendering import load_renderer
 
 _NICE = 10
@@ -19,7 +20,7 @@ _MOST_MEMORY = 2 << 30
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the API ends this process when it has ended its own
+    ignore_signals(signal.SIGINT)  # of a terminal: the API ends this process when it has ended its own
     os.nice(_NICE)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY if hard < 0 else min(_MOST_MEMORY, hard), hard))

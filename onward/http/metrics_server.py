@@ -12,7 +12,7 @@ from core.telemetry import CONTENT_TYPE, exposition
 from onward.http.tls import server_context
 
 OK = "ok"
-_LOOK_S = 0.1  # whether it is to end
+_LOOK_S = 0.5  # whether it is to end
 
 
 @contextmanager

@@ -1,32 +1,23 @@
 """`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone: until stopped."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from core.errors import Unavailable
 from core.settings import ApiSettings
+from core.stages.ending import Ending
+from core.stages.runner import Runner
 from onward.directory.addresses import announce, own_address
 from onward.directory.locks import exclusive
-from onward.http.metrics_server import waiting_server
 from onward.http.server import HttpServer
 from onward.http.tls import server_context
-from onward.processes.condition import AGAIN_S, Condition
+from onward.http.waiting import Waiting
 from onward.processes.stage_alarms import StageAlarms, watched
-from onward.processes.supervisor import ChildProcess, StageThread
+from onward.processes.supervisor import ChildProcess
 from onward.processes.tree import metrics_port, run_tree
-from onward.wiring import (
-    Foundation,
-    Service,
-    build_api,
-    build_app,
-    build_service,
-    is_distributed,
-    open_foundation,
-    read_directory,
-)
+from onward.wiring.foundation import Foundation, is_distributed, open_foundation, read_directory
+from onward.wiring.service import Service, build_api, build_app, build_service
 
 _SWITCH_INTERVAL_S = 0.0001  # the engine takes the interpreter back after each of its operations: decision 0002
 _OK = "ok"
@@ -66,16 +57,14 @@ def _built(directory: Path, overrides: Mapping[str, str], build: Callable[[Found
 
 def _build_patiently(stack: ExitStack, directory: Path, overrides: Mapping[str, str], settings: ApiSettings) -> Service:
     """While something that it needs is away, whoever asks is told what that is."""
-    condition = Condition("api")
-    with ExitStack() as waiting:
-        while True:
-            try:
-                return stack.enter_context(_built(directory, overrides, build_api))
-            except Unavailable as error:
-                if not condition.is_waiting:
-                    waiting.enter_context(waiting_server(settings, "start", condition.now))
-                condition.waits(error)
-                time.sleep(AGAIN_S)
+
+    def build() -> Service:
+        return stack.enter_context(_built(directory, overrides, build_api))
+
+    with ExitStack() as meanwhile:
+        service = Ending().made(build, Waiting("api", settings, meanwhile).waits)
+    assert service is not None, "nobody tells it to end"
+    return service
 
 
 def _serve(service: Service, announced: Sequence[Path]) -> None:
@@ -83,7 +72,7 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     overrides = service.foundation.overrides
     settings, makers = service.foundation.settings, service.makers
-    threads = [StageThread(name, stage, settings.stages, makers.get(name)) for name, stage in service.stages.items()]
+    threads = [Runner(name, makers.get(name), settings.stages, made=stage) for name, stage in service.stages.items()]
     children = [
         ChildProcess(
             each.name,
@@ -94,7 +83,7 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
         )
         for number, each in enumerate(service.children)
     ]
-    parts: list[StageThread | ChildProcess] = [*threads, *children]
+    parts: list[Runner | ChildProcess] = [*threads, *children]
 
     def readiness() -> dict[str, str]:
         states = {part.name: part.state for part in parts}
@@ -119,10 +108,12 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
         service.log.close()
 
 
-def _stop(children: Sequence[ChildProcess], threads: Sequence[StageThread]) -> None:
-    """All children at once: each may have something to finish."""
+def _stop(children: Sequence[ChildProcess], threads: Sequence[Runner]) -> None:
+    """All at once: each may have something to finish."""
     for child in children:
         child.terminate()
+    for thread in threads:
+        thread.tell_to_end()
     for child in children:
         child.stop()
     for thread in threads:

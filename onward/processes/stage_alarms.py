@@ -18,9 +18,9 @@ from core.ids import Namespace
 from core.operations.alarms import STAGE_DOWN, Opening, StoredAlarm
 from core.ports import Clock, Store
 from core.records.handling import failure_of
-from onward.processes.supervisor import OK
+from core.stages.stage import OK
 
-_LOOK_S = 0.25
+_LOOK_S = 0.5
 _KEPT_AGAIN = timedelta(minutes=1)
 _GONE = timedelta(minutes=10)
 _NOBODYS = Namespace("")
@@ -142,6 +142,13 @@ class StageAlarms:
             work.alarms.close(known[name], self._clock.now())
         logger.info("alarm %s is closed", known[name])
         del known[name], self._well_since_s[name]
+
+
+def look_last(stage_alarms: StageAlarms) -> None:
+    """Before its process ends."""
+    unsaid = failure_of(stage_alarms.look)
+    if unsaid is not None:
+        logger.warning("the store was not told which stages are down: %s", unsaid)
 
 
 @contextmanager

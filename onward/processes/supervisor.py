@@ -1,4 +1,4 @@
-"""Keeps the threads and child processes of the service going, and knows how they are."""
+"""Keeps the child processes of the service going, and knows how they are."""
 
 import ctypes
 import logging
@@ -7,94 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core import telemetry
-from core.errors import OnwardError
 from core.records.handling import failure_of
-from core.secrets import redacted
 from core.settings import StageSettings
-from onward.processes.restarts import Restarts
-from onward.wiring import Stage
+from core.stages.backoff import Restarts
+from core.stages.runner import cause_of
+from core.stages.stage import OK
 
-OK = "ok"
-_STEP_S = 0.2
 _PR_SET_PDEATHSIG = 1
 logger = logging.getLogger(__name__)
-
-
-def cause_of(failure: Exception) -> str:
-    """For anybody to read: what is no error of ours may quote what a client sent, so its place stands for its words."""
-    if isinstance(failure, OnwardError | OSError):
-        return redacted(f"{type(failure).__name__}: {failure}")
-    traceback = failure.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    if traceback is None:
-        return type(failure).__name__
-    return f"{type(failure).__name__} in {Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno}"
-
-
-class StageThread(threading.Thread):
-    """Calls one stage's `step` until stopped. One that raises is started again after a while; `fault` says meanwhile
-    what it was."""
-
-    def __init__(
-        self, name: str, stage: Stage, settings: StageSettings, make_anew: Callable[[], Stage] | None = None
-    ) -> None:
-        """`make_anew`: another in its place. None: others know this one, and it is called again as it is."""
-        super().__init__(name=name, daemon=True)
-        self._stage: Stage | None = stage
-        self._make_anew = make_anew
-        self._restarts = Restarts(settings)
-        self._stopping = threading.Event()
-        self.fault: str | None = None
-
-    def run(self) -> None:
-        while not self._stopping.is_set():
-            failure = failure_of(self._keep_stepping)
-            if failure is not None:
-                self._fail(failure)
-        self._close()
-
-    def _keep_stepping(self) -> None:
-        if self._stage is None:
-            assert self._make_anew is not None
-            self._stage = self._make_anew()
-        self._restarts.began()
-        while not self._stopping.is_set():
-            self._stage.step(_STEP_S)
-            self.fault = None
-
-    def _fail(self, failure: Exception) -> None:
-        wait_s = self._restarts.wait_s()
-        self.fault = cause_of(failure)
-        logger.error("%s is down for %.1f s: %s", self.name, wait_s, self.fault, exc_info=failure)
-        telemetry.STAGE_RESTARTS.labels(part=self.name).inc()
-        if self._make_anew is not None:
-            self._close()
-        self._stopping.wait(wait_s)
-
-    def _close(self) -> None:
-        stage, self._stage = self._stage, None
-        failure = None if stage is None else failure_of(stage.close)
-        if failure is not None:
-            logger.error("%s was not closed: %s", self.name, failure, exc_info=failure)
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self.join()
-
-    @property
-    def restarts(self) -> int:
-        return self._restarts.count
-
-    @property
-    def state(self) -> str:
-        """`ok`, or what is wrong."""
-        fault = self.fault
-        return OK if fault is None else f"down: {fault}"
 
 
 class ChildProcess:

@@ -25,7 +25,7 @@ from learner.versions import manifest
 from learner.versions.manifest import Manifest, batch_of, settings_of
 from learner.versions.provenance import ancestry
 from onward.replays.history import require_directory
-from onward.wiring import Foundation, open_foundation
+from onward.wiring.foundation import Foundation, open_foundation
 from serving.releases import CLUSTER
 
 

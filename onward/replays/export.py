@@ -19,7 +19,7 @@ from core.ids import Namespace
 from core.ports import Record
 from ingest.archive.files import SCHEMA, to_row
 from onward.replays.history import open_history, period, require_directory
-from onward.wiring import Foundation, open_foundation
+from onward.wiring.foundation import Foundation, open_foundation
 
 FORMATS = ("parquet", "jsonl")
 _SCHEMA = SCHEMA.append(pa.field("event", pa.string()))  # as JSON; null: undecodable

@@ -16,7 +16,7 @@ from learner.off_policy.estimators import OffPolicy, off_policy
 from learner.off_policy.jackknife import Estimate
 from learner.off_policy.log_ratios import logged_turns
 from learner.sequences.scored import ScoredTurn
-from onward.wiring import Foundation
+from onward.wiring.foundation import Foundation
 
 _PART = 500  # of one query
 _WHOLE = 1 << 64

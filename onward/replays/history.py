@@ -12,7 +12,8 @@ from core.events import Completion, Outcome, SessionEnded, Topic
 from core.ids import Namespace
 from core.ports import EventLog, Record, Store
 from ingest.archive.history import History
-from onward.wiring import Foundation, archive_blobs, build_keeper, open_foundation
+from onward.wiring.archive import archive_blobs, build_keeper
+from onward.wiring.foundation import Foundation, open_foundation
 
 _CONNECT_S = 30.0
 _LOOK_EVERY_S = 0.1

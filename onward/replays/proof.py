@@ -3,7 +3,7 @@
 from core.ids import Version
 from learner.versions import manifest
 from learner.versions.manifest import Manifest, prove_exactly_once
-from onward.wiring import Foundation
+from onward.wiring.foundation import Foundation
 
 __all__ = ["lineage_of", "prove_exactly_once"]
 

@@ -21,7 +21,7 @@ from core.ports import WeightsRef
 from learner.versions import manifest
 from onward.replays.history import require_directory
 from onward.replays.report import read, text_digest
-from onward.wiring import Foundation, open_foundation, open_offline
+from onward.wiring.foundation import Foundation, open_foundation, open_offline
 from serving.evals.cases import Suite, load_suite
 from serving.evals.engine_answers import EngineAnswers
 from serving.evals.gate import Bounds, evaluate

@@ -21,12 +21,14 @@ from core.model.weights_digest import digest_of_shards
 from core.reward_spec import load_reward_spec
 from core.reward_spec.outcome_ages import with_ages
 from core.settings import LearnerSettings
+from core.stages.rounds import Rounds
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
 from onward.replays.held_out import judge, split
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
 from onward.replays.report import draw, pace_of, report_of, summary, write
-from onward.wiring import Foundation, open_foundation, open_offline, read_directory, solutions_kept_out
+from onward.wiring.foundation import Foundation, open_foundation, open_offline, read_directory
+from onward.wiring.learner import solutions_kept_out
 from scoring.rescore import rescore
 from serving.releases import CLUSTER, ensure_anchor
 from serving.rendering import load_renderer
@@ -128,12 +130,13 @@ def _learn(
         load_renderer(source.model).tokenizer_digest,
     )
     try:
+        rounds = Rounds("learner", learner)
         task = progress.add_task("learn", total=len(rewards))
         for start in range(0, len(rewards), settings.batch.min_turns):
             part = rewards[start : start + settings.batch.min_turns]
             target.log.append_blocking(Topic.REWARDS, part)
             clock.advance_to(part[-1].decided_at)
-            while learner.step(0.0):
+            while rounds.step(0.0):
                 _release_newest(target, learner.newest, clock)
             progress.advance(task, len(part))
         return dict(learner.left_out)

@@ -19,7 +19,7 @@ from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
 from learner.timing import is_of_machine
 from learner.versions.provenance import ancestry
-from onward.wiring import Foundation
+from onward.wiring.foundation import Foundation
 
 logger = logging.getLogger(__name__)
 FILE = "report.json"

@@ -18,7 +18,7 @@ from core.reward_spec import RewardSpec, load_reward_spec
 from core.store import open_sqlite
 from ingest.archive.history import History
 from onward.replays.history import open_history, period, require_directory
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 from scoring.comparison import Comparison, Distribution, Last, compare, last_rewards
 from scoring.rescore import rescore
 

@@ -25,7 +25,8 @@ from learner.batches.backlog import Bounds
 from learner.midtraining.run import Sessions
 from learner.midtraining.session_corpus import SessionCorpus
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
-from onward.wiring import open_foundation, solutions_kept_out
+from onward.wiring.foundation import open_foundation
+from onward.wiring.learner import solutions_kept_out
 from scoring.rescore import rescore
 from serving.rendering import load_renderer
 

@@ -7,7 +7,7 @@ from core.errors import ConfigError
 from core.events import Topic
 from core.settings import Settings
 from onward.directory.layout import Layout
-from onward.wiring.foundation import Foundation, Stage, holder
+from onward.wiring.foundation import Foundation
 
 if TYPE_CHECKING:
     from ingest.archive.keeper import Keeper
@@ -44,13 +44,3 @@ def build_keeper(foundation: Foundation) -> "Keeper":
         }
         retention = Retention(log, store, foundation.clock, settings.archive.retention_days * _DAY_S, floors)
     return Keeper(log, archiver, retention, settings.archive.interval_s)
-
-
-def build_archive(foundation: Foundation) -> Stage:
-    """Where other machines may run one, too, only the holder of the lease works; another stands by."""
-    from onward.wiring.leased import Leased
-
-    if not foundation.is_shared:
-        return build_keeper(foundation)
-    lease_s = foundation.settings.release.lease_s
-    return Leased("archive", holder(), foundation.store, foundation.clock, lease_s, lambda: build_keeper(foundation))

@@ -16,8 +16,10 @@ from core.model.probe_prompts import probe_prompts
 from core.operations.fleet import CLUSTER
 from core.ports import EventLog, Policy, Store, WeightsRef
 from core.settings import Settings
+from core.stages.rounds import Rounds
+from core.stages.stage import Stage
 from onward.directory.layout import Layout
-from onward.wiring.foundation import Foundation, Stage
+from onward.wiring.foundation import Foundation
 
 if TYPE_CHECKING:
     from serving.engines.host import EngineHost
@@ -36,6 +38,11 @@ class Child:
     name: str
     arguments: tuple[str, ...]
     ready: Path
+
+
+def child_of(layout: Layout, name: str, command: str, *arguments: str) -> Child:
+    """`onward COMMAND` on the same directory."""
+    return Child(name, (command, str(layout.root), "--child", name, *arguments), layout.ready(name))
 
 
 class Serving(Protocol):
@@ -132,7 +139,8 @@ class LocalServing:
     def bring_up(self) -> None:
         """The engine serves what is live."""
         self.policy.start()
-        while self._host.step(0.1) or self._host.state.startswith("starting"):
+        rounds = Rounds("host", self._host)
+        while rounds.step(0.1) or self._host.state.startswith("starting"):
             pass
 
     async def aclose(self) -> None:
@@ -195,10 +203,11 @@ def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
 async def ask_fleet(foundation: Foundation) -> AsyncIterator[Policy]:
     """The fleet, from the running event loop, whatever else this process does. Raises StoreUnavailable."""
     view, policy = await asyncio.to_thread(_route, foundation)
+    rounds = Rounds("fleet", view)
 
     async def look() -> None:
         while True:
-            await asyncio.to_thread(view.step, _LOOK_S)
+            await asyncio.to_thread(rounds.step, _LOOK_S)
 
     looking = asyncio.create_task(look())
     try:
@@ -215,8 +224,7 @@ def host_children(layout: Layout, settings: Settings) -> list[Child]:
     for number, url in enumerate(urls, 1):
         name = f"engine-{number}"
         there = () if url is None else ("--url", url)
-        arguments = ("serve", str(layout.root), "--name", name, "--child", name, *there)
-        children.append(Child(name, arguments, layout.ready(name)))
+        children.append(child_of(layout, name, "serve", "--name", name, *there))
     return children
 
 

@@ -5,7 +5,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from core import secrets
 from core.blobs import FsspecBlobs
@@ -18,16 +17,6 @@ from core.settings.secret import secrets_of
 from core.store import SqlStore
 from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
 from serving.weights.published import BlobWeights
-
-
-class Stage(Protocol):
-    """A background part of the product; the runtime calls `step` until told to stop."""
-
-    def step(self, timeout_s: float) -> int:
-        """Do what is there to do; wait at most about `timeout_s` for it. Returns how much was done."""
-        ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -2,60 +2,50 @@
 policy version, from which the service's metrics are set."""
 
 import logging
-import threading
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from functools import partial
 
 from core import telemetry
-from core.errors import LogUnavailable
 from core.events import PolicyVersion, Topic
 from core.ids import Version
-from core.ports import EventLog
+from core.ports import EventLog, Record
 from core.records.handling import attempt, words_of
+from core.stages.sources import PlainRecords
+from core.stages.stage import Stage
 from learner.timing import SECONDS
 from learner.versions.manifest import TRAINED, UNTRAINED
 from serving.releases import LoopTimer
 
-_MAX_RECORDS = 64
-_RETRY_S = 0.5
+_SHOWN_EVERY_S = 1.0  # quantiles of what a timer measured
 _DROPPED = "dropped_"
 logger = logging.getLogger(__name__)
 
 
-class PolicyObserver:
-    """A stage: reads onward.policies from the beginning, so that counters survive a restart."""
+class PolicyObserver(Stage):
+    """Reads onward.policies from the beginning, so that counters survive a restart."""
 
     def __init__(self, log: EventLog, timer: LoopTimer) -> None:
+        super().__init__()
         self._timer = timer
-        self._reader = log.reader([Topic.POLICIES])
-        self._closing = threading.Event()
+        self.source = PlainRecords(log.reader([Topic.POLICIES]))
         self._shown: set[str] = set()
         self._seen: set[Version] = set()  # a restarted learner says its newest version again
 
-    def step(self, timeout_s: float) -> int:
-        """Waits while the log is away. Raises NewerSchema."""
-        try:
-            records = self._reader.poll(_MAX_RECORDS, timeout_s)
-        except LogUnavailable as error:
-            logger.warning("the observer waits: %s", error)
-            self._closing.wait(_RETRY_S)
-            return 0
+    def handle(self, records: Sequence[Record]) -> None:
         for record in records:
             if isinstance(record.event, PolicyVersion) and record.event.version not in self._seen:
                 self._seen.add(record.event.version)
                 failure = attempt(partial(self._show, record.event))
                 if failure is not None:
                     logger.error("version %d is not shown: %s", record.event.version, words_of(failure))
+
+    def tick(self) -> float:
         self._timer.publish_quantiles()
-        return len(records)
+        return _SHOWN_EVERY_S
 
     def _show(self, policy: PolicyVersion) -> None:
         self._shown = observe(policy, self._shown)
         self._timer.published(policy)
-
-    def close(self) -> None:
-        self._closing.set()
-        self._reader.close()
 
 
 def observe(policy: PolicyVersion, shown: Set[str] = frozenset()) -> set[str]:

@@ -1,4 +1,4 @@
-"""The service's parts, and the stages that may also run alone."""
+"""The service's parts."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING
 
 from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState, Renderer
-from core.settings import LearnerSettings
+from core.stages.stage import Stage
 from ingest.spool.spool import SpoolingLog
 from onward.directory.layout import BUILT_SITE
-from onward.wiring.engines import Child, Serving, ask_fleet, build_serving, publish_anchor
-from onward.wiring.foundation import Foundation, Stage, holder
+from onward.wiring.engines import Child, Serving, build_serving, child_of
+from onward.wiring.foundation import Foundation
+from onward.wiring.stages import STAGES, Neighbours
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from learner.model.ranks import Ranks
-    from learner.stage import Learner
-    from serving.releases import LoopTimer, ReleaseController, StoreTraffic
-    from serving.releases.cases import CaseGate
+    from serving.releases import LoopTimer, StoreTraffic
 
 
 @dataclass(frozen=True)
@@ -51,25 +49,12 @@ def build_service(foundation: Foundation) -> Service:
     serving = build_serving(foundation, log, timer, is_whole=True)
     traffic = StoreTraffic(foundation.store, settings.release)
     live_state = build_live_state(foundation)
-    makers: dict[str, Callable[[], Stage]] = {
-        "writer": partial(build_writer, foundation, log),
-        "scorer": partial(build_scorer, foundation, log, live_state),
-    }
-    if settings.monitors.enabled:
-        makers["monitors"] = partial(build_monitors, foundation, log)
-    if settings.judge.enabled:
-        makers["judge"] = partial(build_judge, foundation, log)
-    if settings.release.controller:
-        makers["releases"] = partial(_build_heard_releases, foundation, log, serving)
+    beside = Neighbours(log, lambda: live_state, serving)
+    rows = [row for row in STAGES if row.is_wanted(settings)]
+    makers = {row.name: partial(row.make, foundation, beside) for row in rows if not row.is_child}
     stages: dict[str, Stage] = {name: make() for name, make in makers.items()}
     stages |= {"observer": _build_observer(log, timer), "traffic": traffic, **serving.stages}
-    children = [*serving.children]
-    if settings.learner.enabled:
-        learner = ("learn", str(layout.root), "--child", "learner")
-        children.append(Child("learner", learner, layout.ready("learner")))
-    if settings.archive.has_work:
-        archive = ("archive", str(layout.root), "--child", "archive")
-        children.append(Child("archive", archive, layout.ready("archive")))
+    children = [*serving.children, *(child_of(layout, row.name, row.command) for row in rows if row.is_child)]
     return Service(foundation, log, serving, traffic, live_state, stages, makers, tuple(children))
 
 
@@ -102,61 +87,6 @@ def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:
     return SpoolingLog(foundation.log, directory, foundation.settings.ingest.spool_bytes)
 
 
-def build_writer(foundation: Foundation, log: EventLog) -> Stage:
-    from ingest.writer import Writer
-
-    settings = foundation.settings
-    return Writer(log, foundation.store, settings.ingest, foundation.clock, settings.stages.record_attempts)
-
-
-def build_scorer(foundation: Foundation, log: EventLog, announcer: Announcer | None) -> Stage:
-    from scoring.stage import Scorer
-
-    settings = foundation.settings
-    return Scorer(
-        log,
-        foundation.store,
-        foundation.spec,
-        settings.scoring,
-        foundation.clock,
-        announcer,
-        settings.stages.record_attempts,
-    )
-
-
-def build_monitors(foundation: Foundation, log: EventLog) -> Stage:
-    """Where other machines may run them, too, only the holder of the lease watches; another stands by. Raises
-    ConfigError."""
-    from onward.wiring.leased import Leased
-    from scoring.watching import Watcher
-
-    settings, store, clock = foundation.settings, foundation.store, foundation.clock
-
-    def make() -> Watcher:
-        return Watcher(log, store, foundation.spec, settings.monitors, clock, settings.stages.record_attempts)
-
-    if not foundation.is_shared:
-        return make()
-    return Leased("monitors", holder(), store, clock, settings.release.lease_s, make)
-
-
-def build_judge(foundation: Foundation, log: EventLog) -> Stage:
-    """Leased as the monitors are. Raises ConfigError naming the setting at fault."""
-    from onward.wiring.leased import Leased
-    from scoring.judge import Judge
-
-    settings, store, clock = foundation.settings, foundation.store, foundation.clock
-    if not settings.judge.enabled:
-        raise ConfigError("judge.enabled is false: there is nothing to do")
-
-    def make() -> Judge:
-        return Judge(log, store, foundation.spec, settings.judge, clock, settings.stages.record_attempts)
-
-    if not foundation.is_shared:
-        return make()
-    return Leased("judge", holder(), store, clock, settings.release.lease_s, make)
-
-
 def build_live_state(foundation: Foundation) -> LiveState:
     if foundation.is_shared:
         from api.live_state.redis_live_state import RedisLiveState
@@ -183,48 +113,6 @@ def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
     from onward.wiring.observer import PolicyObserver
 
     return PolicyObserver(log, timer)
-
-
-def build_releases(foundation: Foundation, log: EventLog, serving: Serving | None) -> "ReleaseController":
-    """`serving`: of the same process. Raises ConfigError naming the setting, or the file and the case, at fault."""
-    from serving.engines.model_facts import read_model_facts
-    from serving.releases import ReleaseController
-
-    settings = foundation.settings
-    return ReleaseController(
-        log,
-        foundation.store,
-        foundation.weights,
-        settings.serving,
-        settings.release,
-        read_model_facts(foundation.model).vocabulary,
-        foundation.clock,
-        holder=holder(),
-        on_change=None if serving is None else serving.targets_changed,
-        cases=_build_cases(foundation, serving),
-    )
-
-
-def _build_heard_releases(foundation: Foundation, log: EventLog, serving: Serving) -> Stage:
-    """Of the process that has the host, which wakes it."""
-    releases = build_releases(foundation, log, serving)
-    serving.when_status_changes(releases.wake)
-    return releases
-
-
-def _build_cases(foundation: Foundation, serving: Serving | None) -> "CaseGate | None":
-    from serving.evals.cases import load_suite
-    from serving.releases.cases import CaseGate
-    from serving.rendering import load_renderer
-
-    settings = foundation.settings
-    if settings.release.evals.suite is None:
-        return None
-    if serving is None and settings.serving.engine == "local":
-        raise ConfigError("release.evals.suite: an engine within the service is asked by the controller within it")
-    ask = partial(ask_fleet, foundation) if serving is None else serving.asking
-    suite, renderer = load_suite(settings.release.evals.suite), load_renderer(foundation.model)
-    return CaseGate(suite, ask, renderer, settings.release.evals, foundation.clock)
 
 
 def _check(foundation: Foundation) -> None:
@@ -261,46 +149,3 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             site=BUILT_SITE,
         )
     )
-
-
-def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> Stage:
-    """`ranks`: processes that follow this one. Where other machines may run one, too, only the holder of the lease
-    learns; another stands by."""
-    from onward.wiring.leased import Leased
-
-    if not foundation.is_shared:
-        return _make_learner(foundation, ranks)
-
-    def make() -> Stage:
-        publish_anchor(foundation, foundation.log)
-        return _make_learner(foundation, ranks)
-
-    return Leased("learner", holder(), foundation.store, foundation.clock, foundation.settings.release.lease_s, make)
-
-
-def _make_learner(foundation: Foundation, ranks: "Ranks | None") -> "Learner":
-    from learner.model.ranks import ALONE
-    from learner.stage import Learner
-    from serving.rendering import load_renderer
-
-    return Learner(
-        foundation.log,
-        foundation.store,
-        foundation.weights,
-        foundation.blobs,
-        foundation.settings.learner,
-        foundation.model,
-        foundation.layout.learner,
-        foundation.clock,
-        solutions_kept_out(foundation.settings.learner),
-        load_renderer(foundation.model).tokenizer_digest,
-        ranks or ALONE,
-        foundation.settings.stages.record_attempts,
-    )
-
-
-def solutions_kept_out(settings: LearnerSettings) -> dict[str, str]:
-    """Of the suite's cases, by name. Raises ConfigError."""
-    from serving.evals.cases import load_suite
-
-    return {} if settings.admission.keep_out is None else load_suite(settings.admission.keep_out).solutions()

@@ -9,8 +9,8 @@ came before its offset was noted, is one outcome (`votes.judgement`).
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from math import ceil
@@ -19,13 +19,15 @@ from typing import Final
 import msgspec
 
 from core import telemetry
-from core.errors import ConfigError, Unavailable
+from core.errors import ConfigError
 from core.events import Completion, Outcome, Topic
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
-from core.records.handling import Culprits, attempt
+from core.records.handling import Culprits, attempt, failure_of
 from core.reward_spec import RewardSpec
 from core.settings import JudgeSettings
 from core.settings.stages import RECORD_ATTEMPTS
+from core.stages.sources import OwnRecords
+from core.stages.stage import Stage, until
 from scoring.judge.background import Background
 from scoring.judge.choice import Budget, why_not
 from scoring.judge.endpoint import Endpoint, NoVote
@@ -35,6 +37,7 @@ from scoring.judge.votes import Vote, is_enough, judgement, version_of
 
 GROUP: Final = "judge"
 _POLL_RECORDS: Final = 256
+_HEAR_S: Final = 0.2  # how often it is looked for votes, while turns are read and others under way
 _NOTE_S: Final = 2.0  # how often it is noted how far it has come
 _COMPLAIN_S: Final = 60.0  # how often the log says what the endpoint does not do
 logger = logging.getLogger(__name__)
@@ -51,9 +54,8 @@ class _Case(msgspec.Struct, frozen=True):
     failures: int = 0
 
 
-class Judge:
-    """A stage: `step` until told to `close`. Not thread-safe. Raises ConfigError where the reward spec cannot take what
-    it says, or its prompt cannot be read."""
+class Judge(Stage):
+    """Raises ConfigError where the reward spec cannot take what it says, or its prompt cannot be read."""
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class Judge:
         clock: Clock,
         record_attempts: int = RECORD_ATTEMPTS,
     ) -> None:
+        super().__init__()
         self._log, self._store, self._settings, self._clock = log, store, settings, clock
         _check_outcome(spec, settings.outcome)
         self._instructions = read_prompt(settings.prompt)
@@ -75,7 +78,8 @@ class Judge:
         self._record_attempts = record_attempts
         self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
         self._reader = log.reader([Topic.TURNS])
-        self._progress: Progress | None = None  # not begun
+        self.source = OwnRecords(self._reader, self._culprits)
+        self._progress = Progress({})  # not begun
         self._noted: Mapping[TopicPartition, int] = {}
         self._waiting: deque[Record] = deque()  # read, and not taken up
         self._under_way: dict[Future[Votes], _Case] = {}
@@ -83,40 +87,37 @@ class Judge:
         self._next_note_s = self._next_complaint_s = 0.0
         self._given_up: Counter[str] = Counter()  # since the last complaint
 
-    def step(self, timeout_s: float) -> int:
-        """Do what is there to do; how many records were read. Waits while log or store are away. Raises NewerSchema."""
-        try:
-            progress = self._progress or self._begin()
-            self._hear(progress)
-            self._say(progress)
-            count = self._read(timeout_s)
-            while self._waiting and len(self._under_way) < self._most:
-                record = self._waiting[0]
-                if not self._culprits.tried(record, partial(self._take, record, progress)):
-                    progress.end(record.source, record.offset)
-                self._waiting.popleft()
-            if time.monotonic() >= self._next_note_s:
-                self._note(progress)
-        except Unavailable as error:
-            logger.warning("the judge waits: %s", error)
-            time.sleep(timeout_s)
-            return 0
+    def room(self) -> int:
+        """More only once what was read is taken up."""
+        return 0 if self._waiting or len(self._under_way) >= self._most else _POLL_RECORDS
+
+    def handle(self, records: Sequence[Record]) -> None:
+        self._waiting += records
+
+    def tick(self) -> float:
+        self._hear()
+        self._say()
+        while self._waiting and len(self._under_way) < self._most:
+            record = self._waiting[0]
+            if not self._culprits.tried(record, partial(self._take, record)):
+                self._progress.end(record.source, record.offset)
+            self._waiting.popleft()
+        if time.monotonic() >= self._next_note_s:
+            self._note()
         telemetry.JUDGE_UNDER_WAY.set(len(self._under_way))
-        return count
+        return _HEAR_S if self._under_way else until(self._next_note_s)
 
     def close(self) -> None:
         """What is under way is let go: the next one judges it."""
         self._background.close(self._endpoint.aclose)
         self._reader.close()
-        if self._progress is not None:
-            try:
-                self._note(self._progress)
-            except Unavailable as error:  # then the next one judges more of it again
-                logger.warning("the judge ends without a word of how far it came: %s", error)
+        failure = failure_of(self._note)
+        if failure is not None:  # then the next one judges more of it again
+            logger.warning("the judge ends without a word of how far it came: %s", failure)
 
     # ------------------------------------------------------------------------------------------ reading
 
-    def _begin(self) -> Progress:
+    def begin(self) -> None:
         """Where the last one stopped; of a partition that nobody judged, at what is not too old."""
         oldest = self._clock.now() - timedelta(seconds=self._settings.turns.max_age_s)
         with self._store.look() as view:
@@ -128,22 +129,12 @@ class Judge:
             self._reader.seek(source, starts[source])
         self._noted = known
         self._progress = Progress(starts)
-        return self._progress
 
-    def _read(self, timeout_s: float) -> int:
-        """More only once what was read is taken up."""
-        if self._waiting or len(self._under_way) >= self._most:
-            wait(self._under_way, timeout_s, FIRST_COMPLETED)
-            return 0
-        records = self._reader.poll(_POLL_RECORDS, timeout_s)
-        self._waiting += records
-        return len(records)
-
-    def _take(self, record: Record, progress: Progress) -> None:
+    def _take(self, record: Record) -> None:
         turn = record.event
-        progress.begin(record.source, record.offset)
+        self._progress.begin(record.source, record.offset)
         if not isinstance(turn, Completion):
-            progress.end(record.source, record.offset)
+            self._progress.end(record.source, record.offset)
             return
         passed_over = why_not(turn, self._settings.turns, self._clock.now())
         messages: list[Message] = []
@@ -155,25 +146,27 @@ class Judge:
                 passed_over = "budget"
         if passed_over is not None:
             telemetry.JUDGE_TURNS.labels(result=passed_over).inc()
-            progress.end(record.source, record.offset)
+            self._progress.end(record.source, record.offset)
             return
         self._ask(_Case(turn, record, messages, time.monotonic()))
 
     def _ask(self, case: _Case) -> None:
-        self._under_way[self._background.start(self._endpoint.votes(case.messages))] = case
+        future = self._background.start(self._endpoint.votes(case.messages))
+        self._under_way[future] = case
+        future.add_done_callback(lambda _: self.wake())
 
     # ------------------------------------------------------------------------------------------ judging
 
-    def _hear(self, progress: Progress) -> None:
+    def _hear(self) -> None:
         """What became of those under way."""
         for future in [future for future in self._under_way if future.done()]:
             case = self._under_way[future]
-            failure = attempt(partial(self._conclude, case, future, progress))
+            failure = attempt(partial(self._conclude, case, future))
             if failure is not None:
-                self._fail(case, failure, progress)
+                self._fail(case, failure)
             del self._under_way[future]
 
-    def _conclude(self, case: _Case, future: Future[Votes], progress: Progress) -> None:
+    def _conclude(self, case: _Case, future: Future[Votes]) -> None:
         answers = future.result()
         votes = [answer for answer in answers if isinstance(answer, Vote)]
         if is_enough(len(votes), len(answers)):
@@ -181,24 +174,24 @@ class Judge:
             self._unsaid.append((case, judgement(case.turn, votes, name, self.version, now)))
         else:
             self._give_up(case, next(answer for answer in answers if isinstance(answer, NoVote)))
-            progress.end(case.record.source, case.record.offset)
+            self._progress.end(case.record.source, case.record.offset)
 
-    def _fail(self, case: _Case, failure: Exception, progress: Progress) -> None:
+    def _fail(self, case: _Case, failure: Exception) -> None:
         """Neither votes nor the want of them: once more, or set aside."""
         if case.failures + 1 < self._record_attempts:
             self._ask(msgspec.structs.replace(case, failures=case.failures + 1))
         else:
             self._culprits.put(case.record, failure)
-            progress.end(case.record.source, case.record.offset)
+            self._progress.end(case.record.source, case.record.offset)
 
-    def _say(self, progress: Progress) -> None:
+    def _say(self) -> None:
         if not self._unsaid:
             return
         self._log.append_blocking(Topic.TURNS, [outcome for _, outcome in self._unsaid])
         for case, _ in self._unsaid:
             telemetry.JUDGE_TURNS.labels(result="judged").inc()
             telemetry.JUDGE_SECONDS.observe(time.monotonic() - case.began_s)
-            progress.end(case.record.source, case.record.offset)
+            self._progress.end(case.record.source, case.record.offset)
         self._unsaid.clear()
 
     def _give_up(self, case: _Case, error: NoVote) -> None:
@@ -210,9 +203,9 @@ class Judge:
             logger.warning("turns given up by the judge: %s; the last, %s: %s", counts, case.turn.inference_id, error)
             self._given_up.clear()
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self) -> None:
         self._next_note_s = time.monotonic() + _NOTE_S
-        reached = progress.reached()
+        reached = self._progress.reached()
         telemetry.JUDGE_LAG.set(sum(self._log.end(source) - offset for source, offset in reached.items()))
         if reached == self._noted:
             return

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from core import telemetry
-from core.errors import ConfigError, Unavailable
+from core.errors import ConfigError
 from core.events import Completion, Event, Outcome, Reward, Topic
 from core.ids import InferenceId, Namespace
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
@@ -27,6 +27,8 @@ from core.records.handling import Culprits, attempt, words_of
 from core.reward_spec import RewardSpec
 from core.settings import MonitorSettings
 from core.settings.stages import RECORD_ATTEMPTS
+from core.stages.sources import OwnRecords
+from core.stages.stage import Stage, until
 from scoring.monitors import MONITORS, Monitor, Window, hear, watch, with_reward
 from scoring.watching.alarms import Alarms
 from scoring.watching.turns import Turns
@@ -45,8 +47,8 @@ Key = tuple[Namespace, str]
 logger = logging.getLogger(__name__)
 
 
-class Watcher:
-    """A stage: `step` until told to `close`. Not thread-safe. Raises ConfigError for a monitor that there is not."""
+class Watcher(Stage):
+    """Raises ConfigError for a monitor that there is not."""
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Watcher:
         clock: Clock,
         record_attempts: int = RECORD_ATTEMPTS,
     ) -> None:
+        super().__init__()
         unknown = set(settings.off) - {monitor.name for monitor in MONITORS}
         if unknown:
             names = ", ".join(monitor.name for monitor in MONITORS)
@@ -66,7 +69,8 @@ class Watcher:
         self._alarms = Alarms(log, store, settings, clock)
         self._culprits = Culprits("monitors", log, store, clock, record_attempts)
         self._reader = log.reader(_TOPICS)
-        self._behind: dict[TopicPartition, int] | None = None  # where the log ended when we came; None: not begun
+        self.source = OwnRecords(self._reader, self._culprits)
+        self._behind: dict[TopicPartition, int] = {}  # where the log ended when we came, and not yet read so far
         self._past: list[Record] = []  # what is read of it, until all is
         self._waiting: deque[Record] = deque()  # read, and not taken yet
         self._turns = Turns()
@@ -75,32 +79,20 @@ class Watcher:
         self._rewarded_s = float("-inf")
         self._look_at_s = float("-inf")
 
-    def step(self, timeout_s: float) -> int:
-        """Take what is there; how many records it was. Waits while log or store are away. Raises NewerSchema."""
-        try:
-            if self._behind is None:
-                self._begin()
-            records = self._reader.poll(_POLL_RECORDS, timeout_s)
-            self._take([record for record in records if record.event is not None])
-            while self._waiting:
-                record = self._waiting[0]
-                self._culprits.tried(record, partial(self._take_one, record.event))
-                self._waiting.popleft()
-            if time.monotonic() >= self._look_at_s and not self._behind:
-                took_s = self._look()
-                self._look_at_s = time.monotonic() + max(self._settings.every_s, took_s / _MOST_LOOKING)
-        except Unavailable as error:
-            logger.warning("monitors: %s; trying again", error)
-            time.sleep(timeout_s)
-            return 0
-        return len(records)
-
-    def close(self) -> None:
-        self._reader.close()
+    def tick(self) -> float:
+        self._catch_up()
+        while self._waiting:
+            record = self._waiting[0]
+            self._culprits.tried(record, partial(self._take_one, record.event))
+            self._waiting.popleft()
+        if time.monotonic() >= self._look_at_s and not self._behind:
+            took_s = self._look()
+            self._look_at_s = time.monotonic() + max(self._settings.every_s, took_s / _MOST_LOOKING)
+        return until(self._look_at_s)
 
     # ------------------------------------------------------------------------------------------ reading
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Go back as far as windows may reach."""
         self._alarms.load(frozenset(monitor.name for monitor in self._monitors))
         oldest = self._clock.now() - timedelta(seconds=self._settings.window_s + _LONGEST_MATURITY_S)
@@ -113,16 +105,18 @@ class Watcher:
                 self._reader.seek(source, max(start, self._log.earliest(source)))
                 behind[source] = end
         self._behind = behind
-        self._take([])
 
-    def _take(self, records: Sequence[Record]) -> None:
+    def handle(self, records: Sequence[Record]) -> None:
         """The past whole and in order of time, as partitions are not read side by side; then as it comes."""
-        if not self._behind:
-            self._waiting += records
-            return
-        self._past += records
-        self._behind = {source: end for source, end in self._behind.items() if self._reader.position(source) < end}
+        readable = [record for record in records if record.event is not None]
         if self._behind:
+            self._past += readable
+        else:
+            self._waiting += readable
+
+    def _catch_up(self) -> None:
+        self._behind = {source: end for source, end in self._behind.items() if self._reader.position(source) < end}
+        if self._behind or not self._past:
             return
         turns = [record for record in self._past if isinstance(record.event, Completion)]
         self._waiting += sorted(turns, key=attrgetter("event.received_at"))

@@ -9,10 +9,9 @@ beating through both.
 """
 
 import logging
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -20,13 +19,16 @@ from core.errors import Conflict, EngineUnavailable, StoreUnavailable, Unavailab
 from core.ids import Version
 from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Engine, Store, WeightsRef
+from core.stages.renewing import renewing
+from core.stages.stage import OK, Stage
 
+_WOKEN_S = 1.0  # how often it looks at its engine, where the store tells of targets
 _RETRY_S = 1.0  # of what failed because the engine was away
 logger = logging.getLogger(__name__)
 
 
-class EngineHost:
-    """A stage. Not thread-safe: one thread calls `step` and `close`."""
+class EngineHost(Stage):
+    """Woken when there is a new target."""
 
     def __init__(
         self,
@@ -38,43 +40,34 @@ class EngineHost:
         heartbeat_s: float = 1.0,
         poll_s: float = 0.1,
     ) -> None:
+        super().__init__()
         self._engine, self._store, self._cluster, self._clock = engine, store, cluster, clock
+        store.wake(self.woken)
         self._heartbeat_s, self._poll_s = heartbeat_s, poll_s
-        self.on_change: Callable[[], None] | None = None  # called when the status has changed, from `step`'s thread
+        self.on_change: Callable[[], None] | None = None  # called when the status has changed, from its own thread
         self._figures: dict[Version, dict[str, float]] = {}
         self._refused: dict[Version, str] = {}
         self._probed: dict[Version, str] = {}
         self._detail = ""
-        self._state: ReplicaState = "starting"
+        self._phase: ReplicaState = "starting"
         self._draining = False
         self._said: ReplicaStatus | None = None
         self._said_s = float("-inf")
         self._missed = ""  # why what was last asked of the engine did not come about
         self._retry_at_s = float("-inf")
-        self._wakened = threading.Event()
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._loading: tuple[Version, Future[dict[str, float]]] | None = None
 
     @property
     def state(self) -> str:
         """`ok` once the engine serves what is wanted; else what it waits for."""
-        return "ok" if self._state == "ready" else f"{self._state}: {self._detail}" if self._detail else self._state
+        return OK if self._phase == "ready" else f"{self._phase}: {self._detail}" if self._detail else self._phase
 
-    def step(self, timeout_s: float) -> int:
-        """One round; returns how much was done. Waits when there is nothing to do."""
-        try:
-            done = self._round()
-        except StoreUnavailable as error:  # what serves goes on serving
-            logger.warning("host %s: %s", self._engine.name, error)
-            done = 0
-        if not done:
-            self._wakened.wait(min(timeout_s, self._poll_s))
-            self._wakened.clear()
-        return done
-
-    def wake(self) -> None:
-        """Look at the new target now instead of at the next poll. From any thread."""
-        self._wakened.set()
+    def tick(self) -> float:
+        """Do one round; while the store is away, what serves goes on serving."""
+        if self._round():
+            return 0.0
+        return min(self._heartbeat_s, _WOKEN_S) if self._store.wakes and self._phase == "ready" else self._poll_s
 
     def drain(self) -> None:
         """Take no new requests, once the routers notice; finish the running ones."""
@@ -91,7 +84,7 @@ class EngineHost:
     def _round(self) -> int:
         target = self._target()
         if target is None:
-            self._state, self._detail = "starting", "no version is released yet"
+            self._phase, self._detail = "starting", "no version is released yet"
             self._report(None)
             return 0
         self._refused = {version: why for version, why in self._refused.items() if version in target.hold}
@@ -121,7 +114,7 @@ class EngineHost:
             self._figures.pop(version, None)  # of before the engine's last start
             future = self._loader.submit(self._load, version)
             self._loading = version, future
-            future.add_done_callback(lambda _: self._wakened.set())
+            future.add_done_callback(lambda _: self.wake())
             return False
         return False
 
@@ -162,16 +155,16 @@ class EngineHost:
     def _switch(self, target: ReplicaTarget) -> bool:
         serving = self._engine.serving()
         if serving == target.serve:
-            self._state, self._detail, self._missed = "ready", "", ""
+            self._phase, self._detail, self._missed = "ready", "", ""
             return False
         if target.serve in self._refused or not self._is_verified(target.serve):
             why = self._refused.get(target.serve)
-            self._state = "ready" if serving is not None else "starting" if why is None else "failed"
+            self._phase = "ready" if serving is not None else "starting" if why is None else "failed"
             self._detail = why or (self._missed if serving is None else "")
             return False
         if self._clock.monotonic() < self._retry_at_s:
             return False
-        self._state = "swapping" if serving is not None else "starting"
+        self._phase = "swapping" if serving is not None else "starting"
         self._report(target)
         try:
             with self._heart():
@@ -221,34 +214,21 @@ class EngineHost:
         self._refused[version] = why
 
     def _away(self, error: Unavailable) -> None:
-        self._state, self._detail = "starting", str(error)
+        self._phase, self._detail = "starting", str(error)
         self._missed = str(error)
         self._retry_at_s = self._clock.monotonic() + _RETRY_S
 
     # ------------------------------------------------------------------------------------------ what is said
 
-    @contextmanager
-    def _heart(self) -> Iterator[None]:
+    def _heart(self) -> AbstractContextManager[None]:
         """Beats while this thread waits for the engine: a switch takes as long as the weights are large, too."""
-        over = threading.Event()
         said = self._said
         assert said is not None
+        return renewing(f"{self._engine.name}-heart", self._heartbeat_s, lambda: self._beat(said))
 
-        def beat() -> None:
-            while not over.wait(self._heartbeat_s):
-                try:
-                    with self._store.work() as work:
-                        work.fleet.put_status(msgspec.structs.replace(said, heartbeat_at=self._clock.now()))
-                except StoreUnavailable as error:
-                    logger.warning("host %s: %s", self._engine.name, error)
-
-        thread = threading.Thread(target=beat, name="heart", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    def _beat(self, said: ReplicaStatus) -> None:
+        with self._store.work() as work:
+            work.fleet.put_status(msgspec.structs.replace(said, heartbeat_at=self._clock.now()), is_news=False)
 
     def _report(self, target: ReplicaTarget | None) -> None:
         """Report the state when something changed, and once in a heartbeat."""
@@ -258,7 +238,7 @@ class EngineHost:
             name=self._engine.name,
             cluster=self._cluster,
             url=self._engine.url,
-            state="draining" if self._draining else self._state,
+            state="draining" if self._draining else self._phase,
             detail=self._detail,
             serving=None if target is None else serving,
             pinnable=tuple(sorted(self._engine.pinnable())),
@@ -275,7 +255,7 @@ class EngineHost:
         if same and now_s - self._said_s < self._heartbeat_s:
             return
         with self._store.work() as work:
-            work.fleet.put_status(status)
+            work.fleet.put_status(status, is_news=not same)
         self._said, self._said_s = status, now_s
         if not same and self.on_change is not None:
             self.on_change()

@@ -1,36 +1,36 @@
 """Reads the fleet from the store, again and again, so that requests need not."""
 
-import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import get_args
 
 from core import telemetry
-from core.errors import StoreUnavailable
+from core.errors import Fenced, Unavailable
 from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Store
+from core.stages.stage import OK, Stage
 from serving.fleet.snapshot import FleetSnapshot, Replica
 
 _GONE = "gone"
-logger = logging.getLogger(__name__)
+_WOKEN_S = 1.0  # how often hearts are listened to, where the store tells of all else
 
 
-class FleetView:
-    """A stage: one thread steps it; any may read `snapshot`. While the store is away the last one stands."""
+class FleetView(Stage):
+    """Any thread may read `snapshot`. While the store is away the last one stands."""
 
     def __init__(
         self, store: Store, cluster: str, clock: Clock, heartbeat_timeout_s: float, *, period_s: float = 0.1
     ) -> None:
         """Look at the fleet. Raises StoreUnavailable."""
+        super().__init__()
         self._store, self._cluster, self._clock = store, cluster, clock
         self._heartbeat_timeout = timedelta(seconds=heartbeat_timeout_s)
         self._period_s = period_s
-        self._wakened = threading.Event()
         self._snapshot = FleetSnapshot()
         self._store_fault: str | None = None
-        self.on_look: Callable[[], None] | None = None  # called from `step`'s thread after each look
+        self.on_look: Callable[[], None] | None = None  # called after each look, from its thread
+        store.wake(self.woken)
         self.refresh()
 
     @property
@@ -40,30 +40,18 @@ class FleetView:
     @property
     def store_state(self) -> str:
         """`ok`, or what is wrong with the store, by the last look."""
-        return "ok" if self._store_fault is None else f"degraded: {self._store_fault}"
+        return OK if self._store_fault is None else f"degraded: {self._store_fault}"
 
-    def step(self, timeout_s: float) -> int:
-        """Wait until it is time to look, and look; returns 1 when something is new."""
-        self._wakened.wait(min(timeout_s, self._period_s))
-        self._wakened.clear()
-        try:
-            is_new = self.refresh()
-        except StoreUnavailable as error:
-            if self._store_fault is None:  # once, not at every look
-                logger.warning("the fleet is as it was: %s", error)
-            self._store_fault = str(error)
-            return 0
+    def tick(self) -> float:
+        self.refresh()
         self._store_fault = None
         if self.on_look is not None:
             self.on_look()
-        return int(is_new)
+        return _WOKEN_S if self._store.wakes else self._period_s
 
-    def wake(self) -> None:
-        """Look now instead of at the next poll. From any thread."""
-        self._wakened.set()
-
-    def close(self) -> None:
-        """Do nothing: no resource is held."""
+    def recover(self, error: Unavailable | Fenced) -> None:
+        """Leave the fleet as it was, as far as anybody knows."""
+        self._store_fault = str(error)
 
     def refresh(self) -> bool:
         """Return whether anything is new. Raises StoreUnavailable."""

@@ -5,7 +5,6 @@ Where no canary runs, the turns of the version that was released last are guarde
 
 import logging
 import secrets
-import threading
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
@@ -28,19 +27,17 @@ from serving.releases.canaries.verdict import CanaryVerdict, drifted, judge
 from serving.releases.suspect_versions import Doubts
 from serving.releases.view import ReleaseView
 
-_TICK_S = 0.2
 _JUDGE_EVERY_S = 0.5
 _COMMIT_EVERY_S = 1.0
 logger = logging.getLogger(__name__)
 
 
 class Canary:
-    """Used by the controller's thread; `wake` by any."""
+    """Used by the controller's thread."""
 
     def __init__(self, log: EventLog, settings: ReleaseSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
         self._seen = Observations(log, clock, self._on_turn, self._on_reward)
-        self._wakened = threading.Event()
         self.doubts = Doubts(clock)
         self._experiment_id: str | None = None
         self._rewards = RewardEvidence(settings.canary.maturity_s)
@@ -51,13 +48,6 @@ class Canary:
         self._drift_since_s = self._judged_s = self._committed_s = float("-inf")
 
     # ------------------------------------------------------------------------------------------ listening
-
-    def rest(self, timeout_s: float) -> None:
-        self._wakened.wait(min(timeout_s, _TICK_S))
-        self._wakened.clear()
-
-    def wake(self) -> None:
-        self._wakened.set()
 
     @property
     def listens(self) -> bool:

@@ -8,22 +8,20 @@ What was written is told to the log from the store (an outbox): a crash in betwe
 it, and loses nothing.
 """
 
-import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 
-from core.errors import Conflict, Fenced, StoreUnavailable
+from core.errors import Conflict, Fenced
 from core.events import Release, ReleaseState, Topic
 from core.ports import Clock, EventLog, Store, TopicPartition
+from core.stages.renewing import renewing
 from core.store.work import View, Work
 
 _OUTBOX = "releases-outbox"
 _PLACE = TopicPartition(Topic.RELEASES, 0)
 _PAGE = 256
 _ASKS = 3  # in the life of a lease
-logger = logging.getLogger(__name__)
 
 STEPS: dict[ReleaseState, frozenset[ReleaseState]] = {
     "candidate": frozenset({"canary", "live", "rejected", "superseded", "rolled_back"}),
@@ -60,29 +58,16 @@ class Chain:
             self._ask_at_s = now_s + self._ttl_s / _ASKS
         return self._epoch is not None
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
+    def kept(self) -> AbstractContextManager[None]:
         """Renew the lease in a thread, around work that may take longer than a lease lives.
 
         Else two controllers that need so long to start would take it from each other for ever, and neither would
         decide."""
-        over = threading.Event()
+        return renewing(f"{self._name}-lease", self._ttl_s / _ASKS, self._renew)
 
-        def renew() -> None:
-            while not over.wait(self._ttl_s / _ASKS):
-                try:
-                    with self._store.work() as work:
-                        self._fence(work, self._clock.now())
-                except (Fenced, StoreUnavailable) as error:  # what is written next says so as well
-                    logger.warning("the lease %s was not renewed: %s", self._name, error)
-
-        thread = threading.Thread(target=renew, name=f"{self._name}-lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    def _renew(self) -> None:
+        with self._store.work() as work:
+            self._fence(work, self._clock.now())
 
     def write(
         self, sequence: int, releases: Sequence[Release] = (), also: Callable[[Work], object] | None = None

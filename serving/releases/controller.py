@@ -23,12 +23,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from core import telemetry
-from core.errors import Conflict, Fenced, GateRefused, StoreUnavailable
+from core.errors import Conflict, GateRefused
 from core.events import PolicyVersion, Release, ReleaseState
 from core.ids import Version
 from core.operations.fleet import CLUSTER, GUARD, ReplicaTarget
 from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
+from core.stages.stage import Stage
 from core.store.work import Work
 from serving.releases.canaries.guards import said
 from serving.releases.canaries.ratchet import steps_to
@@ -41,12 +42,15 @@ from serving.releases.orders import OrderExecutor
 from serving.releases.targets import Intent, can_split, leaves_users, plan
 from serving.releases.view import ReleaseView, look
 
+_LOOK_S = 0.2
+_WOKEN_S = 0.5  # where the store tells of changes: how often the log is asked what became of turns
+_STANDS_BY_S = 1.0
 _MOST_DISCARDED = 16  # at one release
 logger = logging.getLogger(__name__)
 
 
-class ReleaseController:
-    """A stage. One thread calls `step` and `close`; `wake` is for any."""
+class ReleaseController(Stage):
+    """Woken when a host's status has changed."""
 
     def __init__(
         self,
@@ -65,7 +69,9 @@ class ReleaseController:
 
         `holder` names this process in the lease; `on_change` is called when targets have changed. Without `cases`
         candidates are not asked any."""
+        super().__init__()
         self._store, self._weights, self._clock = store, weights, clock
+        store.wake(self.woken)
         self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
         self._on_change = on_change
         self._chain = Chain(store, log, CLUSTER, clock, holder, settings.lease_s)
@@ -76,32 +82,27 @@ class ReleaseController:
         self._current: Version | None = None  # the candidate under way
         self._swapped_at_s = float("-inf")
 
-    def step(self, timeout_s: float) -> int:
-        """One round: look, decide, write. Returns how many steps of the chain it told."""
-        try:
-            if not self._chain.lead():
-                self._canary.close()  # who leads reads what canaries are judged by
-                self._ask_nothing()
-                self._canary.rest(timeout_s)
-                return 0
-            more = False
-            view = look(self._store, CLUSTER, self._clock.now(), self._serving.fleet.heartbeat_timeout_s)
-            if view is not None:
-                with nullcontext() if self._canary.listens else self._chain.kept():  # who begins to may need long
-                    more = self._canary.listen(view)
+    def tick(self) -> float:
+        """Look, decide, write."""
+        if not self._chain.lead():
+            self._canary.close()  # who leads reads what canaries are judged by
+            self._ask_nothing()
+            return min(_STANDS_BY_S, self._settings.lease_s / 3)
+        more = False
+        view = look(self._store, CLUSTER, self._clock.now(), self._serving.fleet.heartbeat_timeout_s)
+        if view is not None:
+            with nullcontext() if self._canary.listens else self._chain.kept():  # who begins to may need long
+                more = self._canary.listen(view)
+            try:
                 self._decide(view)
-            told = self._chain.announce()
-            if not told and not more:
-                self._canary.rest(timeout_s)
-            return told
-        except (Conflict, Fenced, StoreUnavailable) as error:  # nothing was written: look again
-            logger.warning("releases: %s", error)
-            self._canary.rest(timeout_s)
-            return 0
-
-    def wake(self) -> None:
-        """Note that a host's status has changed."""
-        self._canary.wake()
+            except Conflict as error:  # nothing was written: look again
+                logger.warning("releases: %s", error)
+                return _LOOK_S
+        told = self._chain.announce()
+        if told or more:
+            return 0.0
+        is_quiet = view is None or not (view.candidates or view.canary or view.orders)
+        return _WOKEN_S if is_quiet and self._store.wakes else _LOOK_S
 
     def close(self) -> None:
         self._ask_nothing()

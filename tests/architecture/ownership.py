@@ -25,16 +25,16 @@ STAGES = {
     "onward/commands/": "commands",
 }
 """Whose code it is, by the longest path that fits."""
-SHARED = "core/records/"
-"""What readers of the log share: those that import what writes are its writers."""
+SHARED = ("core/records/", "core/stages/")
+"""What stages share: those that import what writes are its writers."""
 _WRITING = {"insert": 0, "update": 0, "delete": 0, "insert_new": 1, "upsert": 1}
-_READING_OF_TOPICS = {"reader", "consumer", "Membership", "open_history"}
+_READING_OF_TOPICS = {"reader", "consumer", "Membership", "SharedRecords", "open_history"}
 Uses = dict[str, set[str]]
 
 
 @cache
 def sources() -> list[tuple[str, ast.Module]]:
-    folders = ("api", "core/records", "ingest", "learner", "onward", "scoring", "serving")
+    folders = ("api", "core/records", "core/stages", "ingest", "learner", "onward", "scoring", "serving")
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
 
@@ -260,25 +260,38 @@ def _topics_in(nodes: Iterable[ast.AST]) -> set[str]:
 def _stages_at(path: str, tree: ast.Module, node: ast.AST) -> set[str]:
     if not path.startswith(SHARED):
         return {stage_of(path)}
-    module = path.removesuffix(".py").replace("/", ".")
-    sought = _names_that_reach(tree, node)
-    return {
-        stage_of(other)
-        for other, source in sources()
-        if not other.startswith(SHARED)
-        for part in ast.walk(source)
-        if isinstance(part, ast.ImportFrom) and part.module == module and sought & {each.name for each in part.names}
-    }
+    parts = _parts(tree)
+    holding = {name for name, part in parts.items() if any(each is node for each in ast.walk(part))}
+    return _importers_of(path, _names_that_reach(parts, holding))
 
 
-def _names_that_reach(tree: ast.Module, node: ast.AST) -> set[str]:
-    """Functions and classes of a module that have the node in them, or use one that has."""
-    parts = {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef | ast.ClassDef)}
-    found = {name for name, part in parts.items() if any(each is node for each in ast.walk(part))}
+def _importers_of(path: str, sought: set[str]) -> set[str]:
+    """Whose code imports these names of a shared module, be it through another shared one."""
+    module, found = path.removesuffix(".py").replace("/", "."), set[str]()
+    for other, source in sources():
+        imported = {
+            each.name
+            for part in ast.walk(source)
+            if isinstance(part, ast.ImportFrom) and part.module == module
+            for each in part.names
+        }
+        if imported & sought and not other.startswith(SHARED):
+            found.add(stage_of(other))
+        elif imported & sought:
+            found |= _importers_of(other, _names_that_reach(_parts(source), imported & sought) - imported)
+    return found
+
+
+def _parts(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.ClassDef]:
+    return {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef | ast.ClassDef)}
+
+
+def _names_that_reach(parts: dict[str, ast.FunctionDef | ast.ClassDef], found: set[str]) -> set[str]:
+    """These functions and classes of a module, and those that use one of them."""
     while more := {
         name
         for name, part in parts.items()
         if name not in found and found & {each.id for each in ast.walk(part) if isinstance(each, ast.Name)}
     }:
-        found |= more
+        found = found | more
     return found

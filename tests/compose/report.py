@@ -16,7 +16,7 @@ from core.records.whole_log import read_whole
 from core.store.database import tables
 from core.store.work import View
 from onward.replays.proof import lineage_of, prove_exactly_once
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 CONNECT_S = 60.0
 

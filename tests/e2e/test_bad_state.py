@@ -14,7 +14,7 @@ from core.codec import SCHEMA_VERSION
 from core.events import Topic
 from core.ports import TopicPartition
 from ingest.sqlite.schema import connect
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 MakeService = Callable[..., Service]
 

@@ -9,7 +9,7 @@ from rescoring import all_turns, published_model, worst_difference
 from service_tree import Service, simulate
 
 from core.events import Completion
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 MakeService = Callable[..., Service]
 TOLERANCE = 1e-4

@@ -9,7 +9,7 @@ from pathlib import Path
 import openai
 from service_tree import Service, simulate, wait_for
 
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 MakeService = Callable[..., Service]
 

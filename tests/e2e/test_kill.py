@@ -9,7 +9,7 @@ from collections.abc import Callable
 from service_tree import Refused, Service, wait_for
 
 from onward.replays.proof import lineage_of, prove_exactly_once
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 MakeService = Callable[..., Service]
 

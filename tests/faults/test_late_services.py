@@ -21,7 +21,8 @@ from stage_processes import StageProcess
 from core.events import PolicyVersion, Release, Topic
 from core.operations.fleet import CLUSTER
 from deploy.services.stack import Stack
-from onward.wiring import migrate, open_foundation, read_directory
+from onward.wiring.foundation import open_foundation, read_directory
+from onward.wiring.migrate import migrate
 
 pytestmark = pytest.mark.timeout(600)
 _START_S = 120

@@ -20,7 +20,7 @@ from service_tree import Service, wait_for
 
 from core.events import Topic
 from onward.replays.history import await_log
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(600)]
 WARM_S, IDLE_S = 3.0, 12.0

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from sqlalchemy import func, select
+from stepping import step
 
 from core import telemetry
 from core.clock import SystemClock
@@ -38,7 +39,7 @@ def writer(log: SqliteEventLog, store: SqlStore) -> Iterator[Writer]:
 
 def drain(writer: Writer) -> int:
     total = 0
-    while done := writer.step(0.0):
+    while done := step(writer, 0.0):
         total += done
     return total
 
@@ -149,9 +150,9 @@ def test_a_newer_schema_stops_it_and_nothing_is_skipped(
     log.append_blocking(Topic.TURNS, [completion()])
     put_raw(tmp_path / "log.db", msgspec.msgpack.encode([SCHEMA_VERSION + 1, {}]))
     log.append_blocking(Topic.TURNS, [completion()])
-    assert writer.step(0.0) == 1
+    assert step(writer, 0.0) == 1
     with pytest.raises(NewerSchema, match=r"onward\.turns:0 offset \d+"):
-        writer.step(0.0)
+        step(writer, 0.0)
     assert count(store, "turns") == 1
 
 
@@ -159,16 +160,15 @@ def test_a_store_that_is_away_is_waited_for(
     log: SqliteEventLog, completion: Callable[..., Completion], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("core.store.database.sqlite._BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("ingest.writer._RETRY_S", 0.0)
     store = open_sqlite(tmp_path / "store.db")
     writer = Writer(log, store, SETTINGS, SystemClock())
     log.append_blocking(Topic.TURNS, [completion()])
     lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
-    assert writer.step(0.0) == 0
+    assert step(writer, 0.0) == 0
     lock.execute("ROLLBACK")
     lock.close()
-    assert writer.step(0.0) == 1
+    assert step(writer, 0.0) == 1
     assert count(store, "turns") == 1
     writer.close()
     store.close()
@@ -177,7 +177,6 @@ def test_a_store_that_is_away_is_waited_for(
 def test_a_log_that_takes_no_commits_does_not_undo_the_store(
     store: SqlStore, completion: Callable[..., Completion], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.writer._RETRY_S", 0.0)
     log = SqliteEventLog(tmp_path / "log.db", 2, 0.01, busy_timeout_s=0.02)
     writer = Writer(log, store, SETTINGS, SystemClock())
     drain(writer)  # it owns its partitions
@@ -185,11 +184,11 @@ def test_a_log_that_takes_no_commits_does_not_undo_the_store(
     before = duplicates()
     lock = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
-    writer.step(0.0)
+    step(writer, 0.0)
     assert count(store, "turns") == 1
     lock.execute("ROLLBACK")
     lock.close()
-    assert writer.step(0.0) == 0
+    assert step(writer, 0.0) == 0
     assert duplicates() == before
     writer.close()
     log.close()
@@ -202,7 +201,6 @@ def test_a_writer_that_lost_its_group_writes_nothing_and_goes_on_trying(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ingest.writer._RETRY_S", 0.0)
     old = Writer(log, store, SETTINGS, SystemClock())
     log.append_blocking(Topic.TURNS, [completion()])
     assert drain(old) == 1
@@ -210,7 +208,7 @@ def test_a_writer_that_lost_its_group_writes_nothing_and_goes_on_trying(
     new = Writer(log, store, SETTINGS, SystemClock())
     assert drain(new) == 0, "it took over, and there was nothing to do"
     log.append_blocking(Topic.TURNS, [completion()])
-    assert [old.step(0.0) for _ in range(3)] == [0, 0, 0]
+    assert [step(old, 0.0) for _ in range(3)] == [0, 0, 0]
     assert count(store, "turns") == 1, "the offsets were refused, and the turns with them"
     assert drain(new) == 1, "and it took nothing from the new one"
     old.close()
@@ -227,7 +225,7 @@ def test_a_store_of_another_log_is_refused(
     other = SqliteEventLog(tmp_path / "other.db", 2, 0.01)
     misled = Writer(other, store, SETTINGS, SystemClock())
     with pytest.raises(LogError, match="but the log ends at 0"):
-        misled.step(0.0)
+        step(misled, 0.0)
     misled.close()
     other.close()
 
@@ -237,6 +235,7 @@ import sys
 from pathlib import Path
 from core.clock import SystemClock
 from core.settings import IngestSettings
+from core.stages.rounds import Rounds
 from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import Writer
@@ -244,8 +243,9 @@ from ingest.writer import Writer
 log = SqliteEventLog(Path(sys.argv[1]) / "log.db", 2, 0.01)
 store = open_sqlite(Path(sys.argv[1]) / "store.db")
 writer = Writer(log, store, IngestSettings(partitions=2, batch_records=16), SystemClock())
+rounds = Rounds("writer", writer)
 for _permit in sys.stdin:
-    print(writer.step(0.1), flush=True)
+    print(rounds.step(0.1), flush=True)
 """
 
 

@@ -17,6 +17,7 @@ from kafka import KafkaProducer
 from kafka_world import PARTITIONS, open_log, read, topics_of_our_own, wait_for
 from services import require_services
 from sqlalchemy import func, select
+from stepping import step
 from stores import Database, database
 
 from core import telemetry
@@ -90,11 +91,11 @@ class Worker:
 
     @property
     def owned(self) -> set[TopicPartition]:
-        return set(self.writer._member.offsets)
+        return set(self.writer._turns.member.offsets)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self.writer.step(0.1)
+            step(self.writer, 0.1)
         self.writer.close()
 
     def stop(self) -> None:
@@ -134,15 +135,17 @@ WRITE = """
 import sys
 from core.clock import SystemClock
 from core.settings import IngestSettings, KafkaSettings, PostgresSettings
+from core.stages.rounds import Rounds
 from core.store import open_postgres
 from ingest.kafka.log import KafkaEventLog
 from ingest.writer import Writer
 log = KafkaEventLog(KafkaSettings.model_validate_json(sys.argv[1]))
 store = open_postgres(PostgresSettings(url=sys.argv[2]))
 writer = Writer(log, store, IngestSettings(batch_records=16), SystemClock())
+rounds = Rounds("writer", writer)
 while True:
-    done = writer.step(0.05)
-    print(done, len(writer._member.offsets), flush=True)
+    done = rounds.step(0.05)
+    print(done, len(writer._turns.member.offsets), flush=True)
 """
 
 
@@ -220,7 +223,7 @@ def test_a_record_that_is_too_large_to_be_announced_is_set_aside(store: SqlStore
         with closing(KafkaProducer(bootstrap_servers=list(settings.bootstrap_servers))) as producer:
             producer.send(topic_name(settings, Topic.TURNS), garbage, partition=0).get(timeout=60)
         with closing(Writer(log, store, SETTINGS, SystemClock())) as writer:
-            wait_for(lambda: writer.step(0.1) and letters(store))
+            wait_for(lambda: step(writer, 0.1) and letters(store))
         assert [letter.raw for letter in letters(store)] == [garbage]
         with closing(log.reader([Topic.DEAD_LETTERS])) as reader:
             (announced,) = read(reader, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from stepping import step
 
 from core.clock import ManualClock
 from core.events import Completion, Event, LogprobSpace, Outcome, Reward, Sampling, SessionEnded, Topic
@@ -310,5 +311,5 @@ def run(world: World) -> Callable[[RewardSpec, Sequence[Event], float], list[Rew
 
 
 def drain(scorer: Scorer) -> None:
-    while scorer.step(0):
+    while step(scorer, 0):
         pass

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from judge_world import Judging, endpoint_of_our_own
+from stepping import step
 from stores import KINDS, database
 from watched_world import Users, Watching
 
@@ -110,7 +111,7 @@ def test_an_outage_amid_a_batch_blames_nobody(
     world.append(*others)
     scorer = world.scorer(lab.SPEC)
     while lab.last_values(world.rewards()) != dict.fromkeys(spoken(others), -0.5):
-        scorer.step(0)
+        step(scorer, 0)
     assert letters(world) == []
 
 
@@ -152,7 +153,7 @@ def test_writer_and_scorer_set_aside_what_the_store_does_not_hold(
         writer = Writer(world.log, store, IngestSettings(batch_records=64), SystemClock())
         scorer = Scorer(world.log, store, lab.SPEC, ScoringSettings(tick_s=1e-6), world.clock)
         for stage in (writer, scorer):
-            while stage.step(0):
+            while step(stage, 0):
                 pass
             stage.close()
         with store.read() as connection:

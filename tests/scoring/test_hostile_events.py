@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from judge_world import Endpoint, endpoint_of_our_own, settings_of
 from logged_world import World, make_turn, open_world
+from stepping import step
 
 from core.events import Completion, Outcome, Topic
 from core.ids import InferenceId, OutcomeId
@@ -57,11 +58,11 @@ class Stages:
 
     def run(self) -> None:
         """Until all have read all, and the judge has said what it has to say."""
-        while sum(stage.step(0) for stage in self.all) or not self.are_done():
+        while sum(step(stage, 0) for stage in self.all) or not self.are_done():
             pass
 
     def are_done(self) -> bool:
-        members = (self.writer._member, self.scorer._member)
+        members = (self.writer._turns.member, self.scorer._member)
         readers = (self.watcher._reader, self.learner._reader)
         progress = self.judge._progress
         return (

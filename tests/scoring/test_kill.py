@@ -18,6 +18,7 @@ from pathlib import Path
 from core.clock import ManualClock
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
+from core.stages.rounds import Rounds
 from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from scoring.stage import Scorer
@@ -29,9 +30,10 @@ spec = RewardSpec.model_validate_json((directory / "spec.json").read_text())
 settings = ScoringSettings(tick_s=0.001, batch_records=5)
 clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
 scorer = Scorer(log, open_sqlite(directory / "store.db"), spec, settings, clock)
+rounds = Rounds("scorer", scorer)
 print("ready", flush=True)
 while True:
-    if scorer.step(0.05):
+    if rounds.step(0.05):
         print("step", flush=True)
 """
 

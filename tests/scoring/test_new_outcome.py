@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from stepping import step
 from watched_world import Users, Watching
 
 from core.reward_spec import RewardSpec, load_reward_spec
@@ -118,7 +119,7 @@ def test_a_canarys_evidence_and_the_consoles_curves_have_its_rewards(
     said = [events.outcome(turn, "merged", place < 2, 10 + place) for place, turn in enumerate(turns)]
     run(SPEC, [*turns, *said], now=100)
     writer = Writer(world.log, world.store, IngestSettings(), world.clock)
-    while writer.step(0):
+    while step(writer):
         pass
     writer.close()
     evidence = RewardEvidence(maturity_s=1.0)

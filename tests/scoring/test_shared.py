@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kafka_world import PARTITIONS, open_log, read, topics_of_our_own, wait_for
 from services import require_services
+from stepping import step
 from stores import database
 
 from core.clock import ManualClock
@@ -50,7 +51,7 @@ class Worker:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self.scorer.step(0.1)
+            step(self.scorer, 0.1)
         self.scorer.close()
 
     @property

@@ -1,5 +1,6 @@
 """Connections and transactions."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,13 @@ class SqlStore:
         self._engine = engine
         self._name = name
         self._for_reads = dict(for_reads)
+
+    def wake(self, woken: threading.Event) -> None:
+        """As the port says: a file wakes nobody."""
+
+    @property
+    def wakes(self) -> bool:
+        return False
 
     @contextmanager
     def work(self) -> Iterator[Work]:

@@ -5,8 +5,9 @@ and says nothing at all, we close the connection ourselves.
 """
 
 import math
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from core.errors import ConfigError
 from core.settings import PostgresSettings
 from core.store.database import schema, tables
 from core.store.database.connections import SqlStore
+from core.store.database.listening import Listening
 
 T = TypeVar("T")
 
@@ -54,11 +56,42 @@ class PatientConnection(psycopg.Connection[Any]):
             return result
 
 
+class PostgresStore(SqlStore):
+    """The server tells of changes: the first who waits for them opens a connection for that."""
+
+    def __init__(self, engine: Engine, name: str, for_reads: Mapping[str, Any], url: str) -> None:
+        super().__init__(engine, name, for_reads)
+        self._url = url
+        self._lock = threading.Lock()
+        self._listening: Listening | None = None
+
+    def wake(self, woken: threading.Event) -> None:
+        """As the port says."""
+        with self._lock:
+            if self._listening is None:
+                self._listening = Listening(self._url)
+            self._listening.wake(woken)
+
+    @property
+    def wakes(self) -> bool:
+        listening = self._listening
+        return listening is not None and listening.hears
+
+    def close(self) -> None:
+        """Nobody is woken any more."""
+        with self._lock:
+            listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.close()
+        super().close()
+
+
 def connect(settings: PostgresSettings, application_name: str) -> SqlStore:
     """As `core.store.open_postgres` says."""
     engine = _engine(settings, application_name)
     name = place_of(settings)
-    store = SqlStore(engine, name, for_reads={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
+    for_reads = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    store = PostgresStore(engine, name, for_reads, conninfo(settings, application_name, ""))
     with ExitStack() as undo:
         undo.callback(store.close)
         with store.read() as connection:

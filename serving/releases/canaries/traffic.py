@@ -1,16 +1,16 @@
 """Implements core.ports.Traffic from the store: which experiment runs, and who is in it."""
 
-import threading
 from dataclasses import dataclass
 
-from core.errors import StoreUnavailable
 from core.ids import ANCHOR
 from core.operations.fleet import CLUSTER, LIVE, Assignment
 from core.ports import Store
 from core.settings import ReleaseSettings
+from core.stages.stage import Stage
 from serving.releases.canaries.assignment import Shares, assign
 
 _POLL_S = 0.1
+_WOKEN_S = 5.0  # where the store tells of changes
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,16 @@ class _Rules:
     arms: dict[str, Assignment]  # all but live, without their propensity
 
 
-class StoreTraffic:
+class StoreTraffic(Stage):
     """A stage that caches the running experiment from the store; `assign` uses only the cache.
 
     The end of an experiment is noticed within a tenth of a second; the routers learn sooner which engines to avoid."""
 
     def __init__(self, store: Store, settings: ReleaseSettings) -> None:
+        super().__init__()
         self._store, self._settings = store, settings
         self._rules: _Rules | None = None
-        self._wakened = threading.Event()
+        store.wake(self.woken)
         self._read()
 
     def assign(self, unit: str) -> Assignment:
@@ -38,20 +39,9 @@ class StoreTraffic:
         chosen = rules.arms.get(arm, LIVE)
         return Assignment(arm=arm, version=chosen.version, experiment_id=chosen.experiment_id, propensity=propensity)
 
-    def step(self, timeout_s: float) -> int:
-        self._wakened.wait(min(timeout_s, _POLL_S))
-        self._wakened.clear()
-        try:
-            self._read()
-        except StoreUnavailable:
-            return 0  # what was so is so, as far as anybody knows
-        return 0
-
-    def wake(self) -> None:
-        self._wakened.set()
-
-    def close(self) -> None:
-        pass
+    def tick(self) -> float:
+        self._read()
+        return _WOKEN_S if self._store.wakes else _POLL_S
 
     def _read(self) -> None:
         with self._store.look() as view:

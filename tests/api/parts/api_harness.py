@@ -19,6 +19,7 @@ import uvloop
 from byte_renderer import ByteRenderer
 from scripted_policy import ScriptedPolicy
 from sqlalchemy import select
+from stepping import step
 
 from api.access.services import ApiServices
 from api.app import create_app
@@ -100,6 +101,13 @@ class BreakableStore:
 
     def work(self) -> AbstractContextManager[Work]:
         return self._store.work()
+
+    def wake(self, woken: threading.Event) -> None:
+        self._store.wake(woken)
+
+    @property
+    def wakes(self) -> bool:
+        return self._store.wakes
 
     def close(self) -> None:
         self._store.close()
@@ -261,7 +269,7 @@ def writing(writer: Writer, on: Switch) -> Iterator[None]:
             if on.wait(0.02):
                 with on.working:
                     if on.is_set():
-                        writer.step(0.02)
+                        step(writer, 0.02)
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -22,7 +22,7 @@ from service_tree import Service, user, wait_for
 from sglang_service import sglang_service
 
 from core.events import Completion
-from onward.wiring import Foundation, open_foundation
+from onward.wiring.foundation import Foundation, open_foundation
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 SETTINGS = {

@@ -17,7 +17,7 @@ from rescoring import all_turns, worst_difference_of
 from service_tree import Service, user, wait_for
 from sglang_service import sglang_service
 
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 SWAPS = int(os.environ.get("SWAPS", "8"))
 CLIENTS = 16

@@ -16,7 +16,7 @@ from core.ids import OutcomeId
 from core.ports import TopicPartition
 from onward.directory.layout import SHIPPED_MODEL
 from onward.replays.history import keep_once
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 COUNT = 24  # turns
 MIDDLE = (START + timedelta(seconds=COUNT / 2)).isoformat()

@@ -9,7 +9,7 @@ from core.events import Completion
 from core.ports import WeightsRef
 from core.store.database import tables
 from core.store.work import View
-from onward.wiring import Foundation
+from onward.wiring.foundation import Foundation
 
 
 def all_turns(foundation: Foundation) -> list[Completion]:

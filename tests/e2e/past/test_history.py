@@ -25,7 +25,7 @@ from onward.replays.export import export
 from onward.replays.history import keep_once
 from onward.replays.replay import replay_log
 from onward.replays.rescore import compare_specs
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 from serving.releases import ensure_anchor
 
 EARLY = (START - timedelta(days=1)).isoformat()

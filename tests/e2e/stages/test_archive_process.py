@@ -19,7 +19,7 @@ from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
 from onward.directory.addresses import free_port
 from onward.replays.history import await_log, open_history
-from onward.wiring import Foundation, open_foundation
+from onward.wiring.foundation import Foundation, open_foundation
 
 KEEPS = {
     "archive.enabled": "true",

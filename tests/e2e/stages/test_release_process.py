@@ -15,7 +15,7 @@ from service_tree import Service, wait_for
 
 from core.events import PolicyVersion, Topic
 from core.ids import Version
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 MakeService = Callable[..., Service]
 LEASE_S = 1.0

@@ -22,7 +22,7 @@ from sglang_service import sglang_service
 from deploy.services.stack import Stack
 from onward.directory.layout import Layout
 from onward.replays.history import await_log
-from onward.wiring import Foundation, open_foundation
+from onward.wiring.foundation import Foundation, open_foundation
 
 BACK_TIMEOUT_S = 400  # longer than an engine may take to start
 PROCESSES = {"api": 2, "ingest": 2, "score": 2, "release": 2}

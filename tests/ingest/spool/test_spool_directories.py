@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from stepping import step
 
 from core.events import SessionEnded, Topic
 from core.ids import Namespace, SessionId
@@ -71,14 +72,14 @@ def test_what_killed_replicas_left_follows_into_the_log(tmp_path: Path, replicas
             assert process.stdout is not None
             assert process.stdout.readline() == b"spooled\n"
         orphans = Orphans(tmp_path / "spools", lambda path: SpoolingLog(inner, path, 1 << 20))
-        assert orphans.step(0.0) == 0, "those that live keep theirs"
+        assert step(orphans, 0.0) == 0, "those that live keep theirs"
         for process in processes:  # before they can let anything follow themselves, which might then be there twice
             process.kill()
             process.communicate()
     deadline_s = time.monotonic() + 30
     adopted = 0
     while adopted < replicas and time.monotonic() < deadline_s:
-        adopted += orphans.step(0.01)
+        adopted += step(orphans, 0.01)
     orphans.close()
     mine.release()
     wanted = [f"{process.pid}-{index}" for process in processes for index in range(5)]
@@ -94,8 +95,8 @@ def test_what_is_adopted_and_not_drained_waits_for_the_next(tmp_path: Path) -> N
         spool.close_spool()
         held.release()
         orphans = Orphans(tmp_path / "spools", lambda path: SpoolingLog(inner, path, 1 << 20))
-        assert orphans.step(0.0) == 0
-        assert orphans.step(0.0) == 0
+        assert step(orphans, 0.0) == 0
+        assert step(orphans, 0.0) == 0
         orphans.close()
     spool = SpoolingLog(inner, (again := claim(tmp_path / "spools")).path, 1 << 20)
     deadline_s = time.monotonic() + 30

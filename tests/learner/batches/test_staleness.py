@@ -23,7 +23,7 @@ from learner.objective.credit import credited
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 MakeWorld = Callable[[str], World]
 

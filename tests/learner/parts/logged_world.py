@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from changed_settings import changed
+from stepping import step
 from transformers import AutoModelForCausalLM
 
 from core.blobs import FsspecBlobs
@@ -201,7 +202,7 @@ def logged_past(count: int, seed: int = 0) -> list[tuple[Completion, Reward]]:
 
 def settle(learner: Learner) -> None:
     """Until nothing is left to do."""
-    while learner.step(0.0):
+    while step(learner, 0.0):
         pass
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from logged_world import open_world
 
+from core.stages.rounds import Rounds
 from learner.model.ranks import Ranks, joined_ranks
 from learner.rank_group import dismiss, follow
 
@@ -18,9 +19,10 @@ from learner.rank_group import dismiss, follow
 def lead(directory: Path, updates: int, settings: dict[str, object], ranks: Ranks) -> None:
     world = open_world(directory)
     learner = world.learner(ranks=ranks, settings=settings)
+    rounds = Rounds("learner", learner)
     before = learner.newest or 1
     while (learner.newest or 1) < before + updates:
-        assert learner.step(0.0), "nothing is left to learn from"
+        assert rounds.step(0.0), "nothing is left to learn from"
     with world.store.look() as view:
         for version in range(before + 1, before + updates + 1):
             made = view.policies.get(version)  # type: ignore[arg-type]

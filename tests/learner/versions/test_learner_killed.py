@@ -23,6 +23,7 @@ from pathlib import Path
 from logged_world import START, World
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
+from core.stages.rounds import Rounds
 from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from serving.weights.published import BlobWeights
@@ -34,7 +35,8 @@ def run(directory):
     learner = world.learner(
         settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.keep": 2, "batch.backlog_turns": 5000}
     )
-    while learner.step(0.0):
+    rounds = Rounds("learner", learner)
+    while rounds.step(0.0):
         pass
 
 for line in sys.stdin:

@@ -10,7 +10,7 @@ from core.errors import ConfigError, OnwardError
 from core.events import DeadLetter, Event, PolicyVersion, Reward, SessionEnded, Topic
 from core.ids import InferenceId, Namespace, SessionId, Version
 from onward.commands import dead_letters
-from onward.wiring import open_foundation
+from onward.wiring.foundation import open_foundation
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ENDED = SessionEnded(session_id=SessionId("s"), namespace=Namespace("n"), received_at=NOW)

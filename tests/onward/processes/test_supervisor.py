@@ -11,35 +11,44 @@ import pytest
 
 from core import telemetry
 from core.clock import ManualClock, SystemClock
-from core.errors import LogError
+from core.errors import Fenced, LogError, LogUnavailable, StoreUnavailable, Unavailable
 from core.operations.alarms import StoredAlarm
 from core.settings import StageSettings
+from core.stages.backoff import Restarts
+from core.stages.ending import Ending
+from core.stages.lease import Lease
+from core.stages.rounds import Rounds
+from core.stages.runner import Runner
+from core.stages.stage import Stage
 from core.store import SqlStore, open_sqlite
-from onward.processes.condition import Condition
-from onward.processes.restarts import Restarts
 from onward.processes.stage_alarms import StageAlarms
-from onward.processes.stages import _Own
-from onward.processes.supervisor import ChildProcess, StageThread
-from onward.wiring import open_foundation
+from onward.processes.stages import _keep_going
+from onward.processes.supervisor import ChildProcess
+from onward.wiring.foundation import open_foundation
 
 SETTINGS = StageSettings(restart_s=0.01, most_restart_s=0.02, well_s=0.05)
 
 
-class Fragile:
-    """A stage that raises what is in `errors` at each step, for as long as there is any."""
+class Fragile(Stage):
+    """A stage that raises what is in `errors` at each tick, for as long as there is any."""
 
-    def __init__(self, errors: list[Exception]) -> None:
-        self.errors = errors
-        self.steps = 0
+    def __init__(self, errors: list[Exception], *, goes_on: bool = True, rest_s: float = 0.001) -> None:
+        super().__init__()
+        self.errors, self._goes_on, self._rest_s = errors, goes_on, rest_s
+        self.steps = self.recovered = 0
         self.is_closed = False
 
-    def step(self, timeout_s: float) -> int:
+    def tick(self) -> float:
         assert not self.is_closed
-        time.sleep(0.001)
         if self.errors:
             raise self.errors[0]
         self.steps += 1
-        return 0
+        return self._rest_s
+
+    def recover(self, error: Unavailable | Fenced) -> None:
+        self.recovered += 1
+        if not self._goes_on:
+            raise error
 
     def close(self) -> None:
         self.is_closed = True
@@ -93,7 +102,7 @@ def test_a_stage_that_dies_is_made_anew(store: SqlStore) -> None:
         made.append(Fragile(errors))
         return made[-1]
 
-    thread = StageThread("fragile-1", make(), SETTINGS, make)
+    thread = Runner("fragile-1", make, SETTINGS)
     looking = StageAlarms([thread], store, SystemClock(), SETTINGS.well_s)
     thread.start()
     wait_for(lambda: thread.restarts >= 3)
@@ -124,7 +133,7 @@ def test_a_stage_that_dies_is_made_anew(store: SqlStore) -> None:
 def test_one_that_others_know_goes_on_as_it_is() -> None:
     errors: list[Exception] = [LogError("the log is not of one piece")]
     stage = Fragile(errors)
-    thread = StageThread("fragile-2", stage, SETTINGS)
+    thread = Runner("fragile-2", None, SETTINGS, made=stage)
     thread.start()
     wait_for(lambda: thread.restarts >= 2)
     assert thread.state == "down: LogError: the log is not of one piece"
@@ -142,7 +151,7 @@ def test_one_that_cannot_be_made_is_tried_again() -> None:
             raise failures.pop()
         return Fragile([])
 
-    thread = StageThread("fragile-3", Fragile([ValueError()]), SETTINGS, make)
+    thread = Runner("fragile-3", make, SETTINGS, made=Fragile([ValueError()]))
     thread.start()
     wait_for(lambda: thread.restarts and thread.state == "ok")
     assert thread.restarts == 3
@@ -243,18 +252,97 @@ def test_a_child_that_never_lives_is_not_started_all_the_time(tmp_path: Path) ->
 
 
 def test_a_stage_process_says_why_before_it_ends(tmp_path: Path) -> None:
-    foundation = open_foundation(tmp_path / "service")
-    condition = Condition("score")
-
-    def go() -> None:
-        raise RecursionError("what a client said")
-
+    foundation = open_foundation(tmp_path / "service", {"ONWARD_STAGES__WELL_S": "0.05"})
     with pytest.raises(RecursionError):
-        _Own("score", condition, foundation).keep_going(go)
+        _keep_going(Runner("score", lambda: Fragile([RecursionError("what a client said")]), SETTINGS), foundation)
     (alarm,) = all_alarms(foundation.store)
     assert alarm.opening.meaning.startswith("the stage score is down: RecursionError in test_supervisor.py:")
-    condition.is_of(Fragile([]))
-    next_one = _Own("score", condition, foundation)
-    next_one._alarms._well_s = 0.0
-    next_one.keep_going(lambda: wait_for(lambda: all_alarms(foundation.store)[0].state == "closed"))
+    ending = Ending()
+
+    def end_once_closed(_health: str) -> None:
+        if all_alarms(foundation.store)[0].state == "closed":
+            ending.tell()
+
+    _keep_going(Runner("score", lambda: Fragile([]), SETTINGS, ending=ending, on_round=end_once_closed), foundation)
     foundation.close()
+
+
+# ------------------------------------------------------------------------------------------------ what is away
+
+
+def test_what_is_away_is_waited_for_without_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Fragile([LogUnavailable("the log is away")])
+    runner = Runner("fragile-4", lambda: stage, SETTINGS)
+    runner.start()
+    wait_for(lambda: stage.recovered >= 3)
+    assert (runner.restarts, runner.fault) == (0, None)
+    assert caplog.text.count("fragile-4 waits: the log is away") == 1
+    stage.errors.clear()
+    wait_for(lambda: stage.steps)
+    assert runner.health == "ok"
+    runner.stop()
+
+
+def test_one_that_cannot_go_on_after_an_outage_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.stages.runner.AGAIN_S", 0.01)
+    made: list[Fragile] = []
+
+    def make() -> Fragile:
+        made.append(Fragile([StoreUnavailable("the store is away")] if len(made) < 2 else [], goes_on=False))
+        return made[-1]
+
+    runner = Runner("fragile-5", make, SETTINGS)
+    runner.start()
+    wait_for(lambda: len(made) == 3 and made[-1].steps)
+    assert (runner.restarts, runner.state) == (0, "ok")
+    runner.stop()
+    assert all(stage.is_closed for stage in made)
+
+
+def test_one_waits_less_than_it_was_told_where_it_is_woken() -> None:
+    stage = Fragile([], rest_s=60.0)
+    rounds = Rounds("fragile-6", stage)
+    rounds.step(0.0)
+    stage.wake()
+    began_s = time.monotonic()
+    rounds.step(60.0)
+    assert time.monotonic() - began_s < 30
+    assert stage.steps == 2
+
+
+# ------------------------------------------------------------------------------------------------ leases
+
+
+def leased(store: SqlStore, holder: str, made: list[Fragile]) -> Runner:
+    def make() -> Fragile:
+        made.append(Fragile([]))
+        return made[-1]
+
+    return Runner(holder, make, SETTINGS, lease=Lease("fragile", holder, store, SystemClock(), 0.3))
+
+
+def test_of_two_one_works_and_the_other_follows(store: SqlStore) -> None:
+    made: list[Fragile] = []
+    first, second = leased(store, "first", made), leased(store, "second", made)
+    first.start()
+    wait_for(lambda: made and made[0].steps)
+    second.start()
+    wait_for(lambda: second.health == "ok")
+    time.sleep(0.6)  # two lives of a lease
+    assert len(made) == 1, "it is renewed, and the other stands by"
+    first.stop()
+    wait_for(lambda: len(made) == 2 and made[1].steps)
+    assert made[0].is_closed, "before the lease was given back"
+    second.stop()
+
+
+def test_a_lease_that_was_lost_ends_the_stage(store: SqlStore) -> None:
+    made: list[Fragile] = []
+    runner = leased(store, "first", made)
+    runner.start()
+    wait_for(lambda: made and made[0].steps)
+    with store.begin() as connection:
+        connection.exec_driver_sql("UPDATE leases SET holder = 'another', epoch = epoch + 1, expires_at = 0")
+    wait_for(lambda: made[0].is_closed and len(made) == 2 and made[1].steps)
+    assert runner.restarts == 1
+    runner.stop()

@@ -17,7 +17,7 @@ from learner.model.policy_model import PolicyModel
 from learner.off_policy.log_ratios import logged_turns
 from learner.sequences.scored import ScoredTurn
 from onward.replays.held_out import judge
-from onward.wiring import Foundation, open_offline
+from onward.wiring.foundation import Foundation, open_offline
 from serving.evals.verdicts import of_users
 
 USERS = 72  # three for each of the answers there are

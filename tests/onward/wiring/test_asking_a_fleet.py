@@ -12,8 +12,9 @@ from core.errors import ConfigError
 from core.events import Release
 from core.ids import Version
 from core.operations.fleet import CLUSTER, ReplicaStatus
-from onward.wiring import Foundation, build_releases, open_foundation
 from onward.wiring.engines import ask_fleet
+from onward.wiring.foundation import Foundation, open_foundation
+from onward.wiring.releases import build_releases
 from serving.evals.cases import Case
 from serving.evals.engine_answers import EngineAnswers, Lost
 from serving.rendering import load_renderer

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from core.ids import Version
 from core.ports import WeightsRef
-from onward.wiring import Foundation, open_offline
+from onward.wiring.foundation import Foundation, open_offline
 from serving.engines.local import LocalEngine
 from serving.evals.cases import Case, Suite
 from serving.evals.engine_answers import EngineAnswers

@@ -20,6 +20,7 @@ from judge_world import (
     settings_of,
     votes,
 )
+from stepping import step
 
 from core import telemetry
 from core.errors import ConfigError, LogUnavailable
@@ -239,12 +240,12 @@ def test_a_judge_that_hangs_delays_neither_the_scorer_nor_the_end(
     judging.run(judge, lambda: endpoint.asked)
     world.append(*[events.outcome(turn, "accepted", True, 2) for turn in turns])
     scorer = world.scorer(lab.SPEC)
-    while scorer.step(0):
-        judge.step(0)
+    while step(scorer, 0):
+        step(judge, 0)
     assert len(world.rewards()) == 0  # SPEC waits
     world.clock.advance_to(lab.at(1000))
-    while scorer.step(0) or len(world.rewards()) < 20:
-        judge.step(0)
+    while step(scorer, 0) or len(world.rewards()) < 20:
+        step(judge, 0)
     began_s = time.monotonic()
     judging.close(judge)
     assert time.monotonic() - began_s < 30
@@ -256,7 +257,7 @@ def test_no_more_is_under_way_than_may_be(world: Any, events: Any, endpoint: End
     judge = judging.start(requests={"under_way": 4, "votes": 3, "timeout_s": 60, "give_up_s": 60})
     judging.run(judge, lambda: len(endpoint.asked) == 4)
     for _ in range(20):
-        judge.step(0.005)
+        step(judge, 0.005)
     assert len(endpoint.asked) == 4
     assert len(judge._under_way) == 2
 
@@ -284,7 +285,7 @@ def test_a_judgement_waits_for_a_log_that_is_away(
     judge = judging.start()
     judging.run(judge, lambda: judge._unsaid)
     for _ in range(5):
-        assert judge.step(0) == 0
+        assert step(judge, 0) == 0
     world.log.away = False
     judging.run(judge)
     world.log = log
@@ -334,7 +335,7 @@ def test_a_judge_that_was_killed_counts_once(
     assert sorted(outcome.value for outcome in said) == [0.25] * 3 + [0.75] * 3
     assert len({outcome.outcome_id for outcome in said}) == 3
     writer = Writer(world.log, world.store, IngestSettings(), world.clock)
-    while writer.step(0):
+    while step(writer, 0):
         pass
     writer.close()
     with world.store.look() as view:

@@ -11,6 +11,7 @@ import pytest
 from clean_turns import turns as watched_turns
 from hypothesis import given
 from hypothesis import strategies as st
+from stepping import step
 
 from core.events import Completion, Event, Outcome
 from core.ids import OutcomeId
@@ -193,7 +194,7 @@ def store_a_past(world: Any, events: Any, count: int) -> None:
         said.append(events.outcome(turn, "accepted" if good else "rejected", True, number))
     world.append(*said)
     writer = Writer(world.log, world.store, IngestSettings(), world.clock)
-    while writer.step(0):
+    while step(writer, 0):
         pass
     writer.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from stepping import step
 
 from core import telemetry
 from core.errors import LogError, LogUnavailable, NewerSchema, StoreUnavailable
@@ -76,11 +77,11 @@ def test_only_a_small_batch_is_waited_after(
     scorer = stage.Scorer(world.log, world.store, lab.SPEC, ScoringSettings(tick_s=60), world.clock)
     world.scorers.append(scorer)
     world.append(*(events.turn(f"s{number}", number) for number in range(300)))
-    assert scorer.step(0.01) == 300
+    assert step(scorer, 0.01) == 300
     world.append(events.turn("t", 300))
-    assert scorer.step(0.01) == 1
+    assert step(scorer, 0.01) == 1
     assert slept == [], "there may be more where so many came from"
-    assert scorer.step(0.01) == 0
+    assert step(scorer, 0.01) == 0
     assert slept == [0.01], "no longer than asked for"
 
 
@@ -159,7 +160,7 @@ def test_open_turns_lag_and_rewards_are_measured(lab: ModuleType, world: Any, ev
     assert telemetry.REWARD_VALUE._value.get() == -0.5
     scorer.close()
     telemetry.OPEN_TURNS.set(99)
-    world.scorer(lab.SPEC).step(0)
+    step(world.scorer(lab.SPEC), 0)
     assert telemetry.OPEN_TURNS._value.get() == 2
 
 
@@ -227,7 +228,7 @@ def test_a_later_owner_fences(lab: ModuleType, world: Any, events: Any) -> None:
     lab.drain(scorer)
     take_all(world)
     world.append(events.outcome(turn, "rejected", True, 1))
-    assert scorer.step(0) == 0
+    assert step(scorer, 0) == 0
     assert world.rewards() == []
     lab.drain(scorer)
     assert [reward.value for reward in world.rewards()] == [-0.5], (
@@ -241,7 +242,7 @@ def test_the_wall_clock_is_fenced_too(lab: ModuleType, world: Any, events: Any) 
     lab.drain(scorer)
     take_all(world)
     world.clock.advance_to(lab.at(1000))
-    assert scorer.step(0) == 0
+    assert step(scorer, 0) == 0
     assert world.rewards() == []
     lab.drain(scorer)
     assert [reward.value for reward in world.rewards()] == [-0.1]
@@ -251,7 +252,7 @@ def test_a_store_ahead_of_the_log_is_refused(lab: ModuleType, world: Any) -> Non
     with world.store.work() as work:
         work.offsets.put("scorer", TopicPartition(Topic.TURNS, 0), 7)
     with pytest.raises(LogError, match=r"onward.turns:0 up to offset 7, but the log ends at 0"):
-        world.scorer(lab.SPEC).step(0)
+        step(world.scorer(lab.SPEC), 0)
 
 
 class Crash(Exception):
@@ -332,7 +333,7 @@ def test_a_log_that_is_away_keeps_rewards_in_the_outbox(
 
     with monkeypatch.context() as patch:
         patch.setattr(world.log, "append_blocking", away)
-        assert scorer.step(0) == 0
+        assert step(scorer, 0) == 0
         assert len(world.rewards()) == 1
         assert world.published() == []
     lab.drain(scorer)
@@ -351,6 +352,6 @@ def test_a_store_that_is_away_is_tried_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(world.store, "begin", away)
-        assert scorer.step(0) == 0
+        assert step(scorer, 0) == 0
     lab.drain(scorer)
     assert [reward.value for reward in world.rewards()] == [-0.5]

@@ -4,6 +4,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from stepping import step
 
 from core import telemetry
 from core.codec import decode
@@ -108,7 +109,7 @@ def patient(world: Any, early_outcome_s: float) -> Scorer:
 def search(scorer: Scorer) -> None:
     """Without the pause between two searches."""
     scorer._next_search_s = 0.0
-    while scorer.step(0):
+    while step(scorer, 0):
         pass
 
 

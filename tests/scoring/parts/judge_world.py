@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from stepping import step
+
 from core import telemetry
 from core.events import Completion, Outcome, Topic
 from core.reward_spec import RewardSpec
@@ -138,10 +140,10 @@ class Judging:
         deadline_s = time.monotonic() + 60
         while not (until() if until is not None else self.is_done(judge)):
             assert time.monotonic() < deadline_s, "waited in vain"
-            judge.step(0.01)
+            step(judge, 0.01)
 
     def is_done(self, judge: Judge) -> bool:
-        if judge._progress is None or judge._unsaid:
+        if not judge._progress.reached() or judge._unsaid:
             return False
         return all(self.world.log.end(source) == at for source, at in judge._progress.reached().items())
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from stepping import step
+
 from core.events import Alarm, Completion, Event, OutcomeSource, Reward, ToolCall, Topic
 from core.ids import OutcomeId, UserHash
 from core.operations.alarms import StoredAlarm
@@ -126,10 +128,10 @@ class Watching:
     def look(self, watcher: Watcher | None = None) -> list[tuple[str, str]]:
         """Read all and look; (monitor, state) of the alarms in the store, the oldest first."""
         watcher = watcher or self.watchers[-1]
-        while watcher.step(0) or watcher._behind != {} or self._is_behind(watcher):
+        while step(watcher, 0) or watcher._behind != {} or self._is_behind(watcher):
             pass
         watcher._look_at_s = float("-inf")  # it spares the machine: not so soon after the last one
-        watcher.step(0)
+        step(watcher, 0)
         return [(alarm.opening.monitor, alarm.state) for alarm in self.stored()]
 
     def _is_behind(self, watcher: Watcher) -> bool:

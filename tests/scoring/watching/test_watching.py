@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kafka_world import open_log, topics_of_our_own
 from services import require_services
+from stepping import step
 from stores import database
 from watched_world import SETTINGS, Users, Watching
 
@@ -297,7 +298,7 @@ def test_log_and_store_may_be_away_at_any_time(
     for name in ("look", "work"):
         monkeypatch.setattr(world.store, name, sometimes(getattr(world.store, name), StoreUnavailable("gone")))
     for _ in range(200):
-        watching.watchers[-1].step(0)
+        step(watching.watchers[-1], 0)
     monkeypatch.undo()
     assert watching.look().count(("questions", "opened")) == 1
     assert set(watching.told()) == set(watching.look())

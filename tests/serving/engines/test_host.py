@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from memory_engine import MemoryEngine
 from mortal import Crash, Fuse
 from release_world import ReleaseWorld
+from stepping import step
 
 from core.clock import SystemClock
 from core.errors import StoreUnavailable
@@ -64,7 +65,7 @@ def test_without_a_word_from_anybody_the_live_version_serves(world: ReleaseWorld
 def test_before_anything_is_released_it_waits(make_world: MakeWorld) -> None:
     world = make_world("one")
     world.engines["one"] = MemoryEngine("one", world.weights, _nothing(world), many=False)
-    world.start_host("one").step(0)
+    step(world.start_host("one"), 0)
     assert (status(world).state, status(world).serving) == ("starting", None)
     assert world.hosts["one"].state == "starting: no version is released yet"
 
@@ -229,7 +230,7 @@ def test_while_the_store_is_away_the_engine_serves_on(world: ReleaseWorld, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(host._store, "read", gone)
-        assert host.step(0) == 0
+        assert step(host, 0) == 0
     assert world.engine.serving() == 2
     want(world, 3)
     world.run()
@@ -241,7 +242,7 @@ def test_a_host_that_drains_says_so_and_one_that_closes_is_forgotten(world: Rele
     world.run()
     host = world.hosts[world.names[0]]
     host.drain()
-    host.step(0)
+    step(host, 0)
     assert (status(world).state, status(world).serving) == ("draining", 1)
     host.close()
     assert (world.statuses(), world.targets()) == ({}, {})
@@ -259,10 +260,10 @@ def test_it_speaks_when_something_changed_and_once_in_a_heartbeat(world: Release
     beats, changes = status(world).heartbeat_at, len(heard)
     assert changes > 0
     for _ in range(5):
-        host.step(0)
+        step(host, 0)
     assert status(world).heartbeat_at == beats
     world.clock.advance(1.1)
-    host.step(0)
+    step(host, 0)
     assert status(world).heartbeat_at == world.clock.now()
     assert len(heard) == changes, "a heartbeat is no change"
 
@@ -285,7 +286,7 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
     setattr(world.engine, slow, slowly)
     want(world, 2)
     over = threading.Event()
-    thread = threading.Thread(target=lambda: [host.step(0.01) for _ in iter(over.is_set, True)])
+    thread = threading.Thread(target=lambda: [step(host, 0.01) for _ in iter(over.is_set, True)])
     thread.start()
     try:
         assert begun.wait(30)
@@ -302,11 +303,11 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
 
 def test_a_wake_is_not_waited_for(world: ReleaseWorld) -> None:
     host = EngineHost(world.engine, world.store, CLUSTER, world.clock, poll_s=60.0)
-    while host.step(0.01):
+    while step(host, 0.01):
         pass
     host.wake()
     started_s = time.monotonic()
-    host.step(60.0)
+    step(host, 60.0)
     assert time.monotonic() - started_s < 10
 
 

@@ -24,6 +24,7 @@ from scripted_sglang import (
     refuses_midway,
 )
 from sglang_server import free_port
+from stepping import step
 
 from core import telemetry
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite
@@ -354,7 +355,7 @@ def test_while_nobody_is_there_a_request_waits_for_so_long(tmp_path: Path) -> No
                 await world.ask()
             assert time.monotonic() - begun_s >= 0.2
             world.table.clock.advance(3600)
-            world.table.view.step(0)
+            step(world.table.view, 0)
             with pytest.raises(EngineUnavailable, match="no engine's host is there"):
                 await world.ask()
 
@@ -418,7 +419,7 @@ def test_the_live_version_is_the_released_one(tmp_path: Path) -> None:
         async with fleet_of(tmp_path) as world:
             assert world.policy.live_version == LIVE
             world.table.release(NEXT)
-            world.table.view.step(0)
+            step(world.table.view, 0)
             assert world.policy.live_version == NEXT
             assert figure("policy_version") == NEXT
 

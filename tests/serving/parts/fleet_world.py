@@ -17,6 +17,7 @@ from core.ids import ANCHOR
 from core.operations.fleet import CLUSTER
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
 from core.settings import ServingSettings, SglangSettings
+from core.stages.rounds import Rounds
 from core.store import SqlStore, open_sqlite
 from serving.engines.host import EngineHost
 from serving.engines.model_facts import read_model_facts
@@ -76,13 +77,13 @@ class Fleet:
         self.policy = FleetPolicy(self.view, settings, read_model_facts(world.model), self.clock)
         self.view.on_look = self.policy.notice
         self._runner = asyncio.Runner()
-        self._watching = Stepper(self.view.step)
+        self._watching = Stepper(Rounds("fleet", self.view).step)
         self.hosts: dict[str, tuple[EngineHost, Stepper]] = {}
         self._engines: list[Engine] = []
 
     def host(self, engine: Engine) -> None:
         host = EngineHost(engine, self.store, CLUSTER, self.clock, heartbeat_s=0.2, poll_s=0.02)
-        self.hosts[engine.name] = host, Stepper(host.step)
+        self.hosts[engine.name] = host, Stepper(Rounds(engine.name, host).step)
         self._engines.append(engine)
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:

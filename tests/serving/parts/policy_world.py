@@ -8,6 +8,7 @@ from typing import Any
 
 from fleet_table import LIVE, FleetTable
 from scripted_sglang import ScriptedSglang
+from stepping import step
 
 from core.events import Sampling
 from core.ids import InferenceId
@@ -38,7 +39,7 @@ class World:
 
     def beat(self, name: str, **changes: Any) -> None:
         self.table.beat(name, **{"url": self.servers[name].url, **changes})
-        self.table.view.step(0)
+        step(self.table.view, 0)
 
     async def ask(self, max_tokens: int = 3, **fields: Any) -> list[TokenChunk]:
         async with asyncio.timeout(PATIENCE_S):

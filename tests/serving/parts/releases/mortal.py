@@ -1,5 +1,6 @@
 """Processes that end at any moment: before a write to the store, the log or the blobs."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,11 @@ class MortalStore:
     def __init__(self, store: SqlStore, fuse: Fuse) -> None:
         self._store, self._fuse = store, fuse
         self.look, self.read, self.close = store.look, store.read, store.close
+
+    wakes = False
+
+    def wake(self, woken: threading.Event) -> None:
+        self._store.wake(woken)
 
     @contextmanager
     def work(self) -> Iterator[Work]:

@@ -12,6 +12,7 @@ from changed_settings import changed
 from memory_engine import MemoryEngine
 from mortal import Fuse, MortalBlobs, MortalLog, MortalStore, MortalWeights
 from safetensors.numpy import save_file
+from stepping import step
 
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
@@ -216,8 +217,8 @@ class ReleaseWorld:
     def round(self) -> bool:
         """Everybody steps once. Whether anybody did anything."""
         before = self._written()
-        done = sum(host.step(0) for host in self.hosts.values())
-        done += sum(process.controller.step(0) for process in self.processes)
+        done = sum(step(host, 0) for host in self.hosts.values())
+        done += sum(step(process.controller, 0) for process in self.processes)
         return bool(done) or before != self._written()
 
     def _written(self) -> int:
@@ -233,7 +234,7 @@ class ReleaseWorld:
                 return
             assert time.monotonic() < deadline_s, (self.states(), self.statuses(), self.targets())
             for name in [] if moved else self.unsettled():
-                self.hosts[name].step(0.02)  # its loader is at work
+                step(self.hosts[name], 0.02)  # its loader is at work
 
     def pass_time(self, seconds: float, step_s: float = 0.5) -> None:
         """As time goes by: rounds all along."""

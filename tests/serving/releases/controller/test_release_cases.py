@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 from case_world import ENOUGH, Fleet, give_cases, judged
 from release_world import LEASE_S, ReleaseWorld
+from stepping import step
 
 from core.errors import EngineUnavailable, StoreUnavailable
 from core.events import GateVerdict, PolicyVersion
@@ -189,9 +190,9 @@ def test_another_controller_asks_from_the_beginning(world: ReleaseWorld) -> None
     world.run(until=lambda: len(fleet.asked) > 0)
     world.clock.advance(LEASE_S + 0.1)
     for host in world.hosts.values():
-        host.step(0)
-    world.start_controller("another").controller.step(0)
-    before.step(0)
+        step(host, 0)
+    step(world.start_controller("another").controller, 0)
+    step(before, 0)
     asks = before._cases
     assert asks is not None
     assert asks._asking is None, "who does not lead asks nothing"

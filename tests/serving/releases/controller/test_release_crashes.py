@@ -7,6 +7,7 @@ from memory_engine import FINE
 from mortal import Crash
 from planted import plant_arms
 from release_world import ReleaseWorld
+from stepping import step
 
 from core.operations.fleet import Experiment
 
@@ -63,7 +64,7 @@ def test_what_was_served_without_a_word_is_said_before_anything_newer_is_tried(s
             world.run()
         for _ in range(3):  # the hosts go on with what they were told
             for host in world.hosts.values():
-                host.step(0.01)
+                step(host, 0.01)
         live = world.publish(live)
         world.replace_controller()
         world.run()

@@ -10,6 +10,7 @@ from local_world import Answer, answers, request
 from planted import plant
 from release_world import START, ReleaseWorld
 from safetensors.torch import load_file, save_file
+from stepping import step
 
 from core import telemetry
 from core.events import PolicyVersion
@@ -159,7 +160,7 @@ def test_a_canary_speaks_to_its_users_who_decide(make_world: MakeWorld, verdict:
     assert experiment.figures["control_users"] == sum(each.arm == "live" for each in assigned)
     assert speak(world).versions == [live] * 4
     assert world.check_one_lives() == live
-    traffic.step(0)
+    step(traffic, 0)
     assert traffic.assign(units[0]).arm == "live"
 
 

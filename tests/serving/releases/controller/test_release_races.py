@@ -15,6 +15,7 @@ from release_world import LEASE_S, Process, ReleaseWorld
 from core.clock import SystemClock
 from core.events import Topic
 from core.ports import Consumer, RebalanceListener
+from core.stages.rounds import Rounds
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -133,7 +134,8 @@ def _all_at_once(world: ReleaseWorld) -> Iterator[list[BaseException]]:
         except BaseException as error:  # noqa: BLE001  # told to the test
             failed.append(error)
 
-    steps = [process.controller.step for process in world.processes] + [host.step for host in world.hosts.values()]
+    stages = [process.controller for process in world.processes] + list(world.hosts.values())
+    steps = [Rounds("racing", stage).step for stage in stages]
     threads = [threading.Thread(target=live, args=(step,)) for step in steps]
     for thread in threads:
         thread.start()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from memory_engine import FINE
 from release_world import VOCABULARY, ReleaseWorld
+from stepping import step
 
 from core import telemetry
 from core.events import PolicyVersion, Topic
@@ -40,9 +41,9 @@ def test_a_candidate_that_passes_serves(world: ReleaseWorld) -> None:
 def test_nobody_is_said_to_be_live_before_an_engine_serves_it(world: ReleaseWorld) -> None:
     world.publish()
     while world.live == 1:
-        world.hosts["local"].step(0.01)
+        step(world.hosts["local"], 0.01)
         serving = world.engine.serving()
-        world.controller.step(0)
+        step(world.controller, 0)
         assert world.live == 1 or serving == 2
     assert world.check_one_lives() == 2
 

@@ -1,0 +1,62 @@
+"""When a process is to end: told by a signal, or because who started it is gone."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
+
+from core.errors import Unavailable
+
+AGAIN_S = 1.0  # after something that a process needs was away
+T = TypeVar("T")
+
+
+class Ending:
+    """Of a thread, or of a process."""
+
+    def __init__(self, parent: int | None = None) -> None:
+        """`parent`: the process with which this one ends, by its number."""
+        self._told, self._parent = threading.Event(), parent
+
+    def is_due(self) -> bool:
+        return self._told.is_set() or self._parent not in (None, os.getppid())
+
+    def tell(self) -> None:
+        """Tell it to end; from any thread."""
+        self._told.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it was told within that time."""
+        return self._told.wait(timeout_s)
+
+    def made(self, make: Callable[[], T], waits: Callable[[Unavailable], object]) -> T | None:
+        """Return what `make` makes, once what it needs is there, or None when it is to end before.
+
+        `waits` is told what is away."""
+        while not self.is_due():
+            try:
+                return make()
+            except Unavailable as error:
+                waits(error)
+                self._told.wait(AGAIN_S)
+        return None
+
+
+def told_by_signals(parent: int | None = None) -> Ending:
+    """By SIGTERM and SIGINT, from here on."""
+    ending = Ending(parent)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        ending.tell()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return ending
+
+
+def ignore_signals(*numbers: signal.Signals) -> None:
+    """Another process tells this one when to end."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)

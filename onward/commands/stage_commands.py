@@ -1,0 +1,73 @@
+"""A command for each stage. Imports what a command needs when it runs, as `onward.cli` does."""
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from cyclopts import App, Parameter
+
+from onward.commands.options import DEFAULT_DIRECTORY, ChildName, Directory, Set, overrides_of
+from onward.wiring.stages import StageRow, row_of
+
+Command = App | Callable[..., Any]
+
+
+def stage_command(row: StageRow) -> Callable[..., None]:
+    """Run a stage until stopped."""
+
+    def run(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
+        from onward.processes.stages import run_stage
+
+        run_stage(row.command, directory, overrides_of(set_), child)
+
+    run.__doc__ = row.help
+    return run
+
+
+def _learn(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None, set_: Set = None) -> None:
+    from onward.processes.stages import run_learner
+
+    run_learner(directory, overrides_of(set_), child)
+
+
+_learn.__doc__ = row_of("learn").help
+
+
+judge = App(name="judge", help="A language model that says how good answers are: let it judge, see how well it does.")
+judge.default(stage_command(row_of("judge")))
+
+
+@judge.command(name="agreement")
+def _show_agreement(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
+    set_: Set = None,
+) -> None:
+    """Hold what the judge said of turns against what became of them, by version of the judge."""
+    from onward.commands.judge import show_agreement
+
+    show_agreement(directory, overrides_of(set_), as_json=json_)
+
+
+def _archive(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    once: Annotated[bool, Parameter(negative="", help="Do what is to do now, say what it was, and end.")] = False,
+    child: ChildName = None,
+    set_: Set = None,
+) -> None:
+    if once:
+        from onward.replays.history import keep_once
+
+        print(json.dumps(keep_once(directory, overrides_of(set_))))
+    else:
+        from onward.processes.stages import run_stage
+
+        run_stage("archive", directory, overrides_of(set_), child)
+
+
+_archive.__doc__ = row_of("archive").help
+
+COMMANDS_OF_THEIR_OWN: Final[dict[str, Command]] = {"learn": _learn, "judge": judge, "archive": _archive}
+"""Of the stages that have an option or a command more than the others."""

@@ -1,0 +1,26 @@
+"""What is said at the API's address before there is an API: what it waits for."""
+
+import logging
+from contextlib import ExitStack
+
+from core.errors import Unavailable
+from core.secrets import redacted
+from core.settings import ApiSettings
+from onward.http.metrics_server import waiting_server
+
+logger = logging.getLogger(__name__)
+
+
+class Waiting:
+    """Says nothing until the first time that something is away."""
+
+    def __init__(self, name: str, settings: ApiSettings, stack: ExitStack) -> None:
+        """Close with `stack` what is opened here."""
+        self._name, self._settings, self._stack = name, settings, stack
+        self._why: str | None = None
+
+    def waits(self, error: Unavailable) -> None:
+        logger.warning("%s waits: %s", self._name, error)
+        is_first, self._why = self._why is None, redacted(str(error))
+        if is_first:
+            self._stack.enter_context(waiting_server(self._settings, "start", lambda: str(self._why)))

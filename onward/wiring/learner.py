@@ -1,0 +1,42 @@
+"""The learner, as it is made."""
+
+from typing import TYPE_CHECKING
+
+from core.settings import LearnerSettings
+from onward.wiring.engines import publish_anchor
+from onward.wiring.foundation import Foundation
+
+if TYPE_CHECKING:
+    from learner.model.ranks import Ranks
+    from learner.stage import Learner
+
+
+def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> "Learner":
+    """`ranks`: processes that follow this one."""
+    from learner.model.ranks import ALONE
+    from learner.stage import Learner
+    from serving.rendering import load_renderer
+
+    if foundation.is_shared:
+        publish_anchor(foundation, foundation.log)
+    return Learner(
+        foundation.log,
+        foundation.store,
+        foundation.weights,
+        foundation.blobs,
+        foundation.settings.learner,
+        foundation.model,
+        foundation.layout.learner,
+        foundation.clock,
+        solutions_kept_out(foundation.settings.learner),
+        load_renderer(foundation.model).tokenizer_digest,
+        ranks or ALONE,
+        foundation.settings.stages.record_attempts,
+    )
+
+
+def solutions_kept_out(settings: LearnerSettings) -> dict[str, str]:
+    """Of the suite's cases, by name. Raises ConfigError."""
+    from serving.evals.cases import load_suite
+
+    return {} if settings.admission.keep_out is None else load_suite(settings.admission.keep_out).solutions()

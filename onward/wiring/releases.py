@@ -1,0 +1,51 @@
+"""The release controller, as it is made."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from core.errors import ConfigError
+from core.ports import EventLog
+from onward.wiring.engines import Serving, ask_fleet
+from onward.wiring.foundation import Foundation, holder
+
+if TYPE_CHECKING:
+    from serving.releases import ReleaseController
+    from serving.releases.cases import CaseGate
+
+
+def build_releases(foundation: Foundation, log: EventLog, serving: Serving | None) -> "ReleaseController":
+    """`serving`: of the same process. Raises ConfigError naming the setting, or the file and the case, at fault."""
+    from serving.engines.model_facts import read_model_facts
+    from serving.releases import ReleaseController
+
+    settings = foundation.settings
+    controller = ReleaseController(
+        log,
+        foundation.store,
+        foundation.weights,
+        settings.serving,
+        settings.release,
+        read_model_facts(foundation.model).vocabulary,
+        foundation.clock,
+        holder=holder(),
+        on_change=None if serving is None else serving.targets_changed,
+        cases=_build_cases(foundation, serving),
+    )
+    if serving is not None:
+        serving.when_status_changes(controller.wake)
+    return controller
+
+
+def _build_cases(foundation: Foundation, serving: Serving | None) -> "CaseGate | None":
+    from serving.evals.cases import load_suite
+    from serving.releases.cases import CaseGate
+    from serving.rendering import load_renderer
+
+    settings = foundation.settings
+    if settings.release.evals.suite is None:
+        return None
+    if serving is None and settings.serving.engine == "local":
+        raise ConfigError("release.evals.suite: an engine within the service is asked by the controller within it")
+    ask = partial(ask_fleet, foundation) if serving is None else serving.asking
+    suite, renderer = load_suite(settings.release.evals.suite), load_renderer(foundation.model)
+    return CaseGate(suite, ask, renderer, settings.release.evals, foundation.clock)

@@ -1,0 +1,174 @@
+"""The stages there are: one row each, from which the threads and processes of `onward run` and the commands are made.
+
+Imports what a stage needs when it is made.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.ports import Announcer, EventLog
+    from core.settings import Settings
+    from core.stages.lease import Lease
+    from core.stages.stage import Stage
+    from onward.wiring.engines import Serving
+    from onward.wiring.foundation import Foundation
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """What else is in a stage's process."""
+
+    log: "EventLog"
+    announcer: Callable[[], "Announcer | None"]
+    """Of new rewards; None: who watches them looks by itself."""
+    serving: "Serving | None" = None
+
+
+@dataclass(frozen=True)
+class StageRow:
+    command: str
+    """`onward COMMAND`: a process of it alone."""
+    name: str
+    """Of its thread or process in `onward run`, and of its lease."""
+    help: str
+    make: Callable[["Foundation", Neighbours], "Stage"]
+    is_wanted: Callable[["Settings"], bool] = lambda _: True
+    count: Callable[["Settings"], int] | None = None
+    """How many `onward run` starts in mode `distributed`; None: one, where it is wanted."""
+    is_child: bool = False
+    """Whether it is a process of its own also where the others are threads of one service."""
+    is_leased: bool = True
+    """Whether, of all that run anywhere, only one may work: the holder of the lease. Else they share the work."""
+
+    def names(self, settings: "Settings") -> list[str]:
+        """Of its processes in mode `distributed`."""
+        if self.count is None:
+            return [self.name] if self.is_wanted(settings) else []
+        return [f"{self.command}-{number}" for number in range(1, self.count(settings) + 1)]
+
+    def lease(self, foundation: "Foundation") -> "Lease | None":
+        """None: nobody else may work on this log and store, or all may."""
+        from core.stages.lease import Lease
+        from onward.wiring.foundation import holder
+
+        if not self.is_leased or not foundation.is_shared:
+            return None
+        return Lease(self.name, holder(), foundation.store, foundation.clock, foundation.settings.release.lease_s)
+
+
+def _writer(foundation: "Foundation", beside: Neighbours) -> "Stage":
+    from ingest.writer import Writer
+
+    settings = foundation.settings
+    return Writer(beside.log, foundation.store, settings.ingest, foundation.clock, settings.stages.record_attempts)
+
+
+def _scorer(foundation: "Foundation", beside: Neighbours) -> "Stage":
+    from scoring.stage import Scorer
+
+    settings, store, clock = foundation.settings, foundation.store, foundation.clock
+    attempts, announcer = settings.stages.record_attempts, beside.announcer()
+    return Scorer(beside.log, store, foundation.spec, settings.scoring, clock, announcer, attempts)
+
+
+def _releases(foundation: "Foundation", beside: Neighbours) -> "Stage":
+    from onward.wiring.releases import build_releases
+
+    return build_releases(foundation, beside.log, beside.serving)
+
+
+def _learner(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from onward.wiring.learner import build_learner
+
+    return build_learner(foundation)
+
+
+def _monitors(foundation: "Foundation", beside: Neighbours) -> "Stage":
+    from scoring.watching import Watcher
+
+    settings, store, clock = foundation.settings, foundation.store, foundation.clock
+    return Watcher(beside.log, store, foundation.spec, settings.monitors, clock, settings.stages.record_attempts)
+
+
+def _judge(foundation: "Foundation", beside: Neighbours) -> "Stage":
+    from core.errors import ConfigError
+    from scoring.judge import Judge
+
+    settings, store, clock = foundation.settings, foundation.store, foundation.clock
+    if not settings.judge.enabled:
+        raise ConfigError("judge.enabled is false: there is nothing to do")
+    return Judge(beside.log, store, foundation.spec, settings.judge, clock, settings.stages.record_attempts)
+
+
+def _archive(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from onward.wiring.archive import build_keeper
+
+    return build_keeper(foundation)
+
+
+STAGES = (
+    StageRow(
+        "ingest",
+        "writer",
+        "Copy turns and outcomes from the log to the store, until stopped; several share the partitions.",
+        _writer,
+        count=lambda settings: settings.processes.ingest,
+        is_leased=False,
+    ),
+    StageRow(
+        "score",
+        "scorer",
+        "Turn outcomes into rewards, until stopped; several share the partitions.",
+        _scorer,
+        count=lambda settings: settings.processes.score,
+        is_leased=False,
+    ),
+    StageRow(
+        "release",
+        "releases",
+        "Decide on releases, until stopped; a second one stands by. For services with `release.controller` false.",
+        _releases,
+        is_wanted=lambda settings: settings.release.controller,
+        count=lambda settings: settings.processes.release,
+        is_leased=False,  # its chain has one, which fences all that it writes
+    ),
+    StageRow(
+        "learn",
+        "learner",
+        "Update the weights from rewards, until stopped; in mode `distributed` a second one stands by.",
+        _learner,
+        is_wanted=lambda settings: settings.learner.enabled,
+        is_child=True,
+    ),
+    StageRow(
+        "watch",
+        "monitors",
+        "Watch turns and rewards for a model that games them, and raise alarms, until stopped; a second one stands by. "
+        "`run` does it, too.",
+        _monitors,
+        is_wanted=lambda settings: settings.monitors.enabled,
+    ),
+    StageRow(
+        "judge",
+        "judge",
+        "Judge turns as `[judge]` says, until stopped; in mode `distributed` a second one stands by. `run` does it, "
+        "too.",
+        _judge,
+        is_wanted=lambda settings: settings.judge.enabled,
+    ),
+    StageRow(
+        "archive",
+        "archive",
+        "Copy turns and rewards from the log into Parquet files and delete what is old, as `[archive]` says, until "
+        "stopped; a second one stands by.",
+        _archive,
+        is_wanted=lambda settings: settings.archive.has_work,
+        is_child=True,
+    ),
+)
+
+
+def row_of(command: str) -> StageRow:
+    return next(row for row in STAGES if row.command == command)
