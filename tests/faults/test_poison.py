@@ -23,7 +23,7 @@ _BATCH_BYTES = 1 << 15  # over our own limit of a record, and within the topic's
 
 def test_poison_is_set_aside_and_the_rest_goes_on(world: World, users: Users, table: FaultTable) -> None:
     before, counted = len(letters_of(world)), counter(world)
-    limit = world.foundation.settings.kafka.max_record_bytes
+    limit = world.foundation.settings.kafka.topics.max_record_bytes
     poison = [b"", b"\x00", b"not ours at all", b"\x92\x01\x81\xa4type\xa7nothing", os.urandom(limit + _BATCH_BYTES)]
     users.wait_for_more(5)
     appended = put(world, poison)
