@@ -151,11 +151,13 @@ def refuse_former(sources: Iterable[Mapping[str, Any]]) -> None:
 
 
 def under_their_names(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """Return the recorded values of a section, with former names replaced by present ones."""
+    """Return the recorded values of a section, with former names and values replaced by present ones."""
     former = {path: FORMER[path] for path in _former({section: values})}
     kept = {key: value for key, value in values.items() if f"{section}.{key}" not in former}
     for old, new in former.items():
         place(kept, new.removeprefix(f"{section}."), values[old.removeprefix(f"{section}.")])
+    if section == "learner" and kept.get("users", {}).get("max_share", 1.0) is None:
+        kept["users"] = {**kept["users"], "max_share": 1.0}  # no bound, as it was written when it had no number
     return kept
 
 

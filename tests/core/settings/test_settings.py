@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -209,3 +210,8 @@ def test_what_was_written_down_under_former_names_is_read_under_todays() -> None
     }
     today = LearnerSettings().model_dump()
     assert under_their_names(today, "learner") == today
+
+
+@pytest.mark.parametrize("written", [{"max_user_share": None}, {"users": {"max_share": None}}])
+def test_a_record_without_a_bound_for_users_is_read_as_one_that_bounds_nobody(written: dict[str, Any]) -> None:
+    assert LearnerSettings.model_validate(under_their_names(written, "learner")).users.max_share == 1
