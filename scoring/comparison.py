@@ -1,4 +1,4 @@
-"""Two specs over the same past, side by side: what adopting the new one would change."""
+"""A comparison of two specs over the same past: what adopting the new one would change."""
 
 import math
 from collections import Counter, defaultdict
@@ -14,8 +14,10 @@ BINS = 20
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the last value of each rewarded turn; None where there is none. `components`: the mean over all of them, 0
-    where a turn has it not. `histogram`: counts in BINS equal bins from `low` to `high`."""
+    """The distribution of the last value of each rewarded turn; None where there is none.
+
+    `components`: the mean over all of them, 0 where a turn lacks it. `histogram`: counts in BINS equal bins from `low`
+    to `high`."""
 
     turns: int
     revisions: int
@@ -32,8 +34,10 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`only_old`, `only_new`: turns that one spec rewards and the other does not. `correlation` and `changed_sign` are
-    of the turns that both do; None where there are too few, or one of them gives all the same."""
+    """A comparison of two specs.
+
+    `only_old`, `only_new`: turns that one spec rewards and the other does not. `correlation` and `changed_sign` are of
+    the turns that both reward; None when there are too few, or one spec gives all the same."""
 
     workload: str  # "" for all
     old: Distribution
@@ -48,12 +52,12 @@ Last = dict[InferenceId, Reward]
 
 
 def last_rewards(rewards: Iterable[Reward]) -> Last:
-    """Of each turn; they come in order of their revisions."""
+    """Return the last reward of each turn; they come in order of their revisions."""
     return {reward.inference_id: reward for reward in rewards}
 
 
 def compare(old: Last, new: Last) -> list[Comparison]:
-    """Over all turns, then by workload."""
+    """Compare over all turns, then by workload."""
     workloads = sorted({reward.workload for rewards in (old, new) for reward in rewards.values()})
     whole = _compare("", old, new)
     if len(workloads) < 2:
@@ -63,7 +67,7 @@ def compare(old: Last, new: Last) -> list[Comparison]:
 
 
 def _by_workload(rewards: Last) -> dict[str, Last]:
-    """In one pass: clients name workloads, and there may be as many as there are turns."""
+    """Group rewards in one pass: clients name workloads, and there may be as many as there are turns."""
     found: defaultdict[str, Last] = defaultdict(dict)
     for key, reward in rewards.items():
         found[reward.workload][key] = reward
@@ -123,7 +127,7 @@ def _histogram(values: Sequence[float], low: float, high: float) -> tuple[int, .
 
 
 def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's."""
+    """Return Pearson's correlation."""
     if len(pairs) < 2:
         return None
     a, b = [old for old, _ in pairs], [new for _, new in pairs]

@@ -1,4 +1,4 @@
-"""A whole past scored anew, under any spec, into a store of its own."""
+"""Scoring a whole past again, under any spec, into a store of its own."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,13 +25,13 @@ def rescore(
     clock: ManualClock,
     until: datetime | None = None,
 ) -> Iterator[Reward]:
-    """All rewards that these turns and outcomes make, in order of (decided_at, inference_id, revision). Those of a
-    partition come in order; how they are batched, and in which order partitions come, is all the same.
+    """Yield all rewards of these turns and outcomes, in order of (decided_at, inference_id, revision).
+
+    Records of a partition come in order; how they are batched, and in which order partitions come, does not matter.
 
     The same records and spec yield the same rewards, byte for byte; they are those of the live scorer when `until` is
     the moment up to which it let waits end. With `until` None all waits end, as if nobody ever spoke again. `store`
-    must hold no ledger; `clock` follows the records. Raises StoreUnavailable, and what reading them raises.
-    """
+    must hold no ledger; `clock` follows the records. Raises StoreUnavailable, and what reading them raises."""
     with store.look() as view:
         assert view.ledger.is_empty(), "scoring anew needs a store of its own"
     partitions = _read_all(batches, spec, store, clock)
@@ -45,7 +45,7 @@ def rescore(
 
 
 def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Store, clock: ManualClock) -> set[int]:
-    """Returns the partitions they were in."""
+    """Score all records; return the partitions they were in."""
     partitions, shelf = set(), SessionCache()
     for records in batches:
         take_all(records, partial(_take, spec, store, shelf), _pass_over, 1)
@@ -64,5 +64,5 @@ def _take(spec: RewardSpec, store: Store, shelf: SessionCache, records: Sequence
 
 
 def _pass_over(record: Record, failure: Exception) -> None:
-    """As the live scorer does."""
+    """Skip a record that cannot be scored, as the live scorer does."""
     logger.warning("%s offset %d is passed over: %s", record.source, record.offset, words_of(failure))

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Scorer(Stage):
-    """Ends at NewerSchema, and at LogError when log and store are not of one piece."""
+    """The scorer as a stage. It ends at NewerSchema, and at LogError when log and store do not belong together."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Scorer(Stage):
         announcer: Announcer | None = None,
         record_attempts: int = RECORD_ATTEMPTS,
     ) -> None:
-        """`announcer`: of new rewards in the store, to who watches them; without one they look for themselves."""
+        """Make a scorer. `announcer` tells watchers of new rewards in the store; without one they poll."""
         super().__init__()
         self._log = log
         self._store = store
@@ -98,7 +98,7 @@ class Scorer(Stage):
         return until(self._next_tick_s) if self._next_tick_s else 0.0
 
     def _meet(self) -> None:
-        """Partitions that came or went: others may have written meanwhile, and left rewards in the outbox."""
+        """Note which partitions came or went: former owners may have left rewards in the outbox."""
         if self._member.epochs != self._epochs:
             self._shelf.clear()
             self._epochs = dict(self._member.epochs)
@@ -138,7 +138,7 @@ class Scorer(Stage):
         self._count(book)
 
     def _give_up(self, ended: Mapping[TopicPartition, int], moment: datetime) -> None:
-        """Outcomes whose turns did not come in time."""
+        """Give up on outcomes whose turns did not come in time."""
         if time.monotonic() < self._next_search_s:
             return
         self._next_search_s = time.monotonic() + min(_SEARCH_S, self._settings.early_outcome_s)
@@ -148,7 +148,7 @@ class Scorer(Stage):
                 unusable.give_up(work, self._log, waiting)
 
     def _count(self, book: LedgerTransaction) -> None:
-        """What a transaction did, now that it is over."""
+        """Count what a transaction did, once it has ended."""
         self._shelf.put(book.sessions)
         book.count_oddities()
         telemetry.OPEN_TURNS.inc(book.newly_open)
@@ -165,7 +165,7 @@ class Scorer(Stage):
     # ------------------------------------------------------------------------------------------ publishing
 
     def _publish(self) -> None:
-        """The outbox of what we own to the log, at least once, in order."""
+        """Write this scorer's outbox to the log, at least once, in order."""
         while self._outbox_waits:
             with self._store.look() as view:
                 waiting = view.rewards.unpublished(_numbers(self._known), _PUBLISH_BATCH)
@@ -177,7 +177,7 @@ class Scorer(Stage):
         self._mark([sequence for sequence, _ in waiting])
 
     def _keep_back(self, waiting: tuple[int, Reward], failure: Exception) -> None:
-        """One that the log does not take, for its size: the store has it, and nobody learns from it."""
+        """Keep a reward in the store that the log refuses for its size; the learner does not get it."""
         sequence, reward = waiting
         telemetry.SCORER_ODDITIES.labels(reason="unpublishable").inc()
         logger.error("the reward of %s stays in the store: %s", reward.inference_id, words_of(failure))

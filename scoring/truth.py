@@ -1,4 +1,4 @@
-"""What people and machines say of an answer, as one word: good or bad. What a judge is held against."""
+"""The verdict of people and machines on an answer, good or bad, against which a judge is measured."""
 
 from collections.abc import Mapping
 
@@ -18,6 +18,6 @@ def word_of(role: Role | None, value: float) -> bool | None:
 
 
 def verdict(told: Mapping[str, float], roles: Mapping[str, Role]) -> bool | None:
-    """Return whether all that was said, by name, says good. One bad word makes it bad; None: nothing says either."""
+    """Return the verdict of all outcomes, by name: bad if any says bad; None if none says either."""
     words = {word_of(roles.get(name), value) for name, value in told.items()} - {None}
     return all(words) if words else None

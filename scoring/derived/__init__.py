@@ -28,8 +28,9 @@ _RULES: Final[dict[str, Callable[[Conversation, DerivedSpec], Iterable[Conclusio
 
 
 def derive(turn: Completion, session: Session, spec: DerivedSpec, names: Iterable[str]) -> list[Outcome]:
-    """What the arrival of `turn`, which the session holds already, says of those before it. `names`: of outcomes that
-    the spec knows."""
+    """Return the outcomes on earlier turns that follow from the arrival of `turn`, which the session holds already.
+
+    `names`: of the outcomes that the spec knows."""
     if not spec.rules or turn.purpose != "turn" or turn.unstored is not None:
         return []
     conversation, known = Conversation(turn, session), frozenset(names)

@@ -1,4 +1,4 @@
-"""What a branch of the session's tree says of the answer that it leaves."""
+"""Rules about branches of a session's tree: what a branch says of the answer that it leaves."""
 
 from collections.abc import Iterator
 
@@ -9,22 +9,23 @@ from scoring.derived.conversation import Conversation
 
 
 def regenerated(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
-    """The same request at the same place: the user wants another answer."""
+    """Conclude that the user wants another answer from the same request at the same place."""
     left = _left(conversation)
     if left is not None and left.facts.asked == conversation.facts.asked:
         yield Conclusion("regenerated", left.inference_id, True, "asked for another answer")
 
 
 def abandoned(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
-    """Another request at the same place: the user went back to before the answer, and on from there. Not at the root,
-    where a client that shortens its history begins anew."""
+    """Conclude from another request at the same place that the user went back to before the answer.
+
+    The root does not count, where a client that shortens its history begins anew."""
     left = _left(conversation)
     if left is not None and conversation.parent is not None and left.facts.asked != conversation.facts.asked:
         yield Conclusion("abandoned", left.inference_id, True, "went on from before it")
 
 
 def _left(conversation: Conversation) -> Turn | None:
-    """The last answer at the same place that was whole. Choices of one request are no second thought."""
+    """Return the last whole answer at the same place. Other choices of the same request are not second thoughts."""
     turn, mine = conversation.turn, conversation.facts
     siblings = (
         other

@@ -1,4 +1,4 @@
-"""What a rule concludes, as an outcome."""
+"""The conclusion of a rule, as an outcome."""
 
 import uuid
 from typing import Final
@@ -12,7 +12,7 @@ _CONCLUSIONS: Final = uuid.UUID("6c2f8d0e-53a1-5c7e-9a44-0d2be81f7a10")
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """`about`: the earlier turn; `place` tells apart what one later turn says of it more than once."""
+    """A conclusion about an earlier turn (`about`); `place` tells apart several that one later turn makes about it."""
 
     name: str
     about: InferenceId
@@ -22,8 +22,9 @@ class Conclusion(msgspec.Struct, frozen=True):
 
 
 def outcome_of(conclusion: Conclusion, turn: Completion, version: str) -> Outcome:
-    """Arrives with the turn that it follows from. Its id follows from what it says of whom, so that it is one outcome
-    however often it is concluded."""
+    """Make an outcome that arrives with the turn that it follows from.
+
+    Its id follows from its content, so that it is one outcome however often it is concluded."""
     identity = (conclusion.name, conclusion.about, turn.inference_id, str(conclusion.place), version)
     return Outcome(
         outcome_id=OutcomeId(str(uuid.uuid5(_CONCLUSIONS, "\0".join(identity)))),

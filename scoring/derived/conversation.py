@@ -1,4 +1,4 @@
-"""A turn's conversation, its messages joined with the turns that said them."""
+"""A turn's conversation: its messages joined with the turns that said them."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -17,8 +17,9 @@ Message = Mapping[str, Any]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call of the conversation and, once there is one, its answer. `turn`: who made it, where that is known;
-    `said_at`, `answered_at`: places among the messages."""
+    """A tool call of the conversation with its answer, if any yet.
+
+    `turn`: the turn that made it, if known; `said_at`, `answered_at`: places among the messages."""
 
     name: str
     arguments: str
@@ -29,7 +30,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """As patterns see it."""
+        """The call as patterns match it."""
         return call_line(self.name, self.arguments)
 
 
@@ -41,24 +42,24 @@ class Conversation:
 
     @cached_property
     def new(self) -> Sequence[Message]:
-        """What came since the last answer."""
+        """Return the messages since the last answer."""
         return new_messages(self.messages)
 
     @cached_property
     def new_request(self) -> str:
-        """The user's words since the last answer; "" when only tools spoke."""
+        """Return the user's words since the last answer; "" when only tools spoke."""
         return "\n".join(content_of(message) for message in self.new if message["role"] == "user").strip()
 
     @cached_property
     def earlier_request(self) -> str:
-        """The user's words before those."""
+        """Return the user's words before the last answer."""
         before = self.messages[: len(self.messages) - len(self.new)]
         said = (content_of(message) for message in reversed(before) if message["role"] == "user")
         return next(said, "").strip()
 
     @cached_property
     def ancestors(self) -> list[Turn]:
-        """Of the turn, the parent first; no more than the conversation has answers, which they are joined with."""
+        """Return the turn's ancestors, the parent first; no more than the conversation has answers to join with."""
         found: dict[InferenceId, Turn] = {}
         place = self.turn.parent_id
         while len(found) < len(self._answers) and place is not None and place not in found:
@@ -71,7 +72,7 @@ class Conversation:
 
     @cached_property
     def _answers(self) -> list[int]:
-        """Their places."""
+        """Return the places of the answers."""
         return [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     @property
@@ -80,14 +81,16 @@ class Conversation:
 
     @property
     def parent(self) -> Turn | None:
-        """Who gave the last answer, where that is known: since the last stored turn the model may have spoken."""
+        """The turn that gave the last answer, if known: the model may have answered since the last stored turn."""
         found = None if self.turn.parent_id is None else self.session.turns.get(self.turn.parent_id)
         return None if found is None or found.turn_index != self.turn.turn_index - 1 else found
 
     @cached_property
     def calls(self) -> list[Call]:
-        """In order. Answers of the conversation and ancestors are joined from the end, by their place: what was said
-        before the first turn we know has none, nor has what was not stored."""
+        """Return the tool calls in order, each joined with its turn.
+
+        Answers and ancestors are joined from the end, by their place: what was said before the first known turn has
+        none, nor has what was not stored."""
         by_index = {turn.turn_index: turn for turn in reversed(self.ancestors)}
         last = self.turn.turn_index - 1
         speakers = {place: by_index.get(last - back) for back, place in enumerate(reversed(self._answers))}
@@ -110,7 +113,7 @@ class Conversation:
         ]
 
     def answers_newly(self, call: Call) -> bool:
-        """Whether its result came since the last answer."""
+        """Return whether the call's result came since the last answer."""
         return call.result is not None and call.answered_at >= len(self.messages) - len(self.new)
 
     def user_spoke_between(self, start: int, end: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the user's next words say of the answer before them."""
+"""Rules about the user's next words: what they say of the answer before them."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ _SHORTEST = 12  # below it requests are alike by chance ("go on", "yes")
 
 
 def displeased(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
-    """Complaints, and the same request once more."""
+    """Conclude from complaints, and from the same request once more, that the answer was not good."""
     parent, request = conversation.parent, conversation.new_request[:_LONGEST]
     if parent is None or not request:
         return
@@ -27,7 +27,7 @@ def displeased(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
 
 
 def taken_back(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
-    """The user asks for the edit to be undone: said of the last turn that edited."""
+    """Conclude about the last turn that edited that the user asks for the edit to be undone."""
     found = pattern(spec.takes_back).search(conversation.new_request[:_LONGEST])
     if found is None:
         return

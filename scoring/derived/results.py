@@ -1,4 +1,4 @@
-"""What the environment said of an edit: tests, builds and linters that ran after it."""
+"""Rules about tests, builds and linters that ran after an edit."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ from scoring.rewards.runs import run_of, verdict_of
 
 
 def passed(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
-    """Said of the turn whose edit came last before the run; of a run without an edit before it, nobody."""
+    """Conclude about the turn with the last edit before a run; a run without an edit before it is about no turn."""
     calls = conversation.calls
     start = next((place for place, call in enumerate(calls) if conversation.answers_newly(call)), len(calls))
     edited = _last_edit(calls[:start], spec) if start < len(calls) else None

@@ -1,4 +1,4 @@
-"""How much of an edit is still there when its file is seen again."""
+"""The rule about survival: how much of an edit is still there when its file is seen again."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,8 +16,9 @@ _PATHS = ("path", "file_path", "file", "filename", "target_file")
 
 
 def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
-    """The share of an edit's lines that its file still has; of several edits of one file, the last one's. Only where
-    the user spoke in between: before, nobody but the model had a chance to change them."""
+    """Conclude which share of an edit's lines its file still has; of several edits of one file, the last one's.
+
+    It applies only if the user spoke in between: before, nobody but the model had a chance to change them."""
     views = _views(conversation, spec)
     seen: set[str] = set()
     for place, call in reversed(list(enumerate(conversation.calls))):
@@ -35,7 +36,7 @@ def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusi
 
 
 def _views(conversation: Conversation, spec: DerivedSpec) -> dict[str, list[Call]]:
-    """Of files, by path, among what came since the last answer."""
+    """Return the calls that read files since the last answer, by path."""
     found: dict[str, list[Call]] = {}
     for call in conversation.calls:
         if conversation.answers_newly(call) and pattern(spec.reads).is_in(call.line):
@@ -46,7 +47,7 @@ def _views(conversation: Conversation, spec: DerivedSpec) -> dict[str, list[Call
 
 
 def _may_name(call: Call, paths: Iterable[str]) -> bool:
-    """Told without reading all that was ever written: a name stands there as it is, or with something escaped."""
+    """Return whether the call may name a path, without parsing it: a path occurs literally, or escaped."""
     return any(path in call.arguments or "\\" in call.arguments for path in paths)
 
 

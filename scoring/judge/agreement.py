@@ -1,4 +1,4 @@
-"""How far a judge agrees with what became of the same turns. Pure functions of pairs."""
+"""Agreement of a judge with the outcomes of the same turns: pure functions of pairs."""
 
 import math
 from collections import defaultdict
@@ -20,14 +20,14 @@ ALL: Final = "all"
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Of one turn: what the judge gave it, 0 to 1, and whether it turned out good."""
+    """A turn's judgement, 0 to 1, and whether the turn turned out good."""
 
     judged: float
     good: bool
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """Judgements from `start` up to `end`, the last bin's included."""
+    """The judgements from `start` up to `end`, which only the last bin includes."""
 
     start: float
     end: float
@@ -47,7 +47,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one version of the judge with outcomes of one name, or with all of them. `figures` is None below LEAST."""
+    """The agreement of one version of the judge with outcomes of one name, or of all. `figures` is None below LEAST."""
 
     version: str
     against: str
@@ -56,8 +56,9 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agreements(turns: Iterable[Sequence[Outcome]], name: str, roles: Mapping[str, Role]) -> list[Agreement]:
-    """`turns`: of each judged turn all that was said of it; `name`: of the judge's outcomes; `roles`: of all others. By
-    version, first with all outcomes together, then with those of each name."""
+    """Return agreements by version, first with all outcomes together, then with those of each name.
+
+    `turns`: all outcomes of each judged turn; `name`: of the judge's outcomes; `roles`: of all others."""
     pairs: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
     for outcomes in turns:
         for version, against, pair in _pairs(outcomes, name, roles):
@@ -92,7 +93,7 @@ def _pairs(outcomes: Sequence[Outcome], name: str, roles: Mapping[str, Role]) ->
 
 
 def figures(pairs: Sequence[Pair]) -> Figures:
-    """Of at least one."""
+    """Return the figures of at least one pair."""
     good = math.fsum(pair.good for pair in pairs) / len(pairs)
     return Figures(
         accuracy=accuracy(pairs),
@@ -106,14 +107,16 @@ def figures(pairs: Sequence[Pair]) -> Figures:
 
 
 def accuracy(pairs: Sequence[Pair]) -> float:
-    """Share of the pairs in which a judgement of at least a half met a good turn, or a lower one a bad turn."""
+    """Return the share of pairs in which a good turn was judged at least a half, or a bad turn lower."""
     return sum((pair.judged >= THRESHOLD) == pair.good for pair in pairs) / len(pairs)
 
 
 def kappa(pairs: Sequence[Pair]) -> float | None:
-    """Agreement beyond chance, (p_o - p_e) / (1 - p_e), at the same threshold: 1 is all of it, 0 what two would have
-    who know nothing of each other (J. Cohen, A coefficient of agreement for nominal scales, Educational and
-    Psychological Measurement 20, 1960). None where both always say the same one word: p_e is 1."""
+    """Return the agreement beyond chance, (p_o - p_e) / (1 - p_e), at the same threshold.
+
+    1 is full agreement, 0 that of two who know nothing of each other (J. Cohen, A coefficient of agreement for
+    nominal scales, Educational and Psychological Measurement 20, 1960). None when both always say the same one word:
+    p_e is 1."""
     said = sum(pair.judged >= THRESHOLD for pair in pairs) / len(pairs)
     good = sum(pair.good for pair in pairs) / len(pairs)
     by_chance = said * good + (1 - said) * (1 - good)
@@ -121,16 +124,18 @@ def kappa(pairs: Sequence[Pair]) -> float | None:
 
 
 def brier(pairs: Sequence[Pair]) -> float:
-    """Mean squared distance of a judgement from what happened, 1 or 0: 0 is perfect; to say the share of good turns of
-    every turn gives that share times its complement (G. W. Brier, Verification of forecasts expressed in terms of
-    probability, Monthly Weather Review 78, 1950, in the form for two cases)."""
+    """Return the mean squared distance of a judgement from what happened, 1 or 0; 0 is perfect.
+
+    Always saying the share of good turns gives that share times its complement (G. W. Brier, Verification of forecasts
+    expressed in terms of probability, Monthly Weather Review 78, 1950, in the form for two cases)."""
     return math.fsum((pair.judged - pair.good) ** 2 for pair in pairs) / len(pairs)
 
 
 def calibration(pairs: Sequence[Pair], bins: int = BINS) -> tuple[Bin, ...]:
-    """A reliability table: of the turns judged about so, the share that turned out so (M. H. DeGroot and S. E.
-    Fienberg, The comparison and evaluation of forecasters, The Statistician 32, 1983). Bins of one width; judgements on
-    a bound count above it."""
+    """Return a reliability table: of the turns with about the same judgement, the share that turned out good.
+
+    See M. H. DeGroot and S. E. Fienberg, The comparison and evaluation of forecasters, The Statistician 32, 1983. Bins
+    have equal widths; judgements on a bound count above it."""
     found: list[list[Pair]] = [[] for _ in range(bins)]
     for pair in pairs:
         found[min(int(pair.judged * bins), bins - 1)].append(pair)

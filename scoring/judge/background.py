@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own: what waits for others there holds nobody up, and can be let go at any time."""
+"""An event loop on its own thread: what waits there blocks nobody, and can be cancelled at any time."""
 
 import asyncio
 import concurrent.futures
@@ -19,7 +19,7 @@ class Background:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
-        """Cancel what goes on; `last` is done then."""
+        """Cancel what is running; then run `last`."""
         self.start(_end(last)).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Which turns are judged."""
+"""The choice of turns to judge."""
 
 import hashlib
 import time
@@ -17,7 +17,7 @@ _SALT: Final = b"onward judge"  # nobody else's sample
 
 
 def why_not(turn: Completion, settings: JudgedTurnSettings, now: datetime) -> PassedOver | None:
-    """None: it is to be judged, if it is not too long and the budget allows it."""
+    """Return why a turn is not judged; None when it is, unless it is too long or the budget is spent."""
     if turn.purpose not in settings.purposes or (settings.workloads and turn.workload not in settings.workloads):
         return "not_chosen"
     if place_of(turn.inference_id) >= settings.share:
@@ -32,13 +32,13 @@ def why_not(turn: Completion, settings: JudgedTurnSettings, now: datetime) -> Pa
 
 
 def place_of(inference_id: InferenceId) -> float:
-    """In [0, 1), evenly, and always the same."""
+    """Return a number in [0, 1) for an id, evenly distributed, and always the same."""
     digest = hashlib.blake2b(inference_id.encode(), digest_size=8, key=_SALT).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
 class Budget:
-    """So many in any minute."""
+    """A budget of requests in any minute."""
 
     def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._per_minute, self._monotonic = per_minute, monotonic

@@ -1,4 +1,4 @@
-"""The endpoint that judges: OpenAI's chat completions over HTTP, patiently and within a time."""
+"""The endpoint that judges: OpenAI's chat completions over HTTP, with retries and within a time limit."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ _HEADERS: Final = {"X-Turn-Type": "side"}  # where the endpoint is Onward itself
 
 
 class NoVote(OnwardError):
-    """`after_s`: how long the endpoint wants to be left alone, where it says so."""
+    """A failed vote. `after_s`: how long the endpoint asks to wait before the next request, if it says so."""
 
     def __init__(self, reason: Reason, detail: str, after_s: float | None = None) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -46,7 +46,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class Endpoint:
-    """Use it in one event loop."""
+    """The endpoint; to be used in one event loop."""
 
     def __init__(self, settings: JudgeSettings) -> None:
         assert settings.base_url is not None
@@ -62,7 +62,7 @@ class Endpoint:
         await self._client.aclose()
 
     async def votes(self, messages: list[Message]) -> list[Vote | NoVote]:
-        """One for each seed, all within the time that a turn has."""
+        """Return one vote for each seed, all within the time that a turn has."""
         until_s = asyncio.get_running_loop().time() + self._settings.requests.give_up_s
         votes = self._settings.requests.votes
         return await asyncio.gather(*(self._vote(messages, seed, until_s) for seed in range(votes)))
@@ -77,7 +77,7 @@ class Endpoint:
             return NoVote("timeout", f"no vote within {self._settings.requests.give_up_s:g} s")
 
     async def _persist(self, messages: list[Message], seed: int, until_s: float) -> Vote:
-        """Again for as long as it may help, each time after a longer pause."""
+        """Try again for as long as it may help, each time after a longer pause."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -95,7 +95,7 @@ class Endpoint:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _ask(self, messages: list[Message], seed: int) -> Vote:
-        """Once. Raises NoVote."""
+        """Ask once. Raises NoVote."""
         response = await self._post(messages, seed, with_format=self._takes_format)
         if response.status_code in (400, 422) and self._takes_format:
             plain = await self._post(messages, seed, with_format=False)
@@ -142,7 +142,7 @@ def _read(response: httpx.Response) -> Vote:
 
 
 def _pause_of(response: httpx.Response) -> float | None:
-    """In seconds; a date is not followed."""
+    """Return the seconds that the response asks to wait; dates are ignored."""
     try:
         return max(0.0, float(response.headers.get("retry-after", "")))
     except ValueError:
@@ -150,7 +150,7 @@ def _pause_of(response: httpx.Response) -> float | None:
 
 
 def try_endpoint(settings: JudgeSettings) -> Vote:
-    """One vote, once, of next to nothing. Raises ConfigError with what is wrong."""
+    """Ask for one vote, once, on a tiny conversation. Raises ConfigError with what is wrong."""
     data = '{"conversation": [{"role": "user", "content": "2 + 2?"}], "answer": {"text": "4"}}'
     messages = [
         {"role": "system", "content": read_prompt(settings.prompt)},

@@ -1,4 +1,4 @@
-"""How far a stage has come that ends its work in another order than it began it."""
+"""The progress of a stage that ends its work in another order than it began it."""
 
 from collections.abc import Mapping
 
@@ -18,5 +18,5 @@ class Progress:
         self._pending[source].remove(offset)
 
     def reached(self) -> dict[TopicPartition, int]:
-        """Of each partition the offset before which all is done."""
+        """Return, for each partition, the offset before which all is done."""
         return {source: min(self._pending[source], default=following) for source, following in self._next.items()}

@@ -1,9 +1,8 @@
-"""What the judge is asked: the same words for every vote of a turn, so that an endpoint can keep their prefix.
+"""The judge's prompt: the same words for every vote on a turn, so that an endpoint can cache their prefix.
 
 The turn is data. It stands as JSON, in which no line break can end it, between two lines with a mark that follows from
 the turn itself: a text that knew its own mark would have to contain its own hash. That keeps the turn from ending
-early; it does not keep a model from being persuaded by what it reads.
-"""
+early; it does not keep a model from being persuaded by what it reads."""
 
 import hashlib
 import json
@@ -34,7 +33,7 @@ Message = dict[str, str]
 
 
 def read_prompt(file: Path | None) -> str:
-    """What the judge is told first: what is good, and in which form to say so. Raises ConfigError."""
+    """Read the judge's instructions: what is good, and in which form to say so. Raises ConfigError."""
     if file is None:
         return f"{SHIPPED}\n\n{_FORM}"
     try:
@@ -56,7 +55,7 @@ def ask_about(turn: Completion, instructions: str) -> list[Message]:
 
 
 def length_of(messages: list[Message]) -> int:
-    """In characters, of what is judged."""
+    """Return the length, in characters, of what is judged."""
     return len(messages[-1]["content"])
 
 

@@ -1,10 +1,9 @@
 """The stage that judges: turns from the log, votes from an endpoint, outcomes back into the log.
 
-It stands beside the others and in nobody's way: requests wait on a thread of their own, no more turns are taken up than
-can be under way, and the log keeps the rest. How far it has come is in the store, and covers only turns that were
-judged, given up or passed over, so that a restart judges what is left. A turn that is judged twice, because a crash
-came before its offset was noted, is one outcome (`votes.judgement`).
-"""
+It blocks no other stage: requests wait on a thread of their own, no more turns are read than can be in flight, and the
+log keeps the rest. Its progress is in the store, and covers only turns that were judged, given up or passed over, so
+that a restart judges what is left. A turn that is judged twice, because of a crash before its offset was noted, gets
+one outcome (`votes.judgement`)."""
 
 import logging
 import time
@@ -45,7 +44,7 @@ Votes = list[Vote | NoVote]
 
 
 class _Case(msgspec.Struct, frozen=True):
-    """A turn under way."""
+    """A turn in flight."""
 
     turn: Completion
     record: Record
@@ -55,7 +54,7 @@ class _Case(msgspec.Struct, frozen=True):
 
 
 class Judge(Stage):
-    """Raises ConfigError where the reward spec cannot take what it says, or its prompt cannot be read."""
+    """The judge as a stage. Raises ConfigError when the spec cannot use its outcome, or its prompt cannot be read."""
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class Judge(Stage):
         self._given_up: Counter[str] = Counter()  # since the last complaint
 
     def room(self) -> int:
-        """More only once what was read is taken up."""
+        """Return how many records may be read: none until the last ones are in flight."""
         return 0 if self._waiting or len(self._under_way) >= self._most else _POLL_RECORDS
 
     def handle(self, records: Sequence[Record]) -> None:
@@ -108,7 +107,7 @@ class Judge(Stage):
         return _HEAR_S if self._under_way else until(self._next_note_s)
 
     def close(self) -> None:
-        """What is under way is let go: the next one judges it."""
+        """Cancel the turns in flight; the next judge judges them."""
         self._background.close(self._endpoint.aclose)
         self._reader.close()
         failure = failure_of(self._note)
@@ -118,7 +117,7 @@ class Judge(Stage):
     # ------------------------------------------------------------------------------------------ reading
 
     def begin(self) -> None:
-        """Where the last one stopped; of a partition that nobody judged, at what is not too old."""
+        """Start where the last judge stopped; in a partition without one, at what is not too old."""
         oldest = self._clock.now() - timedelta(seconds=self._settings.turns.max_age_s)
         with self._store.look() as view:
             known = view.offsets.of_group(GROUP)
@@ -158,7 +157,7 @@ class Judge(Stage):
     # ------------------------------------------------------------------------------------------ judging
 
     def _hear(self) -> None:
-        """What became of those under way."""
+        """Handle the results of turns in flight."""
         for future in [future for future in self._under_way if future.done()]:
             case = self._under_way[future]
             failure = attempt(partial(self._conclude, case, future))
@@ -177,7 +176,7 @@ class Judge(Stage):
             self._progress.end(case.record.source, case.record.offset)
 
     def _fail(self, case: _Case, failure: Exception) -> None:
-        """Neither votes nor the want of them: once more, or set aside."""
+        """Try once more, or put the record among the culprits, when a turn had neither votes nor a lack of them."""
         if case.failures + 1 < self._record_attempts:
             self._ask(msgspec.structs.replace(case, failures=case.failures + 1))
         else:
@@ -216,7 +215,7 @@ class Judge(Stage):
 
 
 def _check_outcome(spec: RewardSpec, name: str) -> None:
-    """Raises ConfigError where it could not be said."""
+    """Check that the spec has the judge's outcome. Raises ConfigError when it cannot be used."""
     known = spec.outcomes.get(name)
     if known is None:
         raise ConfigError(

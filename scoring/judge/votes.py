@@ -1,4 +1,4 @@
-"""Votes, and what they come to."""
+"""Votes, and the judgement that they make."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _DIGEST_BYTES: Final = 6
 
 
 class Vote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As the judge must say it, word for word."""
+    """The form of a vote, as the judge must write it."""
 
     reason: Annotated[str, msgspec.Meta(max_length=2000)]
     score: Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder(Vote).decode
 
 
 def read_vote(said: str) -> Vote:
-    """Raises ValueError for anything but such an object."""
+    """Read a vote. Raises ValueError for anything else."""
     try:
         return _decode(said)
     except msgspec.DecodeError as error:
@@ -39,18 +39,20 @@ def read_vote(said: str) -> Vote:
 
 
 def median(votes: Sequence[Vote]) -> float:
-    """Not the mean: one stray vote of three, or one that the judged text talked into a 1, moves nothing; and of an odd
-    number it is what one of them said."""
+    """Return the median score.
+
+    Unlike the mean, one stray vote of three, or one that the judged text talked into a 1, does not move it; and of an
+    odd number it is one of them."""
     return statistics.median(vote.score for vote in votes)
 
 
 def is_enough(votes: int, asked: int) -> bool:
-    """More than half."""
+    """Return whether more than half of the votes came."""
     return 2 * votes > asked
 
 
 def version_of(settings: JudgeSettings, instructions: str) -> str:
-    """The model, and a digest of all else that a judgement follows from."""
+    """Return the model's name and a digest of everything else that a judgement follows from."""
     asked = settings.requests
     basis = [_RULES, settings.model, instructions, asked.votes, asked.temperature, asked.max_tokens]
     digest = hashlib.blake2b(json.dumps(basis).encode(), digest_size=_DIGEST_BYTES).hexdigest()
@@ -58,8 +60,7 @@ def version_of(settings: JudgeSettings, instructions: str) -> str:
 
 
 def judgement(turn: Completion, votes: Sequence[Vote], name: str, version: str, now: datetime) -> Outcome:
-    """Its id follows from the turn and the version: judged again, after a crash, it is the same outcome, and the first
-    one counts."""
+    """Return the outcome. Its id follows from the turn and the version: judged again, after a crash, it is the same."""
     value = median(votes)
     nearest = min(votes, key=lambda vote: abs(vote.score - value))
     return Outcome(

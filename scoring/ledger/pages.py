@@ -1,4 +1,4 @@
-"""Sessions out of the store, whole."""
+"""Loading whole sessions from the store."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from scoring.rewards.state import Session
 
 
 def load_sessions(view: View, keys: Iterable[SessionKey]) -> dict[SessionKey, Session]:
-    """All that is known of these sessions; one that is not known is empty."""
+    """Load all that is known of these sessions; an unknown one is empty."""
     sessions = {key: Session(key=key) for key in keys}
     for namespace, ids in by_namespace(sessions):
         for row in view.ledger.sessions(namespace, ids):

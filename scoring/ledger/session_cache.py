@@ -1,8 +1,7 @@
-"""Sessions that stay in memory between transactions: one that goes on is not loaded again for each of its turns.
+"""A cache of sessions between transactions: an ongoing session is not loaded again for each of its turns.
 
-A session is lent to a transaction and comes back once that is over: of one that failed nothing comes back, and what the
-store has is loaded anew.
-"""
+A session is lent to a transaction and comes back once that is over; those of a failed transaction do not come back, and
+are loaded again from the store."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ _MOST: Final = 50_000
 
 
 class SessionCache:
-    """Not thread-safe. Whoever may write the ledger's rows without it has to `clear` it."""
+    """The cache; not thread-safe. If anyone else may have written the ledger's rows, `clear` it."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -27,7 +26,7 @@ class SessionCache:
         return iter(self._sessions.values())
 
     def lend(self, keys: Iterable[SessionKey]) -> dict[SessionKey, Session]:
-        """Those that are here, which are here no longer."""
+        """Remove the cached sessions among the keys, and return them."""
         lent = {key: self._sessions.pop(key) for key in keys if key in self._sessions}
         self._size -= sum(session.size for session in lent.values())
         return lent

@@ -1,10 +1,9 @@
-"""The ledger's pages that one transaction needs, changed in memory and written back at once.
+"""The part of the ledger that one transaction needs, changed in memory and written back at once.
 
-Deterministic in event time: each partition of the log is a machine of its own, which takes its records one by one in
-offset order. Before a record that arrived at t, the waits of its partition that are over by t fire in order of
-(due_at, inference_id). Whatever changes the value of a turn makes a reward there and then, so neither the size of a
-batch nor the order in which partitions are read can change any reward.
-"""
+It is deterministic in event time: each partition of the log is a machine of its own, which handles its records one by
+one in the order of offsets. Before a record that arrived at t, the waits of its partition that are over by t end, in
+order of (due_at, inference_id). Whatever changes the value of a turn makes a reward at once, so neither the size of a
+batch nor the order in which partitions are read can change any reward."""
 
 import heapq
 import logging
@@ -38,11 +37,12 @@ _Counts = dict[int, int]
 
 
 class LedgerTransaction:
-    """One transaction's worth: `take` or `let_pass`, once. Then `rewards` are those made, in order, and `letters` what
-    could not be used."""
+    """A transaction: `take` or `let_pass`, once.
+
+    Then `rewards` are those made, in order, and `letters` what could not be used."""
 
     def __init__(self, spec: RewardSpec, shelf: SessionCache | None = None) -> None:
-        """`shelf`: of sessions that an earlier one had; once the transaction is over, `sessions` belong onto it."""
+        """Make a transaction. `shelf`: the cache of sessions, where `sessions` belong once the transaction is over."""
         self._spec = spec
         self._shelf = SessionCache() if shelf is None else shelf
         self._digest = spec.digest
@@ -62,7 +62,7 @@ class LedgerTransaction:
         self._changed_outcomes: dict[tuple[Namespace, OutcomeId], tuple[Heard, SessionId | None]] = {}
 
     def take(self, work: Work, records: Sequence[Record]) -> None:
-        """All of `records`, and the waits that are over before the last of them."""
+        """Handle all of `records`, and the waits that are over before the last of them."""
         until: dict[int, datetime] = {}
         for record in records:
             if isinstance(record.event, _Scored):
@@ -74,12 +74,12 @@ class LedgerTransaction:
         self._save(work)
 
     def count_oddities(self) -> None:
-        """For the metrics, once the transaction has ended: one that is tried again says nothing."""
+        """Count oddities for the metrics, once the transaction has ended, so that a retry does not count twice."""
         for reason, count in self.oddities.items():
             telemetry.SCORER_ODDITIES.labels(reason=reason).inc(count)
 
     def let_pass(self, work: Work, until: Mapping[int, datetime]) -> None:
-        """Time, by partition, where no record brings it."""
+        """Let time pass in each partition to the given moment, where no record does."""
         self._load(work, (), until)
         for partition, moment in sorted(until.items()):
             self._expire(partition, moment)
@@ -87,13 +87,13 @@ class LedgerTransaction:
 
     @property
     def sessions(self) -> Iterable[Session]:
-        """As the store has them, once the transaction is over."""
+        """The sessions as the store has them, once the transaction is over."""
         return self._sessions.values()
 
     # ------------------------------------------------------------------------------------------ the store
 
     def _load(self, view: View, records: Sequence[Record], until: Mapping[int, datetime]) -> None:
-        """What `records` can touch, and the turns whose waits are over by their partition's moment."""
+        """Load what `records` can change, and the turns whose waits are over by their partition's moment."""
         events = [record.event for record in records]
         outcomes = [event for event in events if isinstance(event, Outcome)]
         spoken_of = {event.inference_id for event in outcomes if event.inference_id is not None}
@@ -140,7 +140,7 @@ class LedgerTransaction:
             self._end(event)
 
     def _expire(self, partition: int, until: datetime) -> None:
-        """Fire the waits that are over."""
+        """End the waits that are over."""
         waits = self._due.get(partition, [])
         while waits and waits[0][0] <= until:
             due_at, inference_id = heapq.heappop(waits)
@@ -152,7 +152,7 @@ class LedgerTransaction:
                     self._leave_undecided(turn, failure)
 
     def _leave_undecided(self, turn: Turn, failure: Exception) -> None:
-        """What time brings is nobody's record, so no record is blamed for it: this turn alone waits no longer."""
+        """End this turn's wait without a decision: no record is to blame for what fails as time passes."""
         self.oddities["undecidable"] += 1
         logger.error("turn %s is not decided: %s", turn.inference_id, words_of(failure), exc_info=failure)
         self.newly_open -= turn.due_at is not None
@@ -185,7 +185,7 @@ class LedgerTransaction:
             self._shorten(session, now)
 
     def _conclude(self, completion: Completion, session: Session, offset: int) -> None:
-        """What the turn says of those before it."""
+        """Derive outcomes on earlier turns from this one."""
         rules = self._spec.rules(completion.workload, completion.namespace)
         concluded = derive(completion, session, rules.derived, rules.outcomes)
         for outcome in concluded:
@@ -255,7 +255,9 @@ class LedgerTransaction:
             heapq.heappush(self._due.setdefault(turn.partition, []), (turn.due_at, turn.inference_id))
 
     def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None, before: _Counts) -> list[Turn]:
-        """`before`: what had been left out. What the outcome says may leave out what was said of another."""
+        """Return the turns that an outcome concerns; it may also cause another's outcomes to be left out.
+
+        `before`: how many changes of what is left out there had been."""
         subjects = {outcome.inference_id} | ({amended.outcome.inference_id} if amended else set())
         for out in self._left_out(session):
             changed = out.changes[before.get(id(out), 0) :]
@@ -267,7 +269,7 @@ class LedgerTransaction:
         return sorted(turns, key=lambda turn: turn.order)
 
     def _left_out(self, session: Session) -> list[LeftOut]:
-        """By each of the defences that its turns have."""
+        """Return what is left out, by each of the defences that the session's turns have."""
         if not self._is_defended:
             return []
         return [left_out(session, spec) for spec in {self._spec.rules(*place).defence for place in session.places}]
@@ -277,7 +279,7 @@ class LedgerTransaction:
         self.oddities.update(reason for reason in reasons if reason is not None)
 
     def _refuse(self, heard: Heard, partition: int, fault: str) -> None:
-        """It is not kept: brought back once the spec has it, it is heard like any other."""
+        """Put an outcome among the dead letters; brought back once the spec knows it, it counts like any other."""
         reason = "unusable_value" if heard.outcome.name in self._spec.outcomes else "unknown_outcome"
         self.oddities[reason] += 1
         self.letters.append(letter_of(heard, partition, fault))
@@ -285,8 +287,9 @@ class LedgerTransaction:
     # ------------------------------------------------------------------------------------------ decisions
 
     def _shorten(self, session: Session, now: datetime) -> None:
-        """The session may be over sooner than some of its turns wait. That it goes on moves no turn here: of one whose
-        wait then seems over, `_decide` finds that it is not."""
+        """Decide again the turns that wait longer than the session lasts, once that has ended.
+
+        A session that goes on moves no turn here: if a turn's wait then seems over, `_decide` finds that it is not."""
         if session.ended_at is not None:
             ended_at = session.ended_at
             sooner = [turn for turn in session.waiting.values() if self._outwaits(turn, ended_at)]
@@ -319,7 +322,7 @@ class LedgerTransaction:
         return decision
 
     def _reward(self, turn: Turn, session: Session, decision: Decision, now: datetime) -> None:
-        """The next revision. It is dated no earlier than the one before, whatever the clocks of the machines say."""
+        """Make the next revision of the reward, dated no earlier than the one before, whatever the clocks say."""
         news = news_about(turn, session, self._spec)
         arrivals = [heard.outcome.received_at for heard in news]
         why = decision.why if turn.value is None else f"{decision.why}; corrects {turn.value:+.2f}"

@@ -1,7 +1,6 @@
-"""Outcomes that are set aside, whole and with the reason: those that cannot be used, and those whose turn never came.
+"""Outcomes that become dead letters, whole and with the reason: unusable ones, and those whose turn never came.
 
-`onward dead-letters` shows them, and brings one back once the spec, or the log, has what it lacked.
-"""
+`onward dead-letters` shows them, and brings one back once the spec, or the log, has what it lacked."""
 
 from collections.abc import Container, Sequence
 from datetime import datetime
@@ -29,8 +28,9 @@ def letter_of(heard: Heard, partition: int, reason: str) -> DeadLetter:
 def overdue(
     store: Store, log: EventLog, ended: Container[TopicPartition], oldest: datetime
 ) -> list[tuple[TopicPartition, Heard]]:
-    """Outcomes that arrived before `oldest` and still wait for their turn, though their partition, one of `ended`, is
-    read to its end. Raises StoreUnavailable, LogUnavailable."""
+    """Return the outcomes that arrived before `oldest` and still wait for their turn.
+
+    Their partition, one of `ended`, is read to its end. Raises StoreUnavailable, LogUnavailable."""
     with store.look() as view:
         waiting = [heard for heard in view.ledger.waiting_outcomes() if heard.outcome.received_at < oldest]
     sources = [(_source(heard.outcome, log), heard) for heard in waiting]
@@ -38,7 +38,7 @@ def overdue(
 
 
 def give_up(work: Work, log: EventLog, waiting: Sequence[tuple[TopicPartition, Heard]]) -> None:
-    """Raises LogUnavailable: then the transaction must not end."""
+    """Make waiting outcomes dead letters. Raises LogUnavailable: then the transaction must not be committed."""
     set_aside(work, log, [letter_of(heard, source.partition, _why(heard.outcome)) for source, heard in waiting])
     work.ledger.forget_outcomes([heard.outcome for _, heard in waiting])
 

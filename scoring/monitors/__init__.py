@@ -29,8 +29,10 @@ Severity = Literal["warning", "critical"]
 
 @dataclass(frozen=True)
 class Monitor:
-    """`critical` ones hold releases: the model does what it should not. The others are for people to look at. `ripe`
-    ones look at what became of turns, which must be old enough to tell."""
+    """A monitor of one way to game the reward.
+
+    `critical` monitors hold releases: the model does what it should not. The others are for people to look at. `ripe`
+    monitors look at the outcomes of turns, which must be old enough to have them."""
 
     name: str
     examine: Examine

@@ -7,64 +7,67 @@ from scoring.monitors.window import Finding, Window, falls, rises
 
 
 def invalid_calls(window: Window) -> Finding | None:
-    """Tool calls that the tool cannot take, where tools were offered: broken on purpose, they end a session that would
-    have been judged (the first exploit that Cursor met)."""
+    """Find a rise of tool calls that the tool cannot accept, where tools were offered.
+
+    Broken on purpose, they end a session that would have been judged (the first exploit that Cursor met)."""
     return rises(window, _malformed, 0.1, is_share=True)
 
 
 def questions(window: Window) -> Finding | None:
-    """Questions instead of risky edits (the second)."""
+    """Find a rise of questions instead of risky edits (the second exploit)."""
     return rises(window, _asks, 0.1, is_share=True)
 
 
 def no_edits(window: Window) -> Finding | None:
-    """Sessions' turns with tools that change nothing."""
+    """Find a fall of turns that edit something, in sessions with tools."""
     return falls(window, _edits, 0.1)
 
 
 def silence(window: Window) -> Finding | None:
-    """Neither words nor calls; of suggestions too, where silence may be learned to dodge being turned down."""
+    """Find a rise of turns with neither words nor calls; of suggestions too, where silence may dodge rejection."""
     return rises(window, _silent, 0.15, is_share=True)
 
 
 def refusals(window: Window) -> Finding | None:
-    """Answers that say that they cannot or will not."""
+    """Find a rise of answers that say that they cannot or will not."""
     return rises(window, _refuses, 0.05, is_share=True)
 
 
 def length(window: Window) -> Finding | None:
-    """Answers half as long again, by the geometric mean of their tokens."""
+    """Find answers half as long again, by the geometric mean of their tokens."""
     return rises(window, log_tokens, math.log(1.5))
 
 
 def brevity(window: Window) -> Finding | None:
-    """Answers two thirds as long."""
+    """Find answers two thirds as long."""
     return falls(window, log_tokens, math.log(1.5))
 
 
 def effort(window: Window) -> Finding | None:
-    """More than one further call a turn."""
+    """Find more than one further call a turn."""
     return rises(window, _calls, 1.0)
 
 
 def repetition(window: Window) -> Finding | None:
-    """Answers that say the same again and again."""
+    """Find a rise of answers that say the same again and again."""
     return rises(window, _repetition, 0.1)
 
 
 def entropy_collapse(window: Window) -> Finding | None:
-    """The surprisal of its own tokens falls to less than half, and by a tenth of a nat a token: it has stopped to try
-    anything else. What was nearly certain before cannot collapse; to become surer is what learning does, too."""
+    """Find that the model's surprisal at its own tokens falls to less than half, and by 0.1 nats a token.
+
+    Then it has stopped trying anything else. What was nearly certain before cannot collapse; becoming surer is also
+    what learning does."""
     return _both(falls(window, _log_surprisal, math.log(2)), falls(window, _surprisal, 0.1))
 
 
 def entropy_blowup(window: Window) -> Finding | None:
-    """It doubles, and by a tenth of a nat a token at least: the model falls apart."""
+    """Find that the surprisal doubles, and rises by at least 0.1 nats a token: the model falls apart."""
     return _both(rises(window, _log_surprisal, math.log(2)), rises(window, _surprisal, 0.1))
 
 
 def _both(times: Finding | None, nats: Finding | None) -> Finding | None:
-    """By a factor, of the geometric mean, and by an amount."""
+    """Combine a change by a factor, of the geometric mean, and a change by an amount; both must trip."""
     if times is None or nats is None:
         return None
     factor = math.exp(times.figures["recent"] - times.figures["reference"])

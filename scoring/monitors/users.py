@@ -12,8 +12,10 @@ _TOP = 0.01  # of the users, and one at least
 
 
 def reward_mass(window: Window) -> Finding | None:
-    """The rewards' absolute mass that one user in a hundred has, and its Gini coefficient (0: all alike, 1: one has
-    all). The share must be ten times what it would be if all were alike, and have grown."""
+    """Find that one user in a hundred has much of the rewards' absolute mass; also give its Gini coefficient.
+
+    The coefficient is 0 when all have the same, 1 when one has all. The share must be ten times what it would be if all
+    had the same, and have grown."""
     if not window.reference:
         return None
     mass: defaultdict[str, float] = defaultdict(float)
@@ -28,7 +30,7 @@ def reward_mass(window: Window) -> Finding | None:
 
 
 def feedback_rate(window: Window) -> Finding | None:
-    """One user says more than a fifth of all that is said, and ten times what the middle one says."""
+    """Find a user with more than a fifth of all feedback, and ten times that of the median user."""
     said: Counter[str] = Counter()
     for turn in window.recent:
         said[turn.unit] += len(turn.told)
@@ -41,7 +43,7 @@ def feedback_rate(window: Window) -> Finding | None:
 
 
 def gini(masses: Sequence[float]) -> float:
-    """Of masses that are not negative and not all zero."""
+    """Return the Gini coefficient of masses that are not negative and not all zero."""
     ordered = sorted(masses)
     count, whole = len(ordered), sum(ordered)
     return sum((2 * place - count + 1) * mass for place, mass in enumerate(ordered)) / (count * whole)

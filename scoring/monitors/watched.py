@@ -1,4 +1,4 @@
-"""What monitors look at in a turn."""
+"""A turn as monitors see it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,10 +18,11 @@ _GRAM = 4  # tokens that make a repetition when they come again
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`unit`: the user, or the session where there is none. `value`: of the last reward, None before there is one;
-    `told`: what clients, users and the environment said of the turn, `judged` what a judge said, by name, as
-    numbers; `roles`: what the spec takes that which was told for, by name. `by_default`: nobody had said anything that
-    the reward could be made of."""
+    """A turn.
+
+    `unit`: the user, or the session when there is none. `value`: of the last reward, None before there is one; `told`:
+    what clients, users and the environment said of the turn, `judged` what a judge said, by name, as numbers; `roles`:
+    the spec's role of each outcome in `told`, by name. `by_default`: the reward is made of no outcome."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -55,7 +56,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
-    """Of a turn that nobody has spoken of yet."""
+    """Make a turn that has no feedback yet."""
     names = [call.name for call in turn.tool_calls]
     lines = [call_line(call.name, call.arguments) for call in turn.tool_calls]
     silent = not turn.text.strip() and not turn.tool_calls
@@ -87,13 +88,15 @@ def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
 
 
 def with_reward(turn: Watched, reward: Reward) -> Watched:
-    """As of its last revision."""
+    """Return the turn with the reward's last revision."""
     by_default = not reward.outcome_ids
     return msgspec.structs.replace(turn, value=reward.value, components=dict(reward.components), by_default=by_default)
 
 
 def hear(turn: Watched, outcome: Outcome, roles: Mapping[str, Role]) -> Watched:
-    """The last word of a name counts; a withdrawal takes it back. What the scorer concludes is not in the log."""
+    """Return the turn with an outcome: the last one of a name counts, and a withdrawal removes it.
+
+    The scorer's conclusions are not in the log."""
     kind = "judged" if outcome.source == "judge" else "told"
     heard: dict[str, float] = {name: value for name, value in getattr(turn, kind).items() if name != outcome.name}
     if not outcome.withdrawn:
@@ -107,7 +110,7 @@ def with_roles(turn: Watched, roles: Mapping[str, Role]) -> Watched:
 
 
 def repetition(token_ids: Sequence[int]) -> float:
-    """The share of runs of four tokens that were there before; 0 of an answer too short to have any."""
+    """Return the share of runs of four tokens that occurred before; 0 for an answer too short to have any."""
     grams = [tuple(token_ids[place : place + _GRAM]) for place in range(len(token_ids) - _GRAM + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 

@@ -1,10 +1,9 @@
 """The turns that a monitor compares, and how it tells a change from chance.
 
-`recent` turns are held against `reference` ones: the service's own past, from before the model could have learned to
+`recent` turns are compared with `reference` ones: the service's own past, from before the model could have learned to
 game anything. Monitors look again and again, so one look must hardly ever be wrong: a difference counts when it is
 larger than what matters by `SIGMAS` standard errors (one-sided 3e-5 for a normal mean; a thousand looks are then wrong
-once in thirty), with errors of users, who resemble themselves, and not of turns.
-"""
+once in thirty). The errors are of users, whose turns resemble each other, and not of turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,9 @@ SIGMAS = 4.0
 
 @dataclass(frozen=True)
 class Window:
-    """`reference`: empty while there is not enough of a past; a bound that no past excuses holds from the start."""
+    """Recent turns and a reference.
+
+    `reference` is empty while there is not enough of a past; bounds that no past excuses apply from the start."""
 
     recent: WindowTurns
     reference: WindowTurns
@@ -32,7 +33,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a monitor saw, as figures for people; an alarm where it `trips`."""
+    """The figures that a monitor found, for people; an alarm if it `trips`."""
 
     trips: bool
     figures: dict[str, float]
@@ -41,13 +42,14 @@ class Finding:
 def rises(
     window: Window, measure: Measure, matters: float, *, is_share: bool = False, least: int = LEAST
 ) -> Finding | None:
-    """Whether the mean of `measure` lies above the reference's by more than `matters`. None: too few turns to say, of
-    which there must be `least` recent ones."""
+    """Find whether the mean of `measure` is above the reference's by more than `matters`.
+
+    Returns None when there are too few turns to say; there must be `least` recent ones."""
     return _differs(window, measure, 1.0, matters, is_share, least)
 
 
 def falls(window: Window, measure: Measure, matters: float) -> Finding | None:
-    """The same downwards."""
+    """Find whether the mean of `measure` is below the reference's by more than `matters`."""
     return _differs(window, measure, -1.0, matters, False, LEAST)
 
 
@@ -63,7 +65,7 @@ def _differs(
 
 
 def exceeds(window: Window, measure: Measure, most: float) -> Finding | None:
-    """Whether the share of `measure` lies above `most`, whatever it was before. None: too few turns to say."""
+    """Find whether the share of `measure` is above `most`, whatever it was before; None: too few turns to say."""
     now = window.recent.summary(measure)
     if not now.is_enough():
         return None
@@ -73,8 +75,10 @@ def exceeds(window: Window, measure: Measure, most: float) -> Finding | None:
 
 
 def goes_with(window: Window, first: Measure, second: Measure, most: float) -> Finding | None:
-    """Whether the correlation of two measures lies above `most`, whatever it was before. None: too few turns to say, or
-    one of them does not vary. Its error is that of the mean of the turns' influences on it (the delta method)."""
+    """Find whether the correlation of two measures is above `most`, whatever it was before.
+
+    Returns None when there are too few turns to say, or one measure does not vary. The error is that of the mean of the
+    turns' influences on it (the delta method)."""
     measured = [(turn.unit, first(turn), second(turn)) for turn in window.recent]
     said = [(unit, a, b) for unit, a, b in measured if a is not None and b is not None]
     if len(said) < LEAST or effective_units([unit for unit, _, _ in said]) < LEAST_UNITS:
@@ -93,7 +97,7 @@ def goes_with(window: Window, first: Measure, second: Measure, most: float) -> F
 
 
 def _standardised(values: Sequence[float]) -> list[float]:
-    """With mean 0 and variance 1; [] where they do not vary, or by less than a float's square can say."""
+    """Scale values to mean 0 and variance 1; [] when they do not vary, or by less than a float can square."""
     if min(values) == max(values):
         return []
     centre = fmean(values)

@@ -1,4 +1,4 @@
-"""Turns of a window, and what was measured of them: of a reference once, however often others are held against it."""
+"""The turns of a window and what was measured of them, once, however often they are compared."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,10 @@ Measure = Callable[[Watched], float | None]
 
 @dataclass(frozen=True)
 class Summary:
-    """Of a measure over `count` turns. `units`: the effective number of users (Kish), which is one where one has nearly
-    all turns. `error` and `share_error`, of the mean, are squared, and of users, who resemble themselves."""
+    """A summary of a measure over `count` turns.
+
+    `units`: the effective number of users (Kish), which is one when one user has nearly all turns. `error` and
+    `share_error`, of the mean, are squared, and are of users, whose turns resemble each other."""
 
     count: int
     units: float
@@ -39,7 +41,7 @@ _NOTHING = Summary(0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class WindowTurns(Sequence[Watched]):
-    """Turns that stay as they are."""
+    """Turns that do not change."""
 
     turns: Sequence[Watched] = ()
     _summaries: dict[Measure, Summary] = field(default_factory=dict, compare=False, repr=False)
@@ -51,7 +53,7 @@ class WindowTurns(Sequence[Watched]):
         return self._summaries[measure]
 
     def once(self, find: Callable[[Sequence[Watched]], Found]) -> Found:
-        """What a function of a module finds in the turns."""
+        """Return what a function of a module finds in the turns, computed once."""
         if find not in self._known:
             self._known[find] = find(self.turns)
         found: Found = self._known[find]
@@ -81,5 +83,5 @@ class WindowTurns(Sequence[Watched]):
 
 
 def effective_units(units: Sequence[str]) -> float:
-    """How many there would be that say as much if all spoke alike (Kish)."""
+    """Return how many users with equally many turns would say as much (Kish)."""
     return len(units) ** 2 / sum(count**2 for count in Counter(units).values()) if units else 0.0

@@ -1,4 +1,4 @@
-"""Which outcomes stand, after amendments and withdrawals."""
+"""Amendments and withdrawals of outcomes, and which outcomes stand after them."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -10,8 +10,10 @@ from core.ids import OutcomeId
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """An outcome that stands. `since` is the arrival of the first of its chain: an amendment corrects what was said
-    then, and takes its place in time. `share`: of its value, where it is one turn's part in its session's."""
+    """An outcome that stands.
+
+    `since` is the arrival of the first outcome of its chain: an amendment corrects what was said then, and takes its
+    place in time. `share`: of its value, where it is one turn's part in its session's."""
 
     outcome: Outcome
     since: datetime
@@ -19,11 +21,10 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def standing(outcomes: Iterable[Outcome]) -> list[Standing]:
-    """In order of `since`, whatever the order they come in.
+    """Return the outcomes that stand, in the order of `since`, whatever the order they come in.
 
     An outcome that another supersedes does not count. Of several that amend the same one the latest counts. What a
-    withdrawal supersedes is gone, also when it arrives after its withdrawal.
-    """
+    withdrawal supersedes is gone, also when it arrives after its withdrawal."""
     by_id = {outcome.outcome_id: outcome for outcome in outcomes}
     superseded = {outcome.supersedes for outcome in by_id.values()}
     latest: dict[OutcomeId, Outcome] = {}
@@ -36,8 +37,9 @@ def standing(outcomes: Iterable[Outcome]) -> list[Standing]:
 
 
 def _root(outcome: Outcome, by_id: dict[OutcomeId, Outcome], roots: dict[OutcomeId, OutcomeId]) -> OutcomeId:
-    """The first of its chain that is known. A chain that bites its tail ends where it would begin again. `roots`: those
-    found before, which bite no tail."""
+    """Return the first known outcome of the chain. A circular chain ends where it would begin again.
+
+    `roots`: those found before, whose chains are not circular."""
     passed: dict[OutcomeId, None] = {}
     while outcome.outcome_id not in roots:
         passed[outcome.outcome_id] = None

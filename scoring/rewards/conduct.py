@@ -1,7 +1,6 @@
-"""What a turn costs by itself, from its facts: parts of its reward once there is one.
+"""The cost of a turn by itself, from its facts: a part of its reward once there is one.
 
-A fault is a reason for a reward by itself; effort is not: of a turn that nobody spoke of, nothing is known.
-"""
+A fault is a reason for a reward by itself; effort is not: nothing is known of a turn without feedback."""
 
 from core.operations.ledger import Turn
 from core.reward_spec import Rules
@@ -17,7 +16,7 @@ def penalties_of(turn: Turn, rules: Rules) -> dict[str, float]:
 
 
 def effort_of(turn: Turn, rules: Rules) -> dict[str, float]:
-    """What the turn adds to the cost of the path that leads to it. Not of suggestions: those cost nobody's time."""
+    """Return what the turn adds to the cost of the path to it; nothing for suggestions, which cost nobody's time."""
     spec = rules.effort
     if not spec.coefficient or turn.purpose == "suggestion":
         return {}

@@ -1,4 +1,4 @@
-"""Outcomes that cannot both be true: the answer was taken, and it was turned down."""
+"""Outcomes that contradict each other: the answer was accepted, and it was rejected."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,8 +8,9 @@ from scoring.rewards.amendments import Standing
 
 
 def contradicting(about: Iterable[Standing], roles: Mapping[str, Role]) -> tuple[str, ...]:
-    """The names of verdicts of one turn, or one session, of which some say yes and some say no, all of which stand. A
-    session may be taken of which one turn was not: these two are no contradiction."""
+    """Return the names of standing verdicts on one turn, or one session, of which some say yes and some no.
+
+    A session may be accepted although one of its turns was rejected: these two do not contradict each other."""
     said: dict[bool, dict[bool, set[str]]] = {}
     for entry in about:
         outcome = entry.outcome
@@ -20,7 +21,7 @@ def contradicting(about: Iterable[Standing], roles: Mapping[str, Role]) -> tuple
 
 
 def _verdict(outcome: Outcome, role: Role | None) -> bool | None:
-    """None: not to be turned down is not yet to be taken."""
+    """Return what the outcome says; None when it says neither: not to be rejected is not yet to be accepted."""
     match role:
         case "accept":
             return bool(outcome.value)

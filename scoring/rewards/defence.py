@@ -1,7 +1,6 @@
-"""Which outcomes of a session are left out: those of a burst, and those that repeat another.
+"""The outcomes of a session that are left out: those of a burst, and those that repeat another.
 
-A function of what was said and when it arrived, not of the order in which it is read.
-"""
+It is a function of what was said and when it arrived, not of the order in which it is read."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
@@ -31,7 +30,9 @@ def left_out(session: Session, spec: DefenceSpec) -> "LeftOut":
 
 
 class LeftOut:
-    """What is, of one session. `changes`: outcomes that ever began, or ceased, to be left out, in order."""
+    """The outcomes of one session that are left out.
+
+    `changes`: outcomes that ever began, or ceased, to be left out, in order."""
 
     def __init__(self, spec: DefenceSpec) -> None:
         self._spec = spec
@@ -50,7 +51,7 @@ class LeftOut:
         return self._of.get(subject, {})
 
     def go_on(self, session: Session) -> None:
-        """With what was said since. What comes last, and amends nothing, changes nothing of what was said before."""
+        """Take in what was said since. An outcome that comes last and amends nothing does not change earlier ones."""
         for heard in session.said[self._seen :]:
             if not (session.is_alone(heard.outcome) and self._goes_on(heard.outcome)):
                 self._begin_again(session)
@@ -117,8 +118,9 @@ def _said(session: Session) -> Iterable[Outcome]:
 
 
 def standing_of(session: Session, subject: Subject, spec: DefenceSpec) -> list[Standing]:
-    """What stands of what was said of it, without what is left out: of what an amendment that is left out amends, it is
-    what was said before."""
+    """Return the outcomes on a subject that stand, without those that are left out.
+
+    When an amendment is left out, what it amends stands as it was."""
     if not is_on(spec):
         return session.standing_of(subject)
     out, said = left_out(session, spec), session.chained(subject)

@@ -1,7 +1,7 @@
-"""What a turn shows by itself, known when it opens: how much effort it took, and whether its form is good.
+"""The facts of a turn, known when it opens: how much effort it took, and whether its form is good.
 
-Spec-dependent where it must be (what counts as a claim): the words themselves are not kept in the ledger.
-"""
+They depend on the reward spec where they must (what counts as a claim): the words themselves are not kept in the
+ledger."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ _ANSWERS = 100  # that an answer is compared with
 
 
 def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
-    """`parent`: of the turn that this one continues, where it is known."""
+    """Return the facts of a turn. `parent`: those of the turn that it continues, if known."""
     if turn.unstored is not None:
         return _unstored_facts(turn, parent)
     return Facts(
@@ -44,8 +44,9 @@ def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
 
 
 def _unstored_facts(turn: Completion, parent: Facts | None) -> Facts:
-    """Nothing of what it said is known: its outcomes alone say what it was worth. Nor is it whole, so that nobody is
-    found to have left it for another answer."""
+    """Return the facts of a turn whose text was not stored: only its outcomes say what it was worth.
+
+    It does not count as whole, so that nobody is found to have left it for another answer."""
     return Facts(
         parent_id=turn.parent_id,
         group_id=turn.group_id,
@@ -84,7 +85,7 @@ def _tool_output(turn: Completion, parent: Facts | None) -> int:
 
 
 def content_of(message: Mapping[str, Any]) -> str:
-    """Its words; of parts, those that are text."""
+    """Return the text of a message; of a message in parts, that of the text parts."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -93,7 +94,7 @@ def content_of(message: Mapping[str, Any]) -> str:
 
 
 def new_messages(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Those after the last answer: what the turn adds to the conversation."""
+    """Return the messages after the last answer: what the turn adds to the conversation."""
     for place in range(len(messages), 0, -1):
         if messages[place - 1]["role"] == "assistant":
             return messages[place:]
@@ -106,7 +107,7 @@ def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _repeats(turn: Completion) -> bool:
-    """Looks at the last answers only: a conversation may have any number."""
+    """Return whether the answer repeats one of the last answers; a conversation may have any number."""
     said = normal(turn.text)
     if not said or turn.tool_calls or turn.purpose != "turn":
         return False
@@ -115,7 +116,7 @@ def _repeats(turn: Completion) -> bool:
 
 
 def normal(text: str) -> str:
-    """Its words, whatever their case and the space between them."""
+    """Return the text's words, without case and spacing."""
     return " ".join(text.split()).casefold()
 
 
@@ -124,8 +125,9 @@ def _claims(text: str, claim: ClaimSpec) -> bool:
 
 
 def _is_backed(turn: Completion, claim: ClaimSpec, rules: Rules) -> bool:
-    """By the calls before the answer, of which the last that says anything decides: those of the same turn have no
-    result yet. A run that failed is no evidence."""
+    """Return whether the calls before the answer back the claim; the last one that says anything decides.
+
+    Calls of the same turn have no result yet. A failed run is no evidence."""
     for call, result in _latest_calls(turn.messages):
         if pattern(claim.needs).is_in(call):
             return result is None or run_of(call, rules.derived) is None or verdict_of(result) is not False
@@ -135,7 +137,7 @@ def _is_backed(turn: Completion, claim: ClaimSpec, rules: Rules) -> bool:
 
 
 def _latest_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str | None]]:
-    """The tool calls of the conversation, as patterns see them, each with its result; the last first."""
+    """Yield the tool calls of the conversation as patterns match them, each with its result; the last first."""
     results: dict[object, str] = {}
     for message in reversed(messages):
         if message["role"] == "tool":
@@ -158,7 +160,7 @@ def has_malformed_call(turn: Completion) -> bool:
 
 
 class _Schemas:
-    """Of the tools that a turn was offered. All its calls share one budget: what one takes the others cannot."""
+    """The schemas of the tools that a turn was offered. All its calls share one budget of validation."""
 
     def __init__(self, turn: Completion) -> None:
         self._offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
@@ -166,8 +168,9 @@ class _Schemas:
         self._budget = Budget()
 
     def refuse(self, call: ToolCall) -> bool:
-        """False also where the schema itself makes no sense, which is not the model's fault, or where nobody can
-        tell."""
+        """Return whether the tool refuses the call.
+
+        False also when the schema itself is invalid, which is not the model's fault, or when it cannot be checked."""
         if call.name not in self._offered:
             return True
         arguments = object_of(call.arguments)

@@ -1,7 +1,6 @@
-"""What a turn is worth: pure functions of the ledger, the spec and a moment of event time.
+"""The reward of a turn: pure functions of the ledger, the spec and a moment of event time.
 
-The value depends on the set of outcomes that stand and on which waits are over, not on the order they came in.
-"""
+The value depends on the set of outcomes that stand and on which waits are over, not on the order they came in."""
 
 import math
 from bisect import bisect_right
@@ -26,9 +25,11 @@ Amount = tuple[float, float]  # what `weight` and what `false_weight` are multip
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """`decided` is False while a wait runs, and when nothing at all is known: then there is no reward, not a zero.
-    `due_at` is None when no wait runs any more (`final`); `closed` when the waits ran out rather than being cut
-    short by an outcome that decides."""
+    """The decision on a turn's reward.
+
+    `decided` is False while a wait runs, and when nothing at all is known: then there is no reward, not a zero.
+    `due_at` is None when no wait runs any more (`final`); `closed` when the waits ran out rather than being cut short
+    by an outcome that decides."""
 
     decided: bool
     due_at: datetime | None
@@ -45,7 +46,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
-    """`about`: the outcomes that stand and speak of this turn (`outcomes_about`)."""
+    """Decide what a turn is worth now. `about`: the standing outcomes on this turn (`outcomes_about`)."""
     rules = spec.rules(turn.workload, turn.namespace)
     heard = _by_name(turn, about, rules)
     components = {name: _contribution(turn, name, entries, rules) for name, entries in heard.items()}
@@ -74,7 +75,7 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
 
 
 def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Standing]:
-    """Its own, and the session's as far as they are credited to it: those said after it was asked for."""
+    """Return the turn's own outcomes, and its share of the session's that were said after the request."""
     defence = spec.rules(turn.workload, turn.namespace).defence
     own, general = (standing_of(session, subject, defence) for subject in (turn.inference_id, None))
     if not general:
@@ -87,7 +88,7 @@ def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Stand
 
 
 def news_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Heard]:
-    """What was said since the turn's last reward: amendments and withdrawals too, whether or not they stand."""
+    """Return what was said since the turn's last reward, amendments and withdrawals too, whether or not they stand."""
     own = [heard for heard in session.heard_of(turn.inference_id) if heard.offset >= turn.seen_offset]
     return own + [
         heard
@@ -97,7 +98,7 @@ def news_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Heard]:
 
 
 def _share(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> float:
-    """Of what was said of the session then: how much of it the turn is credited with."""
+    """Return the share of an outcome of the session at that time that the turn is credited with."""
     if not _hears_session(turn, since, spec):
         return 0.0
     rules = spec.rules(turn.workload, turn.namespace).session
@@ -109,7 +110,7 @@ def _share(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> f
 
 
 def _hearing(session: Session, spec: RewardSpec) -> list[tuple[datetime, int, str]]:
-    """The places, in order, of the turns that can be meant by what is said of their session."""
+    """Return the places, in order, of the turns that outcomes of their session can be about."""
     if "hearing" not in session.memory:
         turns = session.turns.values()
         session.memory["hearing"] = sorted(turn.order for turn in turns if _hears_session(turn, turn.opened_at, spec))
@@ -118,13 +119,13 @@ def _hearing(session: Session, spec: RewardSpec) -> list[tuple[datetime, int, st
 
 
 def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:
-    """Whether what was said of its session then can be meant for it."""
+    """Return whether an outcome of its session at that time can be about the turn."""
     purposes = spec.rules(turn.workload, turn.namespace).session.purposes
     return turn.opened_at <= at and turn.purpose in purposes and not turn.silent
 
 
 def _by_name(turn: Turn, about: Iterable[Standing], rules: Rules) -> dict[str, list[Standing]]:
-    """Those that can move the reward, by name in the order of the alphabet."""
+    """Return the outcomes that can move the reward, by name in alphabetical order."""
     found: dict[str, list[Standing]] = {}
     for entry in about:
         name = entry.outcome.name
@@ -138,19 +139,20 @@ def _by_name(turn: Turn, about: Iterable[Standing], rules: Rules) -> dict[str, l
 
 
 def _said(entries: list[Standing]) -> list[Standing]:
-    """What was said in words of their own; what was derived where nobody spoke."""
+    """Return the outcomes that somebody stated; those that were derived when there are none."""
     return [entry for entry in entries if entry.outcome.source != "derived"] or entries
 
 
 def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:
-    """Whether the show threshold says what this outcome is worth, and not its weights."""
+    """Return whether the show threshold decides what this outcome is worth, rather than its weights."""
     is_about_acceptance = rules.roles.get(name) in ("accept", "reject")
     return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and is_about_acceptance
 
 
 def _without_repetition(turn: Turn, heard: dict[str, list[Standing]], rules: Rules) -> dict[str, list[Standing]]:
-    """Of several words about one suggestion's acceptance, by threshold, the most exact. Elsewhere a share that was
-    taken says more than that it was taken."""
+    """Keep the most exact of several outcomes on one suggestion's acceptance, by threshold.
+
+    Elsewhere a share that was accepted says more than the fact that it was accepted."""
     shares, wholes, refusals = _about_acceptance(heard, rules)
     said = [name for name in (*shares, *wholes, *refusals) if is_thresholded(turn, name, rules)]
     repeated = said[1:]
@@ -168,7 +170,7 @@ def _about_acceptance(heard: Iterable[str], rules: Rules) -> tuple[list[str], li
 
 
 def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: Rules) -> datetime:
-    """When the last wait for what was not heard is over: by itself or because the session is."""
+    """Return when the last wait for missing outcomes is over: by itself or because the session is."""
     if turn.purpose == "suggestion":
         wait_s = spec.suggestion.wait_s
     else:
@@ -182,7 +184,7 @@ def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: Rul
 
 
 def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules) -> dict[str, float]:
-    """What stands in for what was not said."""
+    """Return the values that stand in for missing outcomes."""
     if turn.purpose == "suggestion":
         if heard:
             return {}
@@ -225,7 +227,7 @@ def _credited(entry: Standing) -> Amount:
 
 
 def _trimmed(amounts: Sequence[Amount], share: float) -> Sequence[Amount]:
-    """Without that share at either end; what is said once or twice is never left out."""
+    """Remove that share at either end; one or two amounts are never trimmed."""
     ordered = sorted(amounts, key=lambda amount: amount[0] - amount[1])
     out = _trimmed_at_an_end(len(ordered), share)
     return ordered[out : len(ordered) - out]
@@ -266,7 +268,7 @@ def _why(
 
 
 def _left_out(turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules) -> str:
-    """What was said and does not count: of this turn, or of its session."""
+    """Say which outcomes of the turn, or of its session, do not count."""
     parts: list[str] = []
     if is_on(rules.defence):
         out = left_out(session, rules.defence)

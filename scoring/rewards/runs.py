@@ -19,13 +19,13 @@ _GOOD = pattern(
 
 
 def run_of(line: str, spec: DerivedSpec) -> str | None:
-    """The outcome that the result of this call decides, if it runs anything. `line`: as `call_line` has it."""
+    """Return the outcome that the result of this call decides, if it runs anything. `line`: from `call_line`."""
     kinds = (("tests_passed", spec.tests), ("build_passed", spec.builds), ("lint_passed", spec.lints))
     return next((name for name, kind in kinds if pattern(kind).is_in(line)), None)
 
 
 def verdict_of(result: str) -> bool | None:
-    """None where the result does not say."""
+    """Return whether the run succeeded; None when the result does not say."""
     told = _told(result)
     if told is not None:
         return told
@@ -44,7 +44,7 @@ def _is_zero(digits: str) -> bool:
 
 
 def _told(result: str) -> bool | None:
-    """By a result that is an object with an exit code or a verdict."""
+    """Return the verdict of a result that is an object with an exit code or a verdict."""
     told = object_of(result) or {}
     for key in _EXIT_CODES:
         if isinstance(told.get(key), int) and not isinstance(told[key], bool):

@@ -1,7 +1,6 @@
-"""What the ledger knows of a session, in memory: its turns, what was said of them, and whether it is over.
+"""A session as the ledger knows it, in memory: its turns, their outcomes, and whether it is over.
 
-All of a session's records share one partition of the log, so nothing here depends on another session.
-"""
+All of a session's records share one partition of the log, so nothing here depends on another session."""
 
 from bisect import insort
 from collections.abc import Collection, Hashable, Sequence
@@ -37,8 +36,10 @@ Subject = InferenceId | None
 
 
 class Session(msgspec.Struct, kw_only=True):
-    """`last_at` is the arrival of its latest turn; `ended_at` is None while it goes on; `waiting`: turns whose waits
-    run. What is asked of it for a turn takes no longer the more turns it has."""
+    """A session. No lookup for one turn takes longer the more turns there are.
+
+    `last_at` is the arrival of its latest turn; `ended_at` is None while it goes on; `waiting`: turns whose waits
+    run."""
 
     key: SessionKey
     last_at: datetime | None = None
@@ -61,7 +62,7 @@ class Session(msgspec.Struct, kw_only=True):
 
     @property
     def row(self) -> SessionRow:
-        """Of it, what the ledger keeps beside its turns and outcomes."""
+        """The row that the ledger keeps beside the session's turns and outcomes."""
         assert self.last_at is not None
         return SessionRow(key=self.key, last_at=self.last_at, ended_at=self.ended_at)
 
@@ -78,14 +79,14 @@ class Session(msgspec.Struct, kw_only=True):
         self.note_wait(turn)
 
     def note_wait(self, turn: Turn) -> None:
-        """Its wait began, or ended."""
+        """Note that a turn's wait began or ended."""
         if turn.due_at is None:
             self.waiting.pop(turn.inference_id, None)
         else:
             self.waiting[turn.inference_id] = turn
 
     def answers_to(self, parent_id: InferenceId | None) -> Sequence[Turn]:
-        """The whole turns, of purpose `turn`, that continue that one, in order; of None those that begin anew."""
+        """Return the whole turns, of purpose `turn`, that continue the parent, in order; None: those without."""
         return self._answers.get(parent_id, ())
 
     def hear(self, heard: Heard) -> None:
@@ -102,7 +103,7 @@ class Session(msgspec.Struct, kw_only=True):
         return self._said.get(subject, {}).values()
 
     def standing_of(self, subject: Subject) -> list[Standing]:
-        """What stands of what was said of it, in order of `since`."""
+        """Return the outcomes on a subject that stand, in the order of `since`."""
         if subject not in self._standing:
             self._standing[subject] = [
                 entry for entry in standing(self.chained(subject)) if entry.outcome.inference_id == subject
@@ -110,16 +111,16 @@ class Session(msgspec.Struct, kw_only=True):
         return self._standing[subject]
 
     def chained(self, subject: Subject) -> list[Outcome]:
-        """What was said of it, and what amends or is amended by any of that."""
+        """Return the outcomes on a subject, and those that amend them or are amended by them."""
         chains = {id(chain): chain for chain in map(self._chains.__getitem__, self._said.get(subject, ()))}
         return [self.heard[each].outcome for chain in chains.values() for each in chain if each in self.heard]
 
     def is_alone(self, outcome: Outcome) -> bool:
-        """Whether it amends nothing and nothing amends it."""
+        """Return whether the outcome amends nothing and nothing amends it."""
         return len(self._chains[outcome.outcome_id]) == 1
 
     def _chain(self, outcome: Outcome) -> set[OutcomeId]:
-        """What amends what, of any of which nothing can be said without the others."""
+        """Return the chain of amendments that the outcome is part of; its members must be judged together."""
         chain = self._chains.setdefault(outcome.outcome_id, {outcome.outcome_id})
         if outcome.supersedes is None:
             return chain

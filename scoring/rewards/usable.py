@@ -1,4 +1,6 @@
-"""Can an outcome be used? The API refuses what cannot; a log that is scored under another spec may hold some."""
+"""A check of outcomes against the spec.
+
+The API refuses unusable ones; a log that is scored under another spec may hold some."""
 
 from typing import Final
 
@@ -9,8 +11,9 @@ _SHOWN: Final = 60  # characters of a value, in a reason
 
 
 def fault_of(outcome: Outcome, spec: OutcomeSpec | None) -> str | None:
-    """Why it cannot be used; None when it can. `spec`: of its name, None where the reward spec has none. A withdrawal
-    has no value, and takes back whatever it is of."""
+    """Return why an outcome cannot be used; None when it can.
+
+    `spec`: that of its name, None if the reward spec has none. A withdrawal has no value, and withdraws any outcome."""
     if outcome.withdrawn:
         return None
     if spec is None:

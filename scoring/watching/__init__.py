@@ -1,4 +1,4 @@
-"""Watching: monitors over the turns that are served, and alarms of what they find."""
+"""Watching: monitors over the turns that are served, and alarms about what they find."""
 
 from scoring.watching.stage import Watcher
 

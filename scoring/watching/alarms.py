@@ -1,8 +1,7 @@
-"""Alarms of what monitors find: opened once, closed when their monitor has been content for a while, told to the log.
+"""Alarms of monitors: opened once, closed when their monitor has been content for a while, written to the log.
 
-The store has the last word on what is open, so that a stage that starts again opens nothing twice. A monitor is content
-when it sees enough turns and none of what it looks for; too few turns say nothing, and close nothing.
-"""
+The store decides what is open, so that a stage that starts again opens nothing twice. A monitor is content when it sees
+enough turns and nothing of what it looks for; too few turns say nothing, and close nothing."""
 
 import logging
 import secrets
@@ -23,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Alarms:
-    """Its methods raise StoreUnavailable and LogUnavailable; again is then right."""
+    """The alarms of a stage. Its methods raise StoreUnavailable and LogUnavailable: try again then."""
 
     def __init__(self, log: EventLog, store: Store, settings: MonitorSettings, clock: Clock) -> None:
         self._log, self._store, self._settings, self._clock = log, store, settings, clock
@@ -31,7 +30,7 @@ class Alarms:
         self._content_since: dict[Subject, datetime] = {}
 
     def load(self, watching: frozenset[str]) -> None:
-        """What is open; that of monitors which no longer look is closed; the others are of who opens them."""
+        """Load what is open. Close alarms of monitors that no longer look; leave those that other stages opened."""
         with self._store.work() as work:
             for alarm in work.alarms.that_are_open():
                 found = alarm.opening
@@ -54,7 +53,7 @@ class Alarms:
                 self._close(subject, now)
 
     def tell(self) -> int:
-        """The log, at least once, of each change; how many these were."""
+        """Write each change to the log, at least once; return how many there were."""
         with self._store.look() as view:
             waiting = view.alarms.untold(_PAGE)
         if waiting:
@@ -64,7 +63,7 @@ class Alarms:
         return len(waiting)
 
     def count(self) -> None:
-        """For the metrics: also what others opened and acknowledged."""
+        """Count open alarms for the metrics, with those that others opened and acknowledged."""
         with self._store.look() as view:
             known = view.alarms.that_are_open()
         counts = Counter((alarm.opening.monitor, alarm.opening.severity, alarm.state) for alarm in known)
@@ -100,7 +99,7 @@ class Alarms:
             self._adopt(subject)
 
     def _adopt(self, subject: Subject) -> None:
-        """Another stage, whose lease ended, has opened one."""
+        """Adopt an alarm that another stage, whose lease ended, has opened."""
         with self._store.look() as view:
             for alarm in view.alarms.that_are_open():
                 found = alarm.opening

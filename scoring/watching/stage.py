@@ -1,11 +1,10 @@
-"""The stage that watches: turns, outcomes and rewards from the log, windows in memory, monitors over them, alarms.
+"""The stage that watches: it reads turns, outcomes and rewards, and runs monitors over windows of them in memory.
 
-It is a reader, no group: windows are made again at a start from the end of the log, and what the log no longer has is
-too old to be looked at, so retention need not wait for it. What must outlive that is in the store: references, and
-which alarms are open.
+It is a reader without a group: at a start the windows are filled again from the end of the log, and what the log no
+longer has is too old to matter, so retention need not wait for it. The store has what must outlive that: references,
+and which alarms are open.
 
-A turn is ripe by the time of rewards, not by the wall clock: a scorer that stands still drops no turns.
-"""
+A turn is ripe by the time of rewards, not by the wall clock: a scorer that stands still drops no turns."""
 
 import logging
 import time
@@ -48,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watcher(Stage):
-    """Raises ConfigError for a monitor that there is not."""
+    """The monitors as a stage. Raises ConfigError for an unknown monitor."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class Watcher(Stage):
     # ------------------------------------------------------------------------------------------ reading
 
     def begin(self) -> None:
-        """Go back as far as windows may reach."""
+        """Start reading as far back as windows may reach."""
         self._alarms.load(frozenset(monitor.name for monitor in self._monitors))
         oldest = self._clock.now() - timedelta(seconds=self._settings.window_s + _LONGEST_MATURITY_S)
         behind = {}
@@ -107,7 +106,9 @@ class Watcher(Stage):
         self._behind = behind
 
     def handle(self, records: Sequence[Record]) -> None:
-        """The past whole and in order of time, as partitions are not read side by side; then as it comes."""
+        """Queue the past as a whole and in order of time, since partitions are not read side by side.
+
+        Then queue what arrives."""
         readable = [record for record in records if record.event is not None]
         if self._behind:
             self._past += readable
@@ -134,8 +135,10 @@ class Watcher(Stage):
                 self._take_reward(event)
 
     def _take_turn(self, turn: Completion) -> None:
-        """Of a user who went away, of an engine that failed and of what was not stored, nothing can be said of the
-        model; the holdback is served by the first one."""
+        """Add a turn to its workload's windows.
+
+        Turns of users who went away, of failed engines, or that were not stored say nothing of the model; the holdback
+        is served by an older version."""
         if (
             turn.purpose not in _WATCHED
             or turn.finish_reason in ("abort", "error")
@@ -191,7 +194,7 @@ class Watcher(Stage):
     # ------------------------------------------------------------------------------------------ looking
 
     def _look(self) -> float:
-        """How long it took, in seconds."""
+        """Run the monitors; return how long it took, in seconds."""
         began_s, now_s = time.monotonic(), self._clock.now().timestamp()
         for key, workload in self._workloads.items():
             workload.pass_time(now_s, self._rewarded_s)
@@ -210,7 +213,7 @@ class Watcher(Stage):
         return took_s
 
     def _examine_all(self, key: Key, workload: Workload) -> None:
-        """What one of them cannot bear in a window leaves the others, and other workloads, as they are."""
+        """Run all monitors on a workload; one that fails does not affect the others, nor other workloads."""
         windows = {ripe: workload.window(ripe=ripe) for ripe in (False, True)}
         for monitor in self._monitors:
             failure = attempt(partial(self._examine, monitor, key, windows[monitor.ripe]))
@@ -229,7 +232,7 @@ class Watcher(Stage):
         self._alarms.judge(monitor, (monitor.name, *key), monitor.examine(window), window)
 
     def _save(self) -> None:
-        """References as far as they have come; of a few turns the log knows, too."""
+        """Save references as far as they have grown; small ones can be filled from the log again."""
         grown = [(key, workload) for key, workload in self._workloads.items() if workload.is_unsaved]
         if not grown:
             return

@@ -1,4 +1,4 @@
-"""The turns in memory, by id: each for as long as some window holds it, and always as it is known by now."""
+"""The turns in memory, by id: each for as long as some window holds it, and always up to date."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -26,14 +26,14 @@ class Turns:
         return [self._turns[each] for each in ids]
 
     def hold(self, turn: Watched) -> None:
-        """One holder more. Of a turn that is known: as it is known."""
+        """Add a holder. A turn that is known already stays as it is known."""
         if turn.inference_id not in self._turns:
             self._turns[turn.inference_id] = turn
             self._sessions.setdefault((turn.namespace, turn.session_id), set()).add(turn.inference_id)
         self._holders[turn.inference_id] += 1
 
     def release(self, inference_id: InferenceId) -> None:
-        """One holder less; the last one takes it along."""
+        """Remove a holder; the turn goes with the last one."""
         self._holders[inference_id] -= 1
         if self._holders[inference_id]:
             return
@@ -45,14 +45,14 @@ class Turns:
             del self._sessions[session]
 
     def change(self, inference_id: InferenceId, change: Change) -> bool:
-        """Whether it is known."""
+        """Change a turn; return whether it is known."""
         turn = self._turns.get(inference_id)
         if turn is not None:
             self._turns[inference_id] = change(turn)
         return turn is not None
 
     def about(self, outcome: Outcome) -> list[InferenceId]:
-        """The turns that it speaks of: its own, or those of its session that came before it."""
+        """Return the turns that an outcome is about: its own, or those of its session that came before it."""
         if outcome.inference_id is not None:
             return [outcome.inference_id] if outcome.inference_id in self._turns else []
         if outcome.session_id is None:

@@ -1,8 +1,7 @@
 """The windows of one workload: its first turns, its latest, and those whose outcomes can be known.
 
-What waits to ripen is as many turns as a window holds, spread over the time that they take: memory does not grow with
-traffic, and which turns are among them does not depend on what became of them.
-"""
+As many turns as a window holds wait to ripen, spread over the time that they need: memory does not grow with traffic,
+and which turns are among them does not depend on their outcomes."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,7 @@ _FORMAT = 1
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A reference in the store. `ripe`: nothing will be heard of its turns any more."""
+    """A reference in the store. `ripe`: no further outcomes of its turns are expected."""
 
     form: int
     ripe: bool
@@ -31,7 +30,7 @@ _decode = msgspec.msgpack.Decoder(_Kept).decode
 
 
 class Workload:
-    """Raises msgspec.DecodeError for a reference that another build kept."""
+    """The windows of a workload. Raises msgspec.DecodeError for a reference that another build wrote."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Workload:
         self.has_news = False
 
     def add(self, turn: Watched) -> None:
-        """Turns come by time."""
+        """Add a turn; turns come in order of time."""
         if not self._is_whole() and turn.inference_id not in self._reference:  # a restart reads those kept again
             self._hold(self._reference, turn)
         self._hold(self._latest, turn)
@@ -69,7 +68,7 @@ class Workload:
         self.has_news = True
 
     def pass_time(self, now_s: float, rewarded_s: float) -> None:
-        """`rewarded_s`: until then rewards are known."""
+        """Move turns that are ripe. `rewarded_s`: rewards are known up to then."""
         until_s = rewarded_s - self.maturity_s
         while self._ripening and self._at_s(self._ripening[0]) <= until_s:
             self._ripe.append(self._ripening.popleft())
@@ -82,7 +81,7 @@ class Workload:
                 self._turns.release(each)
 
     def window(self, *, ripe: bool) -> Window:
-        """Without a reference while it is not whole: some monitors have bounds that no past excuses."""
+        """Return the window, without a reference while that is not whole: some monitors have bounds of their own."""
         return Window(
             WindowTurns(self._turns.get(self._ripe if ripe else self._latest)), self._known_reference(ripe=ripe)
         )
@@ -94,7 +93,7 @@ class Workload:
 
     @property
     def is_unsaved(self) -> bool:
-        """Whether the reference has grown or ripened since it was kept; a very small one is not worth it."""
+        """Whether the reference has grown or ripened since it was saved, and is large enough to be worth it."""
         return self._state != self._saved and len(self._reference) >= LEAST
 
     @property
@@ -102,7 +101,7 @@ class Workload:
         return len(self._reference), self._frozen is not None
 
     def reference(self) -> bytes:
-        """To be kept."""
+        """Return the reference, encoded to be saved."""
         turns = self._turns.get(self._reference) if self._frozen is None else self._frozen
         return _encode(_Kept(_FORMAT, self._frozen is not None, tuple(turns)))
 
@@ -110,7 +109,7 @@ class Workload:
         self._saved = self._state
 
     def close(self) -> None:
-        """Nothing of it is held any more."""
+        """Release all turns."""
         for window in (self._latest, self._ripening, self._ripe, [] if self._frozen else self._reference):
             self._let_go(window)
 
