@@ -82,7 +82,7 @@ class Learner(Stage):
         self._is_alarmed = True  # maybe, by a learner before this one
         self._afresh = False  # the optimizer
         self._lacking = False  # the store has not all turns of the next batch yet
-        with ExitStack() as held:  # one that cannot be made, since something is away, holds nothing: another will be
+        with ExitStack() as held:  # one that cannot be made, since something is unavailable, holds nothing
             held.callback(DirectoryLock(directory).release)
             self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
             held.callback(self._reader.close)
@@ -116,7 +116,7 @@ class Learner(Stage):
         return _TIMELY_S if self._backlog.pending else _IDLE_S
 
     def _train(self) -> bool:
-        """Whether there was a batch."""
+        """Train if a batch is due; return whether there was one."""
         if not (batch := self._due_batch()):
             return False
         try:

@@ -35,9 +35,9 @@ def rescore(
     with store.look() as view:
         assert view.ledger.is_empty(), "scoring anew needs a store of its own"
     partitions = _read_all(batches, spec, store, clock)
-    book = LedgerTransaction(spec)
+    transaction = LedgerTransaction(spec)
     with store.work() as work:
-        book.let_pass(work, dict.fromkeys(partitions, until or _END_OF_TIME))
+        transaction.let_pass(work, dict.fromkeys(partitions, until or _END_OF_TIME))
     if until is not None:
         clock.advance_to(until)
     with store.look() as view:
@@ -46,9 +46,9 @@ def rescore(
 
 def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Store, clock: ManualClock) -> set[int]:
     """Score all records; return the partitions they were in."""
-    partitions, shelf = set(), SessionCache()
+    partitions, cache = set(), SessionCache()
     for records in batches:
-        take_all(records, partial(_take, spec, store, shelf), _pass_over, 1)
+        take_all(records, partial(_take, spec, store, cache), _pass_over, 1)
         for record in records:
             partitions.add(record.partition)
             if isinstance(record.event, Completion | Outcome | SessionEnded):
@@ -56,11 +56,11 @@ def _read_all(batches: Iterable[Sequence[Record]], spec: RewardSpec, store: Stor
     return partitions
 
 
-def _take(spec: RewardSpec, store: Store, shelf: SessionCache, records: Sequence[Record]) -> None:
-    book = LedgerTransaction(spec, shelf)
+def _take(spec: RewardSpec, store: Store, cache: SessionCache, records: Sequence[Record]) -> None:
+    transaction = LedgerTransaction(spec, cache)
     with store.work() as work:
-        book.take(work, records)
-    shelf.put(book.sessions)
+        transaction.take(work, records)
+    cache.put(transaction.sessions)
 
 
 def _pass_over(record: Record, failure: Exception) -> None:

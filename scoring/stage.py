@@ -74,8 +74,8 @@ class Scorer(Stage):
         )
         self._member = self._turns.member
         self._record_attempts = record_attempts
-        self._shelf = SessionCache()
-        self._epochs: Mapping[TopicPartition, int] = {}  # under which what is on the shelf was written
+        self._cache = SessionCache()
+        self._epochs: Mapping[TopicPartition, int] = {}  # under which what is cached was written
 
     def room(self) -> int:
         return self._settings.batch_records
@@ -83,11 +83,11 @@ class Scorer(Stage):
     def handle(self, records: Sequence[Record]) -> None:
         self._meet()
         self._next_tick_s = min(self._next_tick_s, time.monotonic() + self._settings.tick_s)
-        book = LedgerTransaction(self._spec, self._shelf)
+        transaction = LedgerTransaction(self._spec, self._cache)
         with self._turns.writing(records) as work:
-            book.take(work, records)
-            set_aside(work, self._log, book.letters)
-        self._count(book)
+            transaction.take(work, records)
+            set_aside(work, self._log, transaction.dead_letters)
+        self._count(transaction)
 
     def tick(self) -> float:
         self._meet()
@@ -98,9 +98,9 @@ class Scorer(Stage):
         return until(self._next_tick_s) if self._next_tick_s else 0.0
 
     def _meet(self) -> None:
-        """Note which partitions came or went: former owners may have left rewards in the outbox."""
+        """Note which partitions came or went: others may have written meanwhile, and left rewards in the outbox."""
         if self._member.epochs != self._epochs:
-            self._shelf.clear()
+            self._cache.clear()
             self._epochs = dict(self._member.epochs)
         known = frozenset(self._member.offsets)
         if known != self._known:
@@ -132,10 +132,10 @@ class Scorer(Stage):
         if len(due) == _EXPIRE_BATCH:  # no further than these, and soon again
             until = dict.fromkeys(until, due[-1].due_at)
             self._next_tick_s = 0.0
-        book = LedgerTransaction(self._spec, self._shelf)
+        transaction = LedgerTransaction(self._spec, self._cache)
         with self._member.writing(ended) as work:
-            book.let_pass(work, until)
-        self._count(book)
+            transaction.let_pass(work, until)
+        self._count(transaction)
 
     def _give_up(self, ended: Mapping[TopicPartition, int], moment: datetime) -> None:
         """Give up on outcomes whose turns did not come in time."""
@@ -147,16 +147,16 @@ class Scorer(Stage):
             with self._member.writing(ended) as work:
                 unusable.give_up(work, self._log, waiting)
 
-    def _count(self, book: LedgerTransaction) -> None:
+    def _count(self, transaction: LedgerTransaction) -> None:
         """Count what a transaction did, once it has ended."""
-        self._shelf.put(book.sessions)
-        book.count_oddities()
-        telemetry.OPEN_TURNS.inc(book.newly_open)
-        for reward in book.rewards:
+        self._cache.put(transaction.sessions)
+        transaction.count_oddities()
+        telemetry.OPEN_TURNS.inc(transaction.newly_open)
+        for reward in transaction.rewards:
             telemetry.REWARDS.labels(kind="revision" if reward.revision else "first").inc()
             if not reward.revision:
                 self._first_values.append(reward.value)
-        if book.rewards:
+        if transaction.rewards:
             self._outbox_waits = True
             if self._announcer is not None:
                 self._announcer.announce(REWARDS)

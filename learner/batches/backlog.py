@@ -101,7 +101,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a turn must fit to train this model. None: not known."""
+    """The bounds within which a turn fits this model. None: not known."""
 
     tokenizer_digest: str | None = None
     context_length: int | None = None

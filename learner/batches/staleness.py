@@ -22,7 +22,7 @@ from learner.objective.losses.kl import k3
 
 @dataclass(frozen=True)
 class Drift:
-    """How far the policy has moved from what sampled the turns of a micro-batch; entries of other turns are zero."""
+    """The drift of the policy from what sampled the turns of a micro-batch; entries of other turns are zero."""
 
     divergence_M: Tensor
     shift_M: Tensor  # mean absolute difference of the log-probabilities

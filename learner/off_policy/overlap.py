@@ -63,7 +63,7 @@ class LoggedTurns:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How far logged turns overlap with a candidate.
+    """The overlap of logged turns with a candidate.
 
     `effective`: of turns, (sum w)² / sum w² (Kish 1965); `effective_clusters`: the same of clusters' total weights.
     `refused` says why no interval would be honest."""

@@ -51,7 +51,7 @@ class ScoredTurn:
 
 
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What an update did with one turn, for the manifest.
+    """The record of what an update did with one turn, for the manifest.
 
     The turn's gradient had the advantage `credit` (mean over its tokens): (reward + follow - baseline) / scale, or for
     a correction the difference to what was applied / the recorded scale. `dropped` names the reason when it trained

@@ -36,7 +36,7 @@ _MEMORY = "memory.pt"
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint says of itself.
+    """The description of a checkpoint.
 
     `lineage` runs from the first version to this one; `live`, `refused` and `released` are what was known of releases
     up to `offsets`; `anchor` is the version that the KL term holds to, None for the given model. `policy` still lacks
@@ -79,7 +79,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Contents(NamedTuple):
-    """What a checkpoint keeps of a state; of sharded tensors, only the leader's are whole."""
+    """The parts of a state that a checkpoint keeps; of sharded tensors, only the leader's are whole."""
 
     weights: dict[str, Tensor]
     state: dict[str, Any]

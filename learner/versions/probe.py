@@ -44,10 +44,10 @@ def draw_probe_set(policy: PolicyModel, seed: int, prompts: Prompts = ()) -> Pro
     generator = torch.Generator().manual_seed(seed)
     config = policy.model.config.get_text_config()
     first = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)
-    begun = list(islice(cycle(prompts or [(first,)]), _TEXTS))
-    length = min(_MOST_TOKENS, max(_TOKENS, _ANSWER + max(map(len, begun))), config.max_position_embeddings - 1)
-    begun = [tuple(prompt[-max(1, length - _ANSWER) :]) for prompt in begun]
-    drawn, choices, cache = [torch.tensor([prompt[:1] for prompt in begun])], [], None
+    starts = list(islice(cycle(prompts or [(first,)]), _TEXTS))
+    length = min(_MOST_TOKENS, max(_TOKENS, _ANSWER + max(map(len, starts))), config.max_position_embeddings - 1)
+    starts = [tuple(prompt[-max(1, length - _ANSWER) :]) for prompt in starts]
+    drawn, choices, cache = [torch.tensor([prompt[:1] for prompt in starts])], [], None
     with _answering(policy):
         while len(drawn) < length:
             newest_P1 = drawn[-1].to(policy.model.device)
@@ -58,7 +58,7 @@ def draw_probe_set(policy: PolicyModel, seed: int, prompts: Prompts = ()) -> Pro
             own_P1 = torch.multinomial(chances_PV, 1, generator=generator)
             place = len(drawn)
             own = own_P1.flatten().tolist()
-            given = [prompt[place] if place < len(prompt) else own[text] for text, prompt in enumerate(begun)]
+            given = [prompt[place] if place < len(prompt) else own[text] for text, prompt in enumerate(starts)]
             drawn.append(torch.tensor(given)[:, None])
             choices.append(chances_PV.topk(min(_CHOICES, chances_PV.shape[-1])).indices)
     ids_PL, choices_PLK = torch.cat(drawn, dim=1), torch.stack(choices, dim=1)

@@ -1,4 +1,4 @@
-"""What a lineage was trained on, read from its manifests: for a learner that has the weights but no checkpoint."""
+"""The turns that a lineage was trained on, read from its manifests: for a learner that lacks the checkpoint."""
 
 from datetime import timedelta
 

@@ -39,17 +39,17 @@ _Counts = dict[int, int]
 class LedgerTransaction:
     """A transaction: `take` or `let_pass`, once.
 
-    Then `rewards` are those made, in order, and `letters` what could not be used."""
+    Then `rewards` are those made, in order, and `dead_letters` the outcomes that could not be used."""
 
-    def __init__(self, spec: RewardSpec, shelf: SessionCache | None = None) -> None:
-        """Make a transaction. `shelf`: the cache of sessions, where `sessions` belong once the transaction is over."""
+    def __init__(self, spec: RewardSpec, cache: SessionCache | None = None) -> None:
+        """Make a transaction. `cache`: of sessions; once the transaction is over, its `sessions` belong there."""
         self._spec = spec
-        self._shelf = SessionCache() if shelf is None else shelf
+        self._cache = SessionCache() if cache is None else cache
         self._digest = spec.digest
         self._is_defended = is_on(spec.defence) or any(scope.defence for scope in spec.scopes)
         self.rewards: list[Reward] = []
         self.concluded: list[Outcome] = []  # derived from what came
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self.oddities = Counter[str]()
         self.newly_open = 0  # turns that began to wait, less those that ceased to
         self._sessions: dict[SessionKey, Session] = {}
@@ -104,7 +104,7 @@ class LedgerTransaction:
         keys |= {_key(event) for event in events if isinstance(event, Completion | SessionEnded)}
         keys |= {_key(outcome) for outcome in outcomes if outcome.inference_id is None}
         keys |= {SessionKey((turn.namespace, turn.session_id)) for turn in due}
-        self._sessions = self._shelf.lend(keys)
+        self._sessions = self._cache.lend(keys)
         self._sessions |= load_sessions(view, keys - self._sessions.keys())
         self._owner = {inference_id: self._sessions[key] for inference_id, key in owners.items()}
         self._known = view.ledger.known_outcomes(map(_identity, outcomes))
@@ -282,7 +282,7 @@ class LedgerTransaction:
         """Put an outcome among the dead letters; brought back once the spec knows it, it counts like any other."""
         reason = "unusable_value" if heard.outcome.name in self._spec.outcomes else "unknown_outcome"
         self.oddities[reason] += 1
-        self.letters.append(letter_of(heard, partition, fault))
+        self.dead_letters.append(letter_of(heard, partition, fault))
 
     # ------------------------------------------------------------------------------------------ decisions
 

@@ -93,7 +93,7 @@ class Workload:
 
     @property
     def is_unsaved(self) -> bool:
-        """Whether the reference has grown or ripened since it was saved, and is large enough to be worth it."""
+        """True when the reference has grown or ripened since it was saved, and is large enough to be worth it."""
         return self._state != self._saved and len(self._reference) >= LEAST
 
     @property

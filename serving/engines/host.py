@@ -179,14 +179,17 @@ class EngineHost(Stage):
     def _unload_next(self, target: ReplicaTarget) -> bool:
         serving = self._engine.serving()
         if serving is None:
-            return False  # an engine that is away may come back on any of them
+            return False  # an engine that is unavailable may come back on any of them
         wanted = {target.serve, *target.hold, serving}
         if self._loading is not None:
             wanted.add(self._loading[0])  # the loader has not done with it
         for version in sorted(set(self._engine.loaded()) - wanted):
             try:
                 self._engine.unload(version)
-            except (Conflict, EngineUnavailable):  # a request is pinned to it, or it is away: a later round tries again
+            except (
+                Conflict,
+                EngineUnavailable,
+            ):  # a request is pinned to it, or it is unavailable: a later round tries again
                 continue
             self._figures.pop(version, None)
             return True

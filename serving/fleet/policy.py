@@ -28,7 +28,7 @@ from serving.fleet.view import FleetView
 _SUSPECT_S = 2.0  # a replica that lost a request is asked last for so long
 _LOOK_AGAIN_S = 0.05
 _MOST_LOSSES = 8  # of one request
-_SILENT_S = 10.0  # of a request whose replica is away, by its host; a connection that breaks is noticed at once
+_SILENT_S = 10.0  # of a request whose replica is gone, by its host; a connection that breaks is noticed at once
 ROUTER_NOT_CAPTURED = "router_not_captured"
 
 FirstToken = Callable[[Version, datetime], None]

@@ -17,7 +17,7 @@ _WOKEN_S = 1.0  # how often hearts are listened to, where the store tells of all
 
 
 class FleetView(Stage):
-    """Any thread may read `snapshot`. While the store is away the last one stands."""
+    """Any thread may read `snapshot`. While the store is unavailable the last one stands."""
 
     def __init__(
         self, store: Store, cluster: str, clock: Clock, heartbeat_timeout_s: float, *, period_s: float = 0.1

@@ -1,9 +1,8 @@
 """Versions rebuilt on this host: DIRECTORY/DIGEST/SHARD.
 
-Any number of processes may share one directory, and none waits for another: each builds aside and renames into place.
-Two that build the same version at once did the work twice, no more. Nothing is synced: what a power cut leaves broken
-is found by its digest, and built again.
-"""
+Any number of processes may share one directory, and none waits for another: each builds in a scratch directory and
+renames it into place. If two build the same version at once, the work is done twice, nothing worse. Nothing is synced:
+what a power cut leaves broken is recognised by its digest, and built again."""
 
 import errno
 import fcntl

@@ -54,7 +54,7 @@ def build_version(template: PreTrainedModel, shards: Sequence[Path], ref: Weight
 
 
 def _names_by_tensor(model: nn.Module) -> list[tuple[Tensor, list[str]]]:
-    """Each tensor of the state once, with all its names: tied ones have several."""
+    """Return each tensor of the state once, with all its names: tied ones have several."""
     found: dict[int, tuple[Tensor, list[str]]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         found.setdefault(id(tensor), (tensor, []))[1].append(name)

@@ -1,6 +1,6 @@
 """SGLang's administration over HTTP (sglang 0.5.23, python/sglang/srt/entrypoints/http_server.py). Blocking.
 
-An engine that does not answer in time is away: every call has a deadline.
+An engine that does not answer in time is unavailable: every call has a deadline.
 """
 
 import time
@@ -25,7 +25,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
 
 class Admin:
-    """One server. Every method raises EngineUnavailable when the server is away or hangs."""
+    """One server. Every method raises EngineUnavailable when the server is unavailable or hangs."""
 
     def __init__(self, url: str, admin_key: str | None, timeout_s: float) -> None:
         headers = {} if admin_key is None else {"Authorization": f"Bearer {admin_key}"}

@@ -75,7 +75,7 @@ class SglangEngine:
         if self._confirmed is not None and now_s - self._asked_s > _ASK_AGAIN_S:
             self._asked_s = now_s
             if not self._still_serves(self._confirmed, now_s):
-                logger.warning("%s: the engine is away or serves another version than was confirmed", self._name)
+                logger.warning("%s: the engine is unavailable or serves another version than was confirmed", self._name)
                 self._confirmed = None
         return self._confirmed
 

@@ -30,7 +30,7 @@ def hide(key: str) -> None:
 
 
 def hide_from_inquiries() -> None:
-    """Each process of the server tells its arguments."""
+    """Hide the key in the arguments that each process of the server tells."""
     kind = _arguments().ServerArgs
     tell = kind.resolved_dict
     kind.resolved_dict = lambda settings: {**tell(settings), "admin_api_key": _HIDDEN}

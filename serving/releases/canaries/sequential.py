@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Interval:
-    """Each end holds at all looks together with the probability it was made for; both do with twice the error."""
+    """An interval whose ends hold at all looks together.
+
+    Each end does so with the probability it was made for; both do with twice the error."""
 
     estimate: float
     low: float
@@ -30,7 +32,9 @@ NOTHING_KNOWN = Interval(0.0, -math.inf, math.inf)
 
 
 def confidence_sequence(estimate: float, se: float, alpha: float, scale: float) -> Interval:
-    """Each end misses with probability `alpha`. `scale` is σ: a difference of about this size is found soonest."""
+    """Return an interval, each end of which misses with probability `alpha` over all looks together.
+
+    `scale` is σ: a difference of about this size is found soonest."""
     assert 0 < alpha < 1
     assert scale > 0
     if not 0 < se < math.inf:

@@ -79,7 +79,7 @@ def _unlevels(reader: ByteReader, count: int, dtype: Any) -> Words:
 
 
 def encode_planes(words_M: Words) -> bytes:
-    """Each plane with its size before it; a size of 0 stands for one that zstd would not make smaller."""
+    """Encode each plane after its size; a size of 0 stands for one that zstd would not make smaller."""
     bytes_MB = words_M.view(np.uint8).reshape(len(words_M), -1)
     parts = []
     for place in range(words_M.itemsize):
