@@ -1,4 +1,4 @@
-"""For all tests: which run when, and which of them on one process."""
+"""Settings of all tests: which marker each gets, and which tests share one worker process."""
 
 import re
 from typing import Any
@@ -65,7 +65,9 @@ _UNIT = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`verify`: on services, engines or several processes, or with kills. `unit`: without any process, socket or
+    """Mark tests as `verify` or `unit` by their path.
+
+    `verify` tests need services, engines or several processes, or kill some; `unit` tests need no process, socket or
     tensor library."""
     for item in items:
         name = item.nodeid
@@ -78,8 +80,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Schedule(LoadScopeScheduling):
-    """What one process takes where several run the tests: a file; and one of them all that start SGLang servers, of
-    which no machine carries many."""
+    """A scheduler that gives each file to one worker, and all tests that start SGLang servers to the same one.
+
+    No machine carries many such servers."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "engines" if nodeid.startswith(_WITH_ENGINES) else nodeid.partition("::")[0]

@@ -1,4 +1,4 @@
-"""The architecture as tests: layers, weights of imports, names, sizes. (import-linter holds the import directions.)"""
+"""The architecture as tests: layers, cost of imports, names, sizes. (import-linter checks the import directions.)"""
 
 import ast
 import importlib.metadata
@@ -124,7 +124,7 @@ WAITS_ITSELF = {"onward/replays/history.py": "a command that ends when it has wa
 
 
 def test_what_is_away_is_waited_for_by_the_runner_alone() -> None:
-    """Nobody else catches an outage and sleeps: a stage lets it go up."""
+    """Nothing else catches an outage and sleeps: a stage lets the error propagate."""
     waiting = {
         str(path.relative_to(ROOT))
         for path in product_files()
@@ -138,13 +138,13 @@ def test_what_is_away_is_waited_for_by_the_runner_alone() -> None:
 
 
 def calls(node: ast.AST) -> set[str]:
-    """The names of the methods that are called within."""
+    """Return the names of the methods that are called within `node`."""
     found = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
     return {function.attr for function in found if isinstance(function, ast.Attribute)}
 
 
 def test_signals_and_renewals_are_the_runners() -> None:
-    """uvicorn's server keeps its own handlers, and puts the others back."""
+    """Uvicorn's server keeps its own signal handlers and restores the previous ones."""
     sources = {
         str(path.relative_to(ROOT)): path.read_text() for path in product_files() if "simulator" not in path.parts
     }
@@ -171,7 +171,7 @@ THREADS = {
 
 
 def test_a_stage_has_no_loop_of_its_own() -> None:
-    """Each class that is a stage says what is done, and neither how often nor what happens when it cannot be."""
+    """A stage class says what is done, but neither how often nor what happens when it fails."""
     stages = {
         f"{path.relative_to(ROOT)}:{node.name}": {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
         for path in product_files()
@@ -223,7 +223,7 @@ def test_no_backtracking_engine_meets_what_others_write() -> None:
 
 
 def owners(heading: str) -> dict[str, tuple[list[str], list[str], str]]:
-    """Of the document's table with that heading: writers, readers, and why more than one writes."""
+    """Return (writers, readers, why more than one writes) by name, from the document's table with this heading."""
     document = (ROOT / "docs" / "architecture.md").read_text()
     rows = document.partition(f"| {heading} | written by |")[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
@@ -254,7 +254,7 @@ def test_every_table_and_topic_stands_in_the_document() -> None:
 
 
 def test_importing_has_no_effect(tmp_path: Path) -> None:
-    """Every module imports in an empty directory, prints nothing and leaves nothing behind."""
+    """Every module can be imported in an empty directory, prints nothing and leaves nothing behind."""
     modules = [module_name(path) for path in product_files() if path.name != "__main__.py"]
     code = f"import importlib\nfor m in {modules!r}: importlib.import_module(m)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -1,4 +1,4 @@
-"""Committed results say what made them, and are named once that has changed."""
+"""Committed benchmark results name the code that made them, and are listed once that code has changed."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The documents say what is."""
+"""The documents agree with the code."""
 
 import inspect
 import re
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def sections(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every section, by its path."""
+    """Yield every section with its path."""
     for name, field in model.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield f"{above}{name}", type(field.default)
@@ -35,7 +35,7 @@ TABLES: dict[str, type[BaseModel]] = {
 
 @pytest.mark.parametrize("heading", TABLES)
 def test_every_setting_is_documented_in_its_section(heading: str) -> None:
-    """And nothing else is."""
+    """The section documents nothing else."""
     text = (ROOT / "docs" / "settings.md").read_text()
     section = text.split(f"\n## {heading}\n")[1].split("\n#")[0]
     assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(TABLES[heading].model_fields)

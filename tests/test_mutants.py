@@ -1,4 +1,4 @@
-"""Faults are planted where code is, one at a time, and counted for what became of them."""
+"""Mutation testing: faults are planted in code one at a time, and their fates are counted."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The digests of `deploy/pinned.yml` are of the images that `docker-compose.yml` and `Dockerfile` name."""
+"""The digests of `deploy/pinned.yml` belong to the images that `docker-compose.yml` and `Dockerfile` name."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who writes and who reads each table and each topic, as the code has it."""
+"""The writers and readers of each table and each topic, found in the code."""
 
 import ast
 import re
@@ -47,7 +47,7 @@ def stage_of(path: str) -> str:
 
 
 class StoreModule:
-    """A module of `core/store`: which tables each method of its repositories writes, and which it reads."""
+    """A module of `core/store`, with the tables that each method of its repositories writes and reads."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._names = dict(bound for node in tree.body for bound in _bound_by(node))
@@ -62,7 +62,7 @@ class StoreModule:
         return {name: each for found in (*inherited, own) for name, each in found.items()}
 
     def tables(self, kind: str, method: str) -> tuple[set[str], set[str]]:
-        """(written, read)"""
+        """Return (tables that the method writes, tables that it names)."""
         written: set[str] = set()
         named: set[str] = set()
         for node in self._reached(kind, method):
@@ -75,7 +75,7 @@ class StoreModule:
         return written, named
 
     def _reached(self, kind: str, method: str) -> list[ast.AST]:
-        """The method, and all that it uses of its module."""
+        """Return the method with everything of its module that it uses, directly or indirectly."""
         found: dict[int, ast.AST] = {}
         ahead: list[ast.AST] = [self.methods(kind)[method]]
         while ahead:
@@ -91,7 +91,7 @@ class StoreModule:
         return list(found.values())
 
     def _named(self, node: ast.AST, local: dict[str, ast.AST]) -> set[str]:
-        """The tables that it names, itself or by a name that was given to them."""
+        """Return the tables that `node` names, directly or through a variable."""
         found = set()
         for part in ast.walk(node):
             if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "tables":
@@ -108,7 +108,7 @@ _TABLE_OF = {"WAITS": "rewards", "IS_OPEN": "alarms", "UNTOLD": "alarms"}
 
 
 def _bound_by(node: ast.AST) -> list[tuple[str, ast.AST]]:
-    """Names, each with what it stands for."""
+    """Return the names that a statement binds, each with its definition."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [(node.name, node)]
     if isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -128,7 +128,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.AST]]:
 
 @cache
 def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
-    """By repository and method: the tables that it writes, and those that it reads."""
+    """Return the tables that each method writes and names, by (repository, method)."""
     modules = [StoreModule(ast.parse(path.read_text())) for path in sorted((ROOT / "core/store").glob("*.py"))]
     home = {name: module for module in modules for name in module.classes}
     assigned = re.findall(r"self\.(\w+) = (\w+)\(connection\)", (ROOT / "core/store/work.py").read_text())
@@ -144,7 +144,7 @@ def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
 
 
 def uses_of_tables() -> tuple[Uses, Uses]:
-    """By table: the stages that write it, and those that read it."""
+    """Return the stages that write each table and those that read it."""
     known = repositories()
     written, read = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for path, tree in sources():
@@ -161,7 +161,7 @@ def uses_of_tables() -> tuple[Uses, Uses]:
 
 
 def repositories_at(tree: ast.Module) -> list[ast.Attribute]:
-    """Each `work.repository` and `view.repository` of a module."""
+    """Return each `work.repository` and `view.repository` of a module."""
     parents = parents_of(tree)
     named = {name for name, _ in repositories()}
     return [
@@ -175,7 +175,7 @@ def repositories_at(tree: ast.Module) -> list[ast.Attribute]:
 
 
 def _is_of_the_store(name: str, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether the innermost function that gives `name` a meaning makes it a View or Work."""
+    """Return whether the innermost scope that binds `name` makes it a View or Work."""
     while node in parents:
         node = parents[node]
         if isinstance(node, ast.With):
@@ -193,7 +193,7 @@ def _is_of_the_store(name: str, node: ast.AST, parents: dict[ast.AST, ast.AST]) 
 
 
 def units_out_of_sight() -> list[str]:
-    """Where a store is asked for a unit of work, or a look, and not by `with store.work() as name`."""
+    """Return the places that open a unit of work or a view without `with store.work() as name`."""
     return [
         f"{path}:{call.lineno}"
         for path, tree in sources()
@@ -212,7 +212,7 @@ def parents_of(tree: ast.Module) -> dict[ast.AST, ast.AST]:
 
 
 def uses_of_topics() -> tuple[Uses, Uses]:
-    """By topic: the stages that append to it, and those that read it."""
+    """Return the stages that append to each topic and those that read it."""
     written, read = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for path, tree in sources():
         constants = dict(bound for node in ast.walk(tree) for bound in _bound_by(node))
@@ -234,7 +234,7 @@ def uses_of_topics() -> tuple[Uses, Uses]:
 
 
 def appended_untold() -> set[str]:
-    """Modules that append to the log what does not say here which topic it is for; the log itself is not among them."""
+    """Return the modules that append to the log without naming the topic in the call; the log's own are left out."""
     return {
         path
         for path, tree in sources()
@@ -266,7 +266,7 @@ def _stages_at(path: str, tree: ast.Module, node: ast.AST) -> set[str]:
 
 
 def _importers_of(path: str, sought: set[str]) -> set[str]:
-    """Whose code imports these names of a shared module, be it through another shared one."""
+    """Return the stages that import these names of a shared module, also through other shared modules."""
     module, found = path.removesuffix(".py").replace("/", "."), set[str]()
     for other, source in sources():
         imported = {
@@ -287,7 +287,7 @@ def _parts(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 
 
 def _names_that_reach(parts: dict[str, ast.FunctionDef | ast.ClassDef], found: set[str]) -> set[str]:
-    """These functions and classes of a module, and those that use one of them."""
+    """Return these functions and classes of a module, and all that use one of them."""
     while more := {
         name
         for name, part in parts.items()

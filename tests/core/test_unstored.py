@@ -1,4 +1,4 @@
-"""What rests of a turn that was not to be stored is named, field by field."""
+"""A turn that is not stored keeps only fields that are listed by name."""
 
 import msgspec
 

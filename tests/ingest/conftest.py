@@ -1,4 +1,4 @@
-"""Events to write, and a log and a store to write them to."""
+"""Fixtures: events to write, and a log and a store to write them to."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

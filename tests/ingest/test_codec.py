@@ -1,4 +1,4 @@
-"""Every event survives the trip through bytes; everything else is refused, saying why."""
+"""Every event survives encoding; everything else is refused with its reason."""
 
 from collections.abc import Callable
 from datetime import UTC
@@ -23,7 +23,7 @@ JSON = st.recursive(
 
 
 def struct(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    """Of every field, also those with defaults."""
+    """Return a strategy that sets every field, also those with defaults."""
     fields = msgspec.structs.fields(kind)
     return st.builds(kind, **{field.name: values(msgspec.inspect.type_info(field.type)) for field in fields})
 

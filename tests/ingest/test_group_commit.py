@@ -1,4 +1,4 @@
-"""Items that wait together are applied together, and nobody waits for ever."""
+"""Items that wait together are committed together, and no item waits for ever."""
 
 import asyncio
 import threading

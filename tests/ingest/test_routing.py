@@ -1,4 +1,4 @@
-"""What has to be read in order stands in one partition."""
+"""Events that must be read in order are in one partition."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

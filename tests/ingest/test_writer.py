@@ -1,4 +1,4 @@
-"""From the log to the store, exactly once, whatever happens in between."""
+"""The writer moves events from the log to the store exactly once, whatever happens in between."""
 
 import random
 import sqlite3

@@ -1,4 +1,4 @@
-"""Several writers over one Kafka and one Postgres: each event is stored once, whoever comes, goes, sleeps or dies."""
+"""Several writers over one Kafka and one Postgres store each event once, while members join, leave, sleep or die."""
 
 import itertools
 import json
@@ -126,7 +126,7 @@ def test_writers_that_come_and_go_store_every_event_once(
 
 
 def share(workers: list[Worker]) -> bool:
-    """All partitions, each owned by one, and some by each."""
+    """Return whether each partition has one owner and each worker owns some."""
     owned = [worker.owned for worker in workers]
     return all(owned) and sorted(itertools.chain(*owned)) == sorted(EVERY)
 
@@ -160,7 +160,7 @@ class Process:
         os.kill(self._process.pid, number)
 
     def step(self) -> tuple[int, int]:
-        """Records that were done, and partitions that are owned."""
+        """Wait for the next round; return (records handled, partitions owned)."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "it ended by itself"
@@ -214,7 +214,7 @@ def test_a_writer_that_slept_wakes_up_as_a_zombie_writes_nothing_and_works_on(
 
 
 def test_a_record_that_is_too_large_to_be_announced_is_set_aside(store: SqlStore) -> None:
-    """Kafka's own limit leaves room around ours, and whoever writes there may fill it."""
+    """Kafka's own limit is above the log's, so other producers may exceed the latter."""
     with (
         topics_of_our_own(require_services().kafka, topics={"max_record_bytes": 1 << 16}) as settings,
         closing(open_log(settings)) as log,

@@ -1,5 +1,6 @@
-"""What Prometheus warns of and Grafana draws, read: all of it is in the catalogue of metrics, label by label. What
-Prometheus makes of it is tried where it runs, in tests/compose."""
+"""Prometheus alert rules and Grafana panels use only metrics and labels of the catalogue.
+
+The rules themselves are evaluated by Prometheus in tests/compose."""
 
 import json
 import re
@@ -17,7 +18,7 @@ ADDED = {"le", "instance", "job", "stage"}  # by histograms and by Prometheus
 
 
 def catalogue() -> dict[str, set[str]]:
-    """Labels by name, without a counter's `_total`."""
+    """Return the labels of each metric by its name, without a counter's `_total`."""
     return {metric.name: set(labels(metric.name)) for metric in telemetry.REGISTRY.collect()}
 
 

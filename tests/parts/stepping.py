@@ -1,4 +1,4 @@
-"""A stage's rounds, one at a time."""
+"""Single rounds of a stage."""
 
 from functools import lru_cache
 
@@ -12,5 +12,5 @@ def _rounds_of(stage: Stage) -> Rounds:
 
 
 def step(stage: Stage, timeout_s: float = 0.0) -> int:
-    """The next round of `stage`, as its runner would do it."""
+    """Run the next round of `stage`, as its runner would."""
     return _rounds_of(stage).step(timeout_s)

@@ -1,4 +1,4 @@
-"""Of a model's directory nothing is run: neither a pickle, nor its own code."""
+"""Loading a model's directory runs nothing in it: neither a pickle nor the model's own code."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The probe looks where users are: at the shapes that a product asks in, by the model's own template."""
+"""Probe prompts have the shapes that a product asks in, rendered with the model's own template."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Probe records: kept whole, and what is concluded from them."""
+"""Probe records are kept whole, and versions are recognised and compared by them."""
 
 import random
 from pathlib import Path
@@ -33,7 +33,7 @@ NOISES = {"float32": 2e-5, "float16": 0.01, "bfloat16": 0.06}
 
 
 def distributions(seed: int, spread: float = 2.0) -> np.ndarray:
-    """[N, V] log-probabilities."""
+    """Return random log-probabilities [N, V]."""
     logits = np.random.default_rng(seed).normal(size=(PLACES, VOCABULARY)) * spread
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
@@ -43,7 +43,7 @@ CHOSEN = np.argsort(-ANCHOR, axis=-1)[:, :CHOICES]
 
 
 def make_record(logp: np.ndarray = ANCHOR, **changes: object) -> ProbeRecord:
-    """Of a version whose distributions are `logp`, on one fixed set of texts."""
+    """Return the record of a version whose distributions are `logp`, on one fixed set of texts."""
     rng = random.Random(7)
     ids = [[rng.randrange(VOCABULARY) for _ in range(TOKENS)] for _ in range(TEXTS)]
     targets = np.array([text[1:] for text in ids]).reshape(-1, 1)
@@ -122,7 +122,7 @@ def test_a_record_of_other_weights_is_refused(blobs: FsspecBlobs) -> None:
     ],
 )
 def test_a_record_that_lacks_something_is_none(blobs: FsspecBlobs, change: dict[str, object]) -> None:
-    """Whole bytes, of a publisher that is wrong."""
+    """The bytes are whole, but the publisher wrote a wrong record."""
     data = msgspec.msgpack.encode(msgspec.to_builtins(make_record()) | change)
     blobs.put(path_of(Version(3)), blake3(data).digest() + data)
     with pytest.raises(WeightsError, match="no probe record"):
@@ -200,7 +200,7 @@ def test_a_dtype_without_a_limit_is_named() -> None:
 @pytest.mark.parametrize("dtype", NOISES)
 @given(seed=st.integers(0, 10_000), towards=st.floats(-1, 1), share=st.floats(0, 0.99))
 def test_noise_below_half_the_distance_never_misleads(dtype: str, seed: int, towards: float, share: float) -> None:
-    """In any direction: also straight towards the other record."""
+    """The noise may have any direction, also straight towards the other record."""
     rng = np.random.default_rng(seed)
     own = make_record()
     step = rng.normal(size=PLACES)
@@ -229,7 +229,7 @@ def exact_kl(own: np.ndarray, live: np.ndarray) -> float:
 
 
 def coarse(logp: np.ndarray) -> np.ndarray:
-    """The definition: the choices, and the rest in one."""
+    """Return the distribution over the choices and the rest as one, by its definition."""
     chances = np.exp(logp)
     chosen = np.take_along_axis(chances, CHOSEN, 1)
     return np.log(np.concatenate([chosen, chances.sum(-1, keepdims=True) - chosen.sum(-1, keepdims=True)], axis=1))
@@ -249,7 +249,7 @@ def test_itself_it_does_not_diverge_from() -> None:
 
 
 def test_what_leaves_the_choices_is_seen() -> None:
-    """A candidate that says one thing only, which the anchor would hardly ever say."""
+    """The candidate says only one thing, which the anchor would hardly ever say."""
     collapsed = np.full((PLACES, VOCABULARY), -30.0)
     np.put_along_axis(collapsed, np.argmin(ANCHOR, axis=-1)[:, None], 0.0, 1)
     assert figures(make_record(collapsed), make_record())["kl_to_live"] > 1.0

@@ -1,4 +1,4 @@
-"""The digest is of the tensors, however they lie in files, and broken files are named."""
+"""The digest depends on the tensors, not on the files that hold them; broken files are named."""
 
 import json
 from collections.abc import Iterator
@@ -96,7 +96,7 @@ def test_a_tensor_in_two_shards_and_a_missing_shard_are_named(whole: Path, tmp_p
 
 
 def test_a_shard_that_vanishes_after_its_header_was_read_is_named(whole: Path) -> None:
-    """As it does where another process lets the version go."""
+    """A shard vanishes when another process drops its version."""
 
     def vanishing() -> Iterator[Path]:
         yield whole

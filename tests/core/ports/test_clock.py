@@ -1,4 +1,4 @@
-"""Time that passes, and time that is told."""
+"""The system clock and the manual clock."""
 
 from datetime import UTC, datetime, timedelta
 

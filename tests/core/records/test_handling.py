@@ -1,4 +1,4 @@
-"""The items that cannot be taken are found, and nobody else pays for them."""
+"""Items that cannot be handled are found, and all others are handled once and in order."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""How old an outcome may be follows from the spec, and what could never train is no spec."""
+"""The allowed age of an outcome follows from the spec, and a spec that could never train is refused."""
 
 from pathlib import Path
 from typing import Any

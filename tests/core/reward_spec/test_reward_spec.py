@@ -1,4 +1,4 @@
-"""A reward spec is what it means, not how it is written; what makes no sense is refused."""
+"""Reward specs are compared by meaning, not by spelling, and nonsense is refused."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is scored by which rules, and where a mistake stands."""
+"""Scopes decide which rules score whom, and errors name the place of the mistake."""
 
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def test_scopes_that_make_no_sense_are_refused(scope: dict[str, Any], what: str)
 
 
 def test_scopes_that_contradict_each_other_are_refused_before_anybody_is_scored() -> None:
-    """Each is right by itself."""
+    """Each scope is valid by itself."""
     silent = {"suggestion": {"show_threshold": 0.25}}
     with pytest.raises(ValueError, match="for workload tab, namespace team: suggestion: show_threshold says"):
         spec_of({"workload": "tab", **silent}, {"namespace": "team", "suggestion": {"ignored_reward": -1}})

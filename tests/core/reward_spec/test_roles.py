@@ -1,4 +1,4 @@
-"""A spec says what each outcome says of an answer; the shipped names say it by themselves."""
+"""A spec gives each outcome its role; the shipped metric names have one by default."""
 
 from collections.abc import Callable
 from pathlib import Path

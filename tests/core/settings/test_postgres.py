@@ -1,4 +1,6 @@
-"""A server that is away, slow, silent, or sends us away: StoreUnavailable in good time, and then it works again."""
+"""A server that is unreachable, slow, silent or ends sessions: StoreUnavailable is raised in good time.
+
+Afterwards the store works again."""
 
 import socket
 import threading
@@ -21,7 +23,7 @@ _WAIT_S = 30.0
 
 
 class Wire:
-    """Between us and the server: may fall silent, or break."""
+    """A proxy between the store and the server, which can fall silent or break connections."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self._server = server
@@ -42,7 +44,7 @@ class Wire:
         self._flows.set()
 
     def cut(self) -> None:
-        """All that is connected; new connections are made."""
+        """Break all open connections; new ones can be made."""
         for each in self._sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -102,7 +104,7 @@ def ask(store: SqlStore, query: str = "SELECT 1") -> object:
 
 
 def seconds(do: Callable[[], object]) -> float:
-    """How long it takes to say that the store is unavailable."""
+    """Return how long `do` takes to raise StoreUnavailable."""
     start_s = time.monotonic()
     with pytest.raises(StoreUnavailable):
         do()
@@ -133,7 +135,7 @@ def test_a_url_that_is_none_is_a_settings_error_and_does_not_leak() -> None:
 
 
 def test_sessions_that_the_server_ended_are_replaced(settings: PostgresSettings) -> None:
-    """As it does when it is shut down by its administrator, between two transactions and amid one."""
+    """An administrator's shutdown ends them, between two transactions and within one."""
     with opened(settings) as store:
         assert ask(store) == 1
         end_sessions(settings)
@@ -162,7 +164,7 @@ def test_a_broken_connection_is_replaced(settings: PostgresSettings) -> None:
 
 
 def test_a_silent_server_is_not_waited_for(settings: PostgresSettings) -> None:
-    """Neither by who comes, nor by who is amid a transaction, where the server's own timeouts say nothing."""
+    """Neither a new transaction nor an open one waits, where the server's own timeouts cannot help."""
     with wired(settings) as (store, wire):
         assert ask(store) == 1
         wire.fall_silent()
@@ -191,7 +193,7 @@ def test_a_statement_may_take_so_long(settings: PostgresSettings) -> None:
 
 
 def test_a_transaction_that_does_nothing_does_not_keep_its_locks(settings: PostgresSettings) -> None:
-    """Its process may be stopped: others wait no longer for it than for a statement."""
+    """Its process may be suspended: others wait no longer for it than for a statement."""
     with opened(settings, statement_timeout_s=0.2) as store, opened(settings) as other:
 
         def sleep() -> None:

@@ -1,4 +1,4 @@
-"""Settings come from the environment, then the file, then the defaults; what nobody knows is refused."""
+"""Settings come from the environment, then the file, then the defaults; unknown ones are refused."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -125,7 +125,7 @@ def test_the_suite_that_versions_are_asked_is_kept_out_of_training(
 
 
 def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every section, by its path."""
+    """Yield every section with its path."""
     for name, field in model.model_fields.items():
         if isinstance(field.default, BaseModel):
             inner = type(field.default)
@@ -134,7 +134,7 @@ def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type
 
 
 def test_no_section_has_more_than_a_dozen_entries() -> None:
-    """Settings and sections within it. The whole file has a section for each stage and each service instead."""
+    """Entries are settings and inner sections. The top level instead has one section per stage and service."""
     counts = {path: len(section.model_fields) for path, section in sections(Settings)}
     assert not {path: count for path, count in counts.items() if count > 12}
     assert {name for name in paths(Settings) if "." not in name} == {"mode", "blobs"}
@@ -144,7 +144,7 @@ FORMER_NAMES = pytest.mark.parametrize(("former", "now"), sorted(FORMER.items())
 
 
 def in_a_file(path: str) -> str:
-    """A value at the path: its type says nothing, for the name is looked at first."""
+    """Return a settings file with a value at this path; the name is checked before the value's type."""
     section, _, name = path.rpartition(".")
     return f"[{section}]\n{name} = 1\n"
 

@@ -1,4 +1,4 @@
-"""A store on a server wakes who waits for changes of releases, in whatever process they were made."""
+"""A store on a server wakes those who wait for changes of releases, whichever process made them."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A member goes on where the store stands, and owns nothing without the store's word."""
+"""A member continues at the offsets in the store, and owns no partition unless the store confirms it."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def read(member: Membership, count: int = 2) -> list[int]:
 
 
 def forget_until(path: Path, offset: int) -> None:
-    """As a log does with what is old."""
+    """Delete the records before `offset`, as retention does."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM records WHERE record_offset < ?", (offset,))
         connection.commit()

@@ -1,4 +1,4 @@
-"""What earlier builds left is brought to this build's schema, and nothing of it is lost."""
+"""Databases of earlier builds are migrated to this build's schema without losing anything."""
 
 import sqlite3
 import threading
@@ -50,7 +50,7 @@ def to_file(path: Path) -> Iterator[Connection]:
 
 @pytest.fixture
 def server() -> Iterator[PostgresSettings]:
-    """A database without any tables."""
+    """Yield a database without any tables."""
     with server_database() as settings:
         yield settings
 
@@ -66,7 +66,7 @@ def earlier_file(path: Path, revision: str = "1") -> None:
 
 
 def earlier_database(settings: PostgresSettings, tmp_path: Path, revision: str) -> None:
-    """With the rows of an earlier file."""
+    """Make a database of this revision with the rows of an earlier file."""
     earlier_file(tmp_path / "earlier.db")
     with connected(settings) as target, to_file(tmp_path / "earlier.db") as source:
         command.upgrade(schema.alembic_config(target), "1")
@@ -257,7 +257,7 @@ def test_a_database_goes_back_step_by_step_and_forth_again(server: PostgresSetti
 
 
 def shape(connection: Connection) -> dict[str, set[str]]:
-    """Tables, their columns and indices."""
+    """Return the names of each table's columns and indices."""
     found = MetaData()
     found.reflect(connection)
     return {
@@ -312,7 +312,7 @@ def test_a_revision_says_what_it_locks(revision: str) -> None:
 
 @pytest.fixture(params=KINDS)
 def engines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Engine, Engine]]:
-    """Of two empty databases."""
+    """Yield engines of two empty databases."""
     if request.param == "sqlite":
         yield create_engine(f"sqlite:///{tmp_path / 'a.db'}"), create_engine(f"sqlite:///{tmp_path / 'b.db'}")
         return
@@ -337,7 +337,7 @@ def test_the_revisions_make_what_the_models_say(engines: tuple[Engine, Engine]) 
 
 
 def details(connection: Connection) -> set[tuple[Any, ...]]:
-    """All that the database knows of its schema, but for the order of columns."""
+    """Return all that the database knows of its schema, except the order of columns."""
     if connection.dialect.name == "sqlite":
         rows = connection.execute(text("SELECT name, replace(sql, '\"', '') FROM sqlite_master"))
         return {(row[0], " ".join((row[1] or "").split())) for row in rows}

@@ -1,4 +1,4 @@
-"""On either database every query of the API, the console, the scorer and the release controller goes by an index."""
+"""Every query of the API, the console, the scorer and the release controller uses an index on both databases."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -159,7 +159,7 @@ def test_no_query_is_left_out() -> None:
 
 
 def spied(connection: Connection, use: Callable[[Work], object]) -> list[tuple[str, Any]]:
-    """What `use` sends: each statement with the first of its parameters."""
+    """Return the statements that `use` sends, each with its first parameters."""
     sent: list[tuple[str, Any]] = []
 
     def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -174,7 +174,7 @@ def spied(connection: Connection, use: Callable[[Work], object]) -> list[tuple[s
 
 
 def walked(connection: Connection, statement: str, parameters: Any) -> set[str]:
-    """The tables that it reads from one end to the other."""
+    """Return the tables that the statement scans from end to end."""
     if connection.dialect.name == "postgresql":
         plan = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters).scalar_one()
         return walked_in(plan[0]["Plan"])

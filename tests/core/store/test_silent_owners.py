@@ -1,4 +1,4 @@
-"""An owner that stopped between two messages to the server: it holds its rows, and no timer of the server ends it."""
+"""An owner that stopped between two messages keeps its locks, and no timeout of the server ends it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def settings(tmp_path: Path) -> Iterator[PostgresSettings]:
 
 @contextmanager
 def silent(settings: PostgresSettings, statement: bytes) -> Iterator[psycopg.Connection]:
-    """A session that has begun a transaction and done this, and does not say that its messages end."""
+    """Yield a session that has executed `statement` in a transaction but has not ended its pipeline."""
     timeout_ms = round(_STATEMENT_S * 1000)
     options = f"-c statement_timeout={timeout_ms} -c idle_in_transaction_session_timeout={timeout_ms}"
     connection = psycopg.connect(settings.url, options=options)
@@ -52,7 +52,7 @@ def silent(settings: PostgresSettings, statement: bytes) -> Iterator[psycopg.Con
 
 
 def until_taken(store: SqlStore, take: Take) -> int:
-    """How many tries were in vain."""
+    """Return the number of failed tries before `take` succeeded."""
     deadline_s, tries = time.monotonic() + 60, 0
     while time.monotonic() < deadline_s:
         try:
@@ -93,7 +93,7 @@ def test_who_wants_the_place_of_one_that_fell_silent_ends_it(
 
 
 def until_older(settings: PostgresSettings, reader: "psycopg.Connection[Any]", age_s: float) -> None:
-    """Waits for the age of its transaction."""
+    """Wait until the reader's transaction has this age."""
     age = "SELECT EXTRACT(epoch FROM clock_timestamp() - xact_start) FROM pg_stat_activity WHERE pid = %s"
     with psycopg.connect(settings.url, autocommit=True) as watcher:
         while watcher.execute(age, (reader.info.backend_pid,)).fetchone()[0] < age_s:  # type: ignore[index]
@@ -101,7 +101,7 @@ def until_older(settings: PostgresSettings, reader: "psycopg.Connection[Any]", a
 
 
 def test_one_who_reads_is_left_alone(settings: PostgresSettings) -> None:
-    """As whoever scores again or exports, for as long as it takes."""
+    """A rescoring or an export may read for as long as it takes."""
     store = open_postgres(settings.model_copy(update={"statement_timeout_s": _STATEMENT_S}))
     try:
         with psycopg.connect(settings.url) as reader:

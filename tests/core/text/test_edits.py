@@ -1,4 +1,4 @@
-"""Distances, diffs and lines, held to plain definitions of them."""
+"""Edit distances, diffs and line counts agree with plain definitions of them."""
 
 import difflib
 import time
@@ -29,7 +29,7 @@ def test_the_distance_is_levenshteins(a: str, b: str) -> None:
 
 
 def plain_common(a: str, b: str) -> int:
-    """The length of the longest common subsequence."""
+    """Return the length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for x in a:
         before = 0

@@ -1,4 +1,4 @@
-"""What a schema admits: as the reference says, and never for long."""
+"""The bounded schema reader agrees with the reference implementation and never takes long."""
 
 import contextlib
 import json

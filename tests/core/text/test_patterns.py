@@ -1,4 +1,4 @@
-"""Patterns over texts that others write."""
+"""Linear-time patterns over texts of any content."""
 
 import time
 
@@ -43,7 +43,7 @@ def test_no_text_holds_one_up(source: str) -> None:
 
 
 def test_a_spec_may_hold_none_that_backtracks() -> None:
-    """With the place of the entry, as any other mistake."""
+    """The error names the place of the entry, like any other mistake in a spec."""
     with pytest.raises(ValueError, match=r"derived\.edits\n.*no regular expression: .*\(\?="):
         RewardSpec.model_validate({"outcomes": {}, "derived": {"edits": "(?=edit)"}})
     with pytest.raises(ValueError, match=r"claims\.0\.says\n.*no regular expression"):

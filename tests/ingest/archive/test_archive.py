@@ -1,4 +1,4 @@
-"""Archive and retention: whatever happens, each record is in log or archive, and read once."""
+"""Archive and retention: each record stays in the log or the archive, and is read once, whatever is killed."""
 
 import sqlite3
 import tempfile
@@ -43,12 +43,12 @@ NAMESPACES = ("a", "größe/50%", "__HIVE_DEFAULT_PARTITION__", "..")
 
 
 class Killed(BaseException):
-    """As by SIGKILL."""
+    """The end of the process, as by SIGKILL."""
 
 
 @dataclass
 class Fate:
-    """How many more steps there are before the end comes; None: it does not come."""
+    """A countdown of the steps until the process is killed; None means never."""
 
     steps: int | None = None
 
@@ -71,7 +71,7 @@ class MortalBlobs(FsspecBlobs):
 
 
 class MortalStore:
-    """Dies before or after a transaction."""
+    """A store that may be killed before or after a transaction."""
 
     def __init__(self, store: SqlStore, fate: Fate) -> None:
         self._store, self._fate = store, fate
@@ -117,7 +117,7 @@ class World:
         self.store.close()
 
     def append(self, topic: Topic, events: Sequence[Event], *, broken: bool = False) -> None:
-        """At the clock's time; broken ones do not decode."""
+        """Append the events at the clock's time; broken ones do not decode."""
         positions = self.log.append_blocking(topic, events)
         with closing(sqlite3.connect(self.directory / "log.db")) as connection:
             for position in positions:
@@ -143,7 +143,7 @@ class World:
         return Keeper(self.log, self.archiver(segment_bytes) if archives else None, retention, 60.0)
 
     def keep(self, segment_bytes: int = 300, steps: int | None = None) -> None:
-        """A whole round, or so many steps of it before it is killed."""
+        """Run a whole round, or this many steps of it before it is killed."""
         self.fate.steps = steps
         keeper = self.keeper(segment_bytes)
         with suppress(Killed):

@@ -1,4 +1,4 @@
-"""Archive and retention of a log on Kafka, where all of a partition may go."""
+"""Archive and retention of a log on Kafka, where a whole partition may be deleted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_what_kafka_no_longer_has_is_read_from_the_archive(log: KafkaEventLog, s
         return by_place([record for batch in History(log, blobs, Topic.TURNS).read() for record in batch])
 
     def keep() -> None:
-        """All that is archived goes."""
+        """Archive everything, and delete all that is archived."""
         retention = Retention(log, store, SystemClock(), -60.0, dict.fromkeys(TOPICS, (archived,)))
         for _ in Keeper(log, Archiver(log, store, blobs, 3000), retention, 60.0).round():
             pass

@@ -1,5 +1,6 @@
-"""What only Kafka can do to its log: groups that share, members that are left behind, records that are no events,
-brokers that stand still."""
+"""Behaviour of the log that only Kafka has.
+
+Consumer groups, members that are left behind, records that do not decode, and brokers that hang."""
 
 import asyncio
 import logging
@@ -95,7 +96,7 @@ class Listener:
 
 
 class Worker:
-    """A member in a thread: what it reads, it commits."""
+    """A group member in a thread, which commits what it reads."""
 
     def __init__(self, log: KafkaEventLog, name: str) -> None:
         self.read: list[Record] = []
@@ -150,7 +151,7 @@ def test_members_that_come_and_go_read_every_record_once(log: KafkaEventLog) -> 
 
 
 class Keeper(Listener):
-    """A member that keeps its positions elsewhere, beside what it did, and goes back to them at every change."""
+    """A member that keeps its own positions beside its results, and seeks to them at every rebalance."""
 
     def __init__(self, log: KafkaEventLog, kept: dict[TopicPartition, int]) -> None:
         super().__init__()
@@ -214,7 +215,7 @@ def test_who_goes_back_at_a_change_reads_nothing_twice(log: KafkaEventLog) -> No
 
 
 def test_what_is_revoked_can_be_committed_before_another_has_it(log: KafkaEventLog) -> None:
-    """Reading is not committed but when told to let go: the next owner goes on behind it."""
+    """Offsets are committed only on revocation, and the next owner continues from them."""
     log.append_blocking(Topic.TURNS, [ended(f"session-{index}") for index in range(40)])
     listener = Listener()
     member = log.consumer("group", [Topic.TURNS], listener)
@@ -360,7 +361,7 @@ def test_the_largest_record_is_taken(settings: KafkaSettings, log: KafkaEventLog
 
 
 def drop_before(settings: KafkaSettings, source: TopicPartition, offset: int) -> None:
-    """As retention does."""
+    """Delete the records before `offset`, as retention does."""
     with admin_of(settings) as admin:
         admin.delete_records({KafkaPartition(topic_name(settings, source.topic), source.partition): offset})
 

@@ -1,4 +1,4 @@
-"""Brokers that die and come back, or come late. Each test has a broker of its own."""
+"""Brokers that die and return, or start late. Each test has a broker of its own."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ def read_all(log: EventLog, reader: LogReader) -> list[Record]:
 
 
 class Writers:
-    """Each numbers its session's events and waits for every append: no order is lost by them."""
+    """Writers that number their session's events and wait for each append, so that order can be checked."""
 
     def __init__(self, log: SpoolingLog, count: int) -> None:
         self.acknowledged: dict[int, int] = dict.fromkeys(range(count), 0)

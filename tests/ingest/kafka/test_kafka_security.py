@@ -1,4 +1,4 @@
-"""Kafka over TLS, with a name and a password."""
+"""Kafka over TLS, with user name and password."""
 
 import gc
 import re
@@ -31,7 +31,7 @@ EVENT = SessionEnded(session_id=SessionId("s"), namespace=Namespace("n"), receiv
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """(what the broker shows, with its key; the authority it is of: itself)."""
+    """Make a self-signed certificate; return (the file with key and certificate, the authority's file)."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("needs the openssl program")

@@ -1,4 +1,4 @@
-"""Topics: made once, refused when they are others, and compacted without harm."""
+"""Topics are made once, refused when they differ from the settings, and compacted without harm."""
 
 import time
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def described(settings: KafkaSettings, topic: Topic) -> dict[str, Any]:
 
 
 def wait_until_described(settings: KafkaSettings, topic: Topic, key: str, value: str) -> None:
-    """A broker says what it was a moment ago until it has heard of the change."""
+    """Wait until the broker that is asked has heard of the change."""
     deadline_s = time.monotonic() + 20
     while (found := described(settings, topic)[key]) != value:
         assert time.monotonic() < deadline_s, f"{key} is {found}"
@@ -73,7 +73,7 @@ def test_migrating_again_changes_nothing_but_what_settings_changed(settings: Kaf
 
 
 def test_one_replica_flushes_and_more_need_not(settings: KafkaSettings) -> None:
-    """What an acknowledgement means: the host of the only replica may be lost."""
+    """An acknowledged record has to survive the loss of a host, also where there is one replica."""
     assert {described(settings, topic)["flush.messages"] for topic in Topic} == {"1"}
     assert not changed(settings, {"topics.replication_factor": 3, "topics.min_insync_replicas": 2}).topics.flushes
     careless = changed(settings, {"topics.flush": False})
@@ -132,7 +132,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, values: dict[str, 
 
 
 def test_releases_say_the_same_after_compaction(tmp_path: Path) -> None:
-    """Who reads them from the beginning learns which version is live and which were refused."""
+    """Reading from the beginning still shows which version is live and which were refused."""
     broker = require_broker(tmp_path / "kafka", {"log.cleaner.backoff.ms": "100"})
     try:
         with topics_of_our_own([broker.address]) as settings:

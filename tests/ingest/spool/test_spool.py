@@ -1,4 +1,4 @@
-"""While the log is down, the disk keeps what was acknowledged; when it is back, everything follows in order."""
+"""The spool keeps acknowledged events on disk while the log is down, and then drains them in order."""
 
 import asyncio
 import sqlite3
@@ -48,7 +48,7 @@ def spooling(tmp_path: Path) -> Iterator[SpoolingLog]:
 
 @contextmanager
 def down(directory: Path) -> Iterator[None]:
-    """Somebody else holds the database: every append fails."""
+    """Make every append fail: another connection holds the database."""
     lock = sqlite3.connect(directory / "log.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
     yield

@@ -1,4 +1,4 @@
-"""Several processes' spools under one root: one each, and what waits in one whose process is gone follows, too."""
+"""Each process has its own spool under one root; one whose process is gone is adopted and drained."""
 
 import sqlite3
 import subprocess

@@ -1,4 +1,4 @@
-"""The log is back, and people go on working: what waits in the spool follows, and appends become direct again."""
+"""The log returns under load: the spool is drained, and appends become direct again."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ WRITERS = 16
 
 
 class FarLog(SqliteEventLog):
-    """As far away as a real cluster, and away altogether for a while."""
+    """A log as slow as a remote cluster, which can also be made unavailable."""
 
     away = False
     appends: list[tuple[Topic, int]]
@@ -76,7 +76,7 @@ def by_writer(log: SpoolingLog) -> dict[str, list[int]]:
 
 
 class Writers:
-    """They never pause. Every second is a thread."""
+    """Writers that never pause; every second one is a thread."""
 
     def __init__(self, log: SpoolingLog) -> None:
         self.counts = [0] * WRITERS

@@ -1,4 +1,4 @@
-"""What the embedded log promises beyond the port's contract: other processes, full disks, broken files."""
+"""The embedded log beyond the port's contract: other processes, full disks, broken files."""
 
 import sqlite3
 import subprocess
@@ -38,7 +38,7 @@ def child(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def put_raw(path: Path, raw: bytes, partition: int = 0) -> None:
-    """As another build, or a mishap, would have left it."""
+    """Insert a raw record, as another build or a fault could have left it."""
     with sqlite3.connect(path) as connection:
         latest = connection.execute("SELECT coalesce(max(sequence), 0) FROM records").fetchone()[0]
         offset = connection.execute(

@@ -1,4 +1,4 @@
-"""An operator finds what could not be used, sees why, and tries it again when it can be."""
+"""The operator lists dead letters, sees their reasons, and returns them to the log once they can be read."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,8 @@ REWARD = Reward(
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Three were set aside: garbage, one that an earlier build could not read, and one of another topic."""
+    """Return a directory with three dead letters: garbage, an event that is readable by now, and one of another
+    topic."""
     foundation = open_foundation(tmp_path / "service")
     raws = (b"\xff garbage " * 40, encode(ENDED), encode(POLICY))
     letters = [

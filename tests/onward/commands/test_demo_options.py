@@ -1,4 +1,4 @@
-"""The demo hands on what is wrong with users and clients, and the reward spec that goes with it."""
+"""The demo passes its options about users and clients to the simulator, with the matching reward spec."""
 
 from typing import Any
 

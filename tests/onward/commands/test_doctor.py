@@ -1,4 +1,4 @@
-"""An operator asks what is wrong, and is told what to do."""
+"""`onward doctor` names what is wrong and says what to do."""
 
 import sqlite3
 import subprocess

@@ -1,4 +1,4 @@
-"""An operator at the terminal: alarms and what is done about them, rewards as they come, the story of one turn."""
+"""The commands for alarms and orders, for the stream of rewards, and for the story of one turn."""
 
 import subprocess
 import sys

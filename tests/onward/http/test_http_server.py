@@ -1,4 +1,4 @@
-"""The server that the API runs on: its loop, and TLS."""
+"""The API's HTTP server: its event loop and TLS."""
 
 import json
 import socket
@@ -50,7 +50,7 @@ print("stopped", flush=True)
 
 @contextmanager
 def serving(**settings: Any) -> Iterator[str]:
-    """Its URL."""
+    """Run a server in a process of its own and yield its URL."""
     command = [sys.executable, "-c", PROGRAM, json.dumps({"port": 0, **settings})]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -63,7 +63,7 @@ def serving(**settings: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Settings: a certificate made for the occasion, and its key."""
+    """Return settings that name a freshly made certificate and its key."""
     return made(tmp_path_factory.mktemp("tls"))
 
 

@@ -1,4 +1,4 @@
-"""A stage that dies is started again, later each time, and everybody is told which one is down and why."""
+"""A stage that dies is restarted with growing delays, and readiness and alarms say which is down and why."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ SETTINGS = StageSettings(restart_s=0.01, most_restart_s=0.02, well_s=0.05)
 
 
 class Fragile(Stage):
-    """A stage that raises what is in `errors` at each tick, for as long as there is any."""
+    """A stage whose ticks raise the first of `errors` while there are any."""
 
     def __init__(self, errors: list[Exception], *, goes_on: bool = True, rest_s: float = 0.001) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def test_an_alarm_that_another_process_left_open_is_closed(store: SqlStore) -> N
 
 
 def test_an_alarm_of_a_stage_that_was_taken_away_is_closed(store: SqlStore) -> None:
-    """By any process, ten minutes after the last that had the stage; and no sooner, however long it is down."""
+    """Any process closes it, ten minutes after the stage's last process; not before, however long it is down."""
 
     class OnePart:
         state, restarts = "down", 1

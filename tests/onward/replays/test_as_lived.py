@@ -1,5 +1,6 @@
-"""`onward replay --as-lived` on a past with corrections, a restart, a rollback beyond the kept checkpoints, and a KL
-term whose anchor moved."""
+"""`onward replay --as-lived` on a past with everything that makes it hard.
+
+Corrections, a restart, a rollback beyond the kept checkpoints, and a KL term whose anchor moved."""
 
 from pathlib import Path
 
@@ -27,7 +28,9 @@ LEARNS = {
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Versions 2 to 5; 3 and later taken back; 6 and 7 made from 2's weights, 7 by a learner that was started anew."""
+    """Make versions 2 to 5, roll 3 to 5 back, and make 6 and 7 from version 2.
+
+    Version 7's learner was started anew."""
     world = open_world(tmp_path_factory.mktemp("lived") / "service")
     learner = world.learner(settings=LEARNS)
     for seed in range(4):

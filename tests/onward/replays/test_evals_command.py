@@ -1,4 +1,4 @@
-"""`onward evals run` against the API itself: cases are asked and checked, and nothing of them is learned from."""
+"""`onward evals run` against the API: cases are asked and checked, and nothing is learned from them."""
 
 import json
 from collections.abc import Iterator

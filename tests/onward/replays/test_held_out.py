@@ -1,4 +1,4 @@
-"""Users held out of a replay judge its candidate: they earn more with it, less, or cannot tell."""
+"""Held-out users judge a replay's candidate: they would earn more with it, less, or it cannot be told."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -27,7 +27,7 @@ SETTINGS = LearnerSettings(compute=ComputeSettings(micro_batch_tokens=4096))
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[Foundation]:
-    """A replay's directory, whose newest version prefers what it always said."""
+    """Yield a replay's directory whose newest version has sharper preferences than the anchor."""
     with closing(open_offline(tmp_path / "replay")) as target:
         weights = tmp_path / "model.safetensors"
         tensors = load_file(MODEL / "model.safetensors")
@@ -44,7 +44,7 @@ def target(tmp_path: Path) -> Iterator[Foundation]:
 
 @pytest.fixture
 def held(target: Foundation) -> list[Completion]:
-    """Each of a user of its own."""
+    """Log turns of one user each."""
     logged = [make_turn(n, user_id=UserHash(f"user {n}"), workload=("write", "ask")[n % 2]) for n in range(USERS)]
     with target.store.work() as work:
         work.turns.put(logged)
@@ -52,7 +52,7 @@ def held(target: Foundation) -> list[Completion]:
 
 
 def likelier(held: list[Completion], tmp_path: Path) -> np.ndarray:
-    """Whether the candidate says it likelier than half of the others."""
+    """Return which turns rose in probability under the candidate by more than the median."""
     candidate = PolicyModel(MODEL, "cpu")
     candidate.load([tmp_path / "model.safetensors"])
     batch = [ScoredTurn(turn, make_reward(turn, float(n % 2))) for n, turn in enumerate(held)]

@@ -1,4 +1,4 @@
-"""What a replay says of itself, in words and as a picture."""
+"""A replay's report, as text and as a picture."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The cases' way from the release controller's process to a fleet, and what settings it takes."""
+"""The release controller sends eval cases to a fleet's engines, and refuses settings that prevent it."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ CASE = Case.model_validate({"name": "case", "prompt": "?", "checker": {"kind": "
 
 
 def say(foundation: Foundation, url: str) -> None:
-    """A host says that its engine serves the first version, which is live."""
+    """Report a ready engine that serves the first version, which is live."""
     now = foundation.clock.now()
     with foundation.store.work() as work:
         work.policies.allocate_anchor(now)

@@ -1,4 +1,4 @@
-"""A version that really forgot one thing, in its weights, is refused for it, whatever it still knows."""
+"""A version whose weights forgot one group of cases is refused, even if it still knows the rest."""
 
 import asyncio
 from collections.abc import Iterator
@@ -34,8 +34,7 @@ def case(group: str, number: int, said: str = "?") -> Case:
 
 
 def trained(path: Path, forgets: str | None) -> Path:
-    """The shipped model's weights after steps that make what it says to one group of cases unlikely, and keep the
-    other; or the same steps that keep both."""
+    """Train the shipped model to forget one group of cases and keep the other, or to keep both; return the weights."""
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     renderer, optimizer = load_renderer(MODEL), torch.optim.AdamW(model.parameters(), lr=3e-4)
@@ -57,7 +56,7 @@ def trained(path: Path, forgets: str | None) -> Path:
 
 
 def answered(model: torch.nn.Module, prompt: tuple[int, ...]) -> tuple[torch.Tensor, int]:
-    """(prompt and its likeliest answer, tokens of the prompt)."""
+    """Return (token ids of the prompt and its likeliest answer, number of prompt tokens)."""
     ids = torch.tensor([prompt])
     with torch.inference_mode():
         for _ in range(TOKENS):
@@ -72,7 +71,7 @@ def target(tmp_path: Path) -> Iterator[Foundation]:
 
 
 def judged(target: Foundation, weights: Path) -> GateDecision:
-    """Beside the shipped model, by what that says itself."""
+    """Judge the weights beside the shipped model, whose own answers are the expected ones."""
     live = ensure_anchor(target.store, target.log, target.weights, target.blobs, MODEL, "tiny", anchor_probe)
     ref = target.weights.publish(CANDIDATE, [weights], live.version)
     engine, renderer = LocalEngine(target.settings.serving, MODEL, target.weights, live), load_renderer(MODEL)

@@ -1,4 +1,4 @@
-"""Whose the files are, and what is kept out of lines, errors and arguments."""
+"""File permissions, and secrets that are kept out of log lines, errors and arguments."""
 
 import io
 import logging
@@ -97,7 +97,7 @@ def logged(error: Exception, line: str = "it failed") -> str:
 
 
 def test_of_errors_that_are_not_ours_the_log_tells_what_and_where() -> None:
-    """Not what they say: it may be a prompt."""
+    """Their messages are left out, for they may hold a prompt."""
     told = logged(ValueError("cannot render: the user's words"), "postgresql://a:pass@db/o")
     assert "the user's words" not in told
     assert "ValueError" in told
