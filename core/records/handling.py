@@ -1,9 +1,8 @@
-"""Records that their reader cannot take: found, tried again, and set aside with the reason.
+"""The handling of records that their reader cannot use: found, tried again, and set aside with the reason.
 
-Whatever a record of one user does to the code that reads it, everybody else's records of the same batch are handled as
-if it were not there. This is the one place that catches whatever a record makes its reader raise; what says that the
-machine, the log or the store is at fault is no record's, and goes on up.
-"""
+Whatever one user's record does to the code that reads it, everybody else's records of the same batch are handled as if
+it were not there. This is the one place that catches everything a record may make its reader raise; errors which say
+that the machine, the log or the store is at fault are no record's, and are raised on."""
 
 import logging
 import time
@@ -19,7 +18,7 @@ from core.store.dead_letters import as_announced
 from core.store.work import Work
 
 _NOBODYS: Final = (Unavailable, LogError, OSError, SchemaMismatch)
-"""Outages, fences and newer builds' records; a full disk; a store whose tables are not ours."""
+"""Errors that are no record's fault: outages, fences, newer builds' records, a full disk, a store with other tables."""
 _REASON_CHARACTERS: Final = 500
 _TRACEBACKS_S: Final = 10.0
 T = TypeVar("T")
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def failure_of(do: Callable[[], object]) -> Exception | None:
-    """None once it is done."""
+    """Run `do`, and return the exception that it raised, or None."""
     try:
         do()
     except Exception as error:  # noqa: BLE001  # what hostile data makes code raise is not known beforehand
@@ -37,7 +36,9 @@ def failure_of(do: Callable[[], object]) -> Exception | None:
 
 
 def attempt(do: Callable[[], object], times: int = 1) -> Exception | None:
-    """None once it is done; else how it failed the last of so many times. Raises what is no record's fault."""
+    """Try `do` up to `times` times, and return None once it succeeds, else the last exception.
+
+    Raises errors that are no record's fault."""
     failure: Exception | None = None
     for _ in range(times):
         failure = failure_of(do)
@@ -51,9 +52,11 @@ def attempt(do: Callable[[], object], times: int = 1) -> Exception | None:
 def take_all(
     items: Sequence[T], take: Callable[[Sequence[T]], object], refuse: Callable[[T, Exception], object], times: int
 ) -> None:
-    """All of `items` in their order, by `take`, which does nothing where it raises. When it does, they are taken by
-    halves, until those are found that fail by themselves; each is tried so many times, then refused. Raises what is no
-    item's fault, and what `refuse` raises: those before are done."""
+    """Pass all of `items` to `take`, in order, and those that it cannot take to `refuse`.
+
+    `take` does nothing where it raises. Then the items are taken by halves, until those are found that fail alone; each
+    of them is tried `times` times, then refused. Raises what is no item's fault, and what `refuse` raises; the items
+    before are done then."""
     failure = attempt(lambda: take(items), 1 if len(items) > 1 else times)
     if failure is None:
         return
@@ -66,8 +69,10 @@ def take_all(
 
 
 def set_aside(work: Work, log: EventLog, letters: Sequence[DeadLetter]) -> None:
-    """They are announced first: a crash in between announces them again, never not at all. Raises LogUnavailable: then
-    the transaction must not end."""
+    """Store dead letters, after announcing them in the log.
+
+    A crash in between announces them again; none goes unannounced. Raises LogUnavailable: the transaction must not be
+    committed then."""
     if not letters:
         return
     log.append_blocking(Topic.DEAD_LETTERS, [as_announced(letter, log.max_record_bytes) for letter in letters])
@@ -78,16 +83,17 @@ def set_aside(work: Work, log: EventLog, letters: Sequence[DeadLetter]) -> None:
 
 
 class Culprits:
-    """The records that one stage cannot take."""
+    """Finds the records that one stage cannot handle, and sets them aside."""
 
     def __init__(self, stage: str, log: EventLog, store: Store, clock: Clock, times: int) -> None:
-        """`times`: how often each is tried."""
+        """Try each record `times` times before it is set aside."""
         self._stage, self._log, self._store, self._clock, self._times = stage, log, store, clock, times
         self._next_traceback_s = float("-inf")
 
     def find(self, records: Sequence[Record], take: Callable[[Sequence[Record]], object], writing: Writing) -> None:
-        """Take all of `records`, in transactions of `writing`, and set those aside that cannot be taken. Raises what is
-        no record's fault."""
+        """Take all of `records` and set aside those that cannot be taken, in transactions opened by `writing`.
+
+        Raises errors that are no record's fault."""
 
         def refuse(record: Record, failure: Exception) -> None:
             with writing({record.source: record.offset + 1}) as work:
@@ -96,14 +102,16 @@ class Culprits:
         take_all(records, take, refuse, self._times)
 
     def tried(self, record: Record, do: Callable[[], object]) -> bool:
-        """For a reader whose work is in memory: False where it was set aside. Raises what is no record's fault."""
+        """Run `do` for a record, and return False if the record was set aside; for a reader whose work is in memory.
+
+        Raises errors that are no record's fault."""
         failure = attempt(do, self._times)
         if failure is not None:
             self.put(record, failure)
         return failure is None
 
     def put(self, record: Record, failure: Exception) -> None:
-        """Raises LogUnavailable, StoreUnavailable: again is then right."""
+        """Set a record aside. Raises LogUnavailable or StoreUnavailable: the caller tries again then."""
         with self._store.work() as work:
             self._put(work, record, failure)
 
@@ -126,6 +134,6 @@ class Culprits:
 
 
 def words_of(failure: BaseException) -> str:
-    """Its kind and what it says, short and printable: it may quote what a client sent."""
+    """Describe a failure by its kind and message, short and printable: it may quote what a client sent."""
     said = str(failure).encode(errors="backslashreplace").decode()
     return f"{type(failure).__name__}: {said}"[:_REASON_CHARACTERS]

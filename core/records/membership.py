@@ -1,4 +1,4 @@
-"""A member of a consumer group whose effects are in the store: what it owns there, and how far it has come."""
+"""A member of a consumer group whose effects are in the store: which partitions it owns, and how far it has come."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +14,13 @@ logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """The log says which partitions this member shall own; it owns them once the store has given it an epoch, and then
-    goes on where the store stands, whatever the log's own offsets say: only the store moved together with its contents.
+    """One member of a consumer group.
 
-    Its methods raise Unavailable, or Fenced where it is a zombie (see `core.store.offsets`): `recover`, and go on.
-    LogError where store and log are not of one piece. Not thread-safe.
-    """
+    The log assigns partitions to this member; it owns them once the store has given it an epoch, and then goes on from
+    the store's offsets, whatever the log's own are: only the store's move together with its contents.
+
+    Its methods raise Unavailable, or Fenced where it is a zombie (see `core.store.offsets`): the caller calls `recover`
+    and goes on. They raise LogError where the store was not made from this log. Not thread-safe."""
 
     def __init__(self, log: EventLog, store: Store, group: str, topics: Sequence[Topic]) -> None:
         self._log, self._store, self._group = log, store, group
@@ -30,20 +31,20 @@ class Membership:
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int]:
-        """Of the partitions that it owns: where the store stands."""
+        """The store's next offset of each partition that this member owns."""
         return self._offsets
 
     @property
     def epochs(self) -> Mapping[TopicPartition, int]:
-        """Of the partitions that it owns; another since anybody else owned one."""
+        """The epoch of each partition that this member owns; another one if it lost and regained it."""
         return self._epochs
 
     def behind(self) -> dict[TopicPartition, int]:
-        """How many records of each are in the log and not yet in the store."""
+        """Return how many records of each owned partition are in the log and not yet in the store."""
         return {source: self._log.end(source) - offset for source, offset in self._offsets.items()}
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Of what it owns. May change what that is."""
+        """Return records of the partitions that it owns; which those are may change with this call."""
         if self._assigned:
             try:
                 self._take_over(frozenset(self._assigned))
@@ -55,23 +56,25 @@ class Membership:
 
     @contextmanager
     def writing(self, offsets: Mapping[TopicPartition, int]) -> Iterator[Work]:
-        """A transaction that does all that comes before `offsets`. Nobody else owns, or becomes the owner of, these
-        partitions meanwhile."""
+        """Open the unit of work that does all that comes before `offsets`.
+
+        Nobody else owns these partitions, or becomes their owner, meanwhile."""
         with self._store.work() as work:
             work.offsets.advance(self._group, offsets, self._epochs)
             yield work
         self._offsets |= offsets
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """To the log, for those who watch the group; a restart does not depend on it. While the log is away, or others
-        come or go, they wait for the next one."""
+        """Commit offsets to the log, for those who watch the group; a restart does not depend on it.
+
+        While the log is unavailable, or members come or go, the next commit does it."""
         try:
             self._consumer.commit(offsets)
         except Unavailable as error:
             logger.info("group %s: the log was not told how far it has come: %s", self._group, error)
 
     def recover(self, error: Unavailable | Fenced) -> None:
-        """What was read and is not in the store is read again: by this member, if it is still the owner."""
+        """Read again what was read and is not in the store, if this member is still the owner."""
         if isinstance(error, Fenced):
             self._assigned |= self._offsets.keys()
             self._forget(frozenset(self._offsets))
@@ -91,7 +94,7 @@ class Membership:
             logger.warning("group %s: not the owner yet: %s", self._group, error)  # `poll` tries again
 
     def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Nothing is pending between two polls: what was read is in the store, or will be read again."""
+        """Forget partitions. Nothing is pending between two polls: what was read is in the store, or is read again."""
         self.on_lost(partitions)
 
     def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
@@ -120,7 +123,10 @@ def _start(source: TopicPartition, offset: int | None, earliest: int, end: int) 
     if offset is None:
         return earliest
     if offset > end:
-        raise LogError(f"the store has read {source} up to offset {offset}, but the log ends at {end}: not its log")
+        raise LogError(
+            f"the store has read {source} up to offset {offset}, but the log ends at {end}: "
+            "the store was made from another log"
+        )
     if offset < earliest:
         raise LogError(
             f"the store has read {source} up to offset {offset}, but the log begins at {earliest}: what lay between "

@@ -1,4 +1,4 @@
-"""A topic from its first record to what is its end now, for those who work through all of it."""
+"""Reading of a topic from its first record to its present end, for those who work through all of it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -16,7 +16,9 @@ def read_whole(
     starts: Mapping[TopicPartition, int] | None = None,
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> Iterator[list[Record]]:
-    """In batches; waits where the log is away. Leaves no trace in its groups. Raises LogUnavailable, NewerSchema."""
+    """Yield the topic's records in batches, from `starts` to `ends`, or from its first record to its present end.
+
+    Waits while the log is unavailable. Leaves no trace in its groups. Raises LogUnavailable, NewerSchema."""
     reader = log.reader([topic])
     try:
         for source, offset in (starts or {}).items():

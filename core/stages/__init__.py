@@ -1,1 +1,1 @@
-"""What a stage is, and the one runner of them all."""
+"""Stages, and the one runner of them all."""

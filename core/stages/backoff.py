@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again: longer each time."""
+"""Waits before something is tried again: longer each time."""
 
 import random
 import time
@@ -22,12 +22,14 @@ class Backoff:
         return min(doubled, self._most_s) * random.uniform(0.5, 1.0)
 
     def is_over(self) -> None:
-        """Begin with a first wait again: it went well."""
+        """Begin with a first wait again, because it went well."""
         self._in_a_row = 0
 
 
 class Restarts:
-    """Of one stage, that begins anew when it has ended: with a first wait again where it had been well for a while."""
+    """The restarts of one stage, and the waits between them.
+
+    A stage that had been well for a while begins with a first wait again."""
 
     def __init__(self, settings: StageSettings, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._well_s, self._monotonic = settings.well_s, monotonic

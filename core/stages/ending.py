@@ -1,4 +1,4 @@
-"""When a process is to end: told by a signal, or because who started it is gone."""
+"""The end of a process: told by a signal, or because the process that started it is gone."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Ending:
-    """Of a thread, or of a process."""
+    """The end of a thread or a process, told from outside."""
 
     def __init__(self, parent: int | None = None) -> None:
         """`parent`: the process with which this one ends, by its number."""
@@ -28,7 +28,7 @@ class Ending:
         self._told.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it was told within that time."""
+        """Wait at most that long, and return whether it was told to end."""
         return self._told.wait(timeout_s)
 
     def made(self, make: Callable[[], T], waits: Callable[[Unavailable], object]) -> T | None:
@@ -45,7 +45,7 @@ class Ending:
 
 
 def told_by_signals(parent: int | None = None) -> Ending:
-    """By SIGTERM and SIGINT, from here on."""
+    """Return an Ending that SIGTERM and SIGINT tell, from here on."""
     ending = Ending(parent)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -57,6 +57,6 @@ def told_by_signals(parent: int | None = None) -> Ending:
 
 
 def ignore_signals(*numbers: signal.Signals) -> None:
-    """Another process tells this one when to end."""
+    """Ignore signals, because another process tells this one when to end."""
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The right to run a stage of which there may be one anywhere."""
+"""The right to run a stage that only one process anywhere may run."""
 
 import logging
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 class Lease:
     """The lease of one stage, for one process.
 
-    One that was lost stays lost: what the stage knows may be old then, and another starts from what is written."""
+    A lease that was lost stays lost: what the stage knows may be old then, and another process starts from what is
+    written."""
 
     def __init__(self, name: str, holder: str, store: Store, clock: Clock, ttl_s: float) -> None:
         self.name, self._holder, self._ttl_s = name, holder, ttl_s
@@ -25,7 +26,7 @@ class Lease:
         self.ask_every_s = ttl_s / _RENEWALS
 
     def take(self) -> bool:
-        """Whether it is ours now. Raises StoreUnavailable."""
+        """Try to acquire the lease, and return whether it is ours now. Raises StoreUnavailable."""
         with self._store.work() as work:
             self._epoch = work.leases.acquire(self.name, self._holder, self._clock.now(), self._ttl_s)
         if self._epoch is not None:
@@ -35,7 +36,7 @@ class Lease:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Renew it meanwhile, and give it back in the end."""
+        """Renew the lease for as long as this lasts, and give it back in the end."""
         try:
             with renewing(f"{self.name}-lease", self.ask_every_s, self._renew):
                 yield
@@ -43,7 +44,7 @@ class Lease:
             self._give_back()
 
     def check(self) -> None:
-        """Raise Fenced when it was lost."""
+        """Raise Fenced if the lease was lost."""
         if self._lost is not None:
             raise Fenced(self._lost)
 

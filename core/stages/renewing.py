@@ -1,6 +1,6 @@
-"""What must be said again and again, or others take it that we are gone.
+"""Renewal of what others would take for abandoned.
 
-It is said in a thread of its own, as what is done meanwhile may take longer than the others wait."""
+It runs in a thread of its own, as the work done meanwhile may take longer than the others wait."""
 
 import logging
 import threading

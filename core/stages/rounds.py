@@ -1,4 +1,4 @@
-"""One stage's rounds: wait for records or for time, take them, tick. The one place where what is away is waited for."""
+"""One stage's rounds: wait for records or for time, take them, tick. The one place that waits out an outage."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Rounds:
-    """Not thread-safe."""
+    """The rounds of one stage. Not thread-safe."""
 
     def __init__(self, name: str, stage: Stage) -> None:
         self._name, self._stage = name, stage
@@ -28,10 +28,10 @@ class Rounds:
         self._say_at_s = float("-inf")
 
     def step(self, timeout_s: float) -> int:
-        """Do one round, of which about `timeout_s` at most is waiting, unless something is away.
+        """Do one round, of which about `timeout_s` at most is waiting, unless something is unavailable.
 
-        Returns how many records it took, and 1 more when there is more to do at once. Raises what is no outage, and the
-        outage that the stage cannot go on after."""
+        Returns how many records it took, and 1 more when there is more to do at once. Raises errors that are no outage,
+        and an outage after which the stage cannot go on."""
         try:
             records = self._round(timeout_s)
         except (Unavailable, Fenced) as error:

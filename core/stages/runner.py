@@ -1,10 +1,11 @@
-"""Keeps one stage going until it is told to end, in a thread of its own or in that of its process, and knows how it is.
+"""The runner, which keeps one stage going until it is told to end, and knows how it is.
 
-(stand by for the lease) ──► make ──► rounds ──► close
-          ▲                   ▲          │
-          │   what is away: soon         │ what the stage cannot go on after
-          └───an error: later each time──┘     in a process of its own: raised, and the process is started again
-"""
+It does so in a thread of its own, or in the main thread of the stage's process.
+
+    (stand by for the lease) ──► make ──► rounds ──► close
+              ▲                   ▲          │
+              │   an outage: soon            │ an error after which the stage cannot go on
+              └───an error: later each time──┘     in a process of its own: raised, and the process is started again"""
 
 import logging
 import threading
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Runner:
-    """`name`, `state`, `fault` and `restarts` are for any thread."""
+    """The runner of one stage; `name`, `state`, `fault` and `restarts` are for any thread."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Runner:
     # ------------------------------------------------------------------------------------------ as a process
 
     def run(self) -> None:
-        """Until it is to end. Raises what a stage raises that is no outage."""
+        """Run the stage until told to end. Raises errors of the stage that are no outage."""
         while not self._ending.is_due():
             try:
                 self._run_stage()
@@ -96,12 +97,12 @@ class Runner:
                 self._ending.wait(AGAIN_S)
 
     def waits(self, error: Unavailable) -> None:
-        """Say that what it needs is away."""
+        """Record that something the stage needs is unavailable."""
         logger.warning("%s waits: %s", self.name, error)
         self._waits_for = redacted(str(error))
 
     def _run_stage(self) -> None:
-        """One stage, as long as it has what it needs."""
+        """Run one stage, for as long as it has what it needs."""
         if self._lease is not None and not self._stand_by(self._lease):
             return
         self._restarts.began()
@@ -126,7 +127,7 @@ class Runner:
         return stage
 
     def _stand_by(self, lease: Lease) -> bool:
-        """Whether the lease is ours, and not yet the time to end."""
+        """Wait for the lease, and return True once it is ours, False when told to end before."""
         while not self._ending.is_due():
             if lease.take():
                 return True
@@ -151,19 +152,22 @@ class Runner:
 
     @property
     def state(self) -> str:
-        """`ok` while it goes on; else why it does not."""
+        """`ok` while the stage goes on, else why it does not."""
         fault = self.fault
         return (self._waits_for or OK) if fault is None else f"down: {fault}"
 
     @property
     def health(self) -> str:
-        """The same; and, while it goes on, what it says of itself."""
+        """The runner's state, and while that is `ok`, the stage's own."""
         stage, state = self._stage, self.state
         return state if stage is None or state != OK else stage.state
 
 
 def cause_of(failure: Exception) -> str:
-    """For anybody to read: what is no error of ours may quote what a client sent, so its place stands for its words."""
+    """Describe a failure for anybody to read.
+
+    The message of an error that is not ours may quote what a client sent, so the place where it was raised stands
+    instead."""
     if isinstance(failure, OnwardError | OSError):
         return redacted(f"{type(failure).__name__}: {failure}")
     traceback = failure.__traceback__

@@ -1,4 +1,4 @@
-"""Where a stage's records come from, and what becomes of those that it cannot take."""
+"""The sources of a stage's records, and the handling of those that it cannot take."""
 
 import time
 from collections import deque
@@ -24,11 +24,11 @@ class Source(Protocol):
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]: ...
 
     def take(self, records: Sequence[Record], handle: Handle) -> None:
-        """All of `records`: by `handle`, or set aside."""
+        """Pass all of `records` to `handle`, or set them aside."""
         ...
 
     def recover(self, error: Unavailable | Fenced) -> None:
-        """Let what was polled and not taken come again."""
+        """Let the records that were polled and not taken come again."""
         ...
 
     def close(self) -> None: ...
@@ -37,7 +37,7 @@ class Source(Protocol):
 class SharedRecords:
     """Records of partitions that the members of a group share.
 
-    What is done of a batch, and how far it reaches, are one transaction in the store: `handle` writes in `writing`."""
+    The effects of a batch and the offsets after it are one transaction in the store: `handle` writes in `writing`."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class SharedRecords:
     ) -> None:
         """Join the group when first polled.
 
-        `linger_s`: small batches follow one another by that at least, as a transaction costs the same for one record as
-        for twenty."""
+        `linger_s` is the least time between small batches, as a transaction costs the same for one record as for
+        twenty."""
         self.member = Membership(log, store, group, topics)
         self._culprits = Culprits(group, log, store, clock, record_attempts)
         self._linger_s, self._next_s = linger_s, 0.0
@@ -71,7 +71,7 @@ class SharedRecords:
             self._culprits.find(records, handle, self.member.writing)
 
     def writing(self, records: Sequence[Record]) -> AbstractContextManager[Work]:
-        """Open the unit of work in which `records` are done."""
+        """Open the unit of work in which `records` are handled."""
         return self.member.writing(reach_of(records))
 
     def recover(self, error: Unavailable | Fenced) -> None:
@@ -82,7 +82,7 @@ class SharedRecords:
 
 
 class PlainRecords:
-    """All partitions, read by a stage that keeps its positions itself, and loses nothing by what it cannot take."""
+    """All partitions, read by a stage that keeps its positions itself and sets nothing aside."""
 
     def __init__(self, reader: LogReader) -> None:
         self.reader = reader
@@ -102,9 +102,9 @@ class PlainRecords:
 
 
 class OwnRecords(PlainRecords):
-    """The same, one record at a time.
+    """All partitions, read by a stage that keeps its positions itself, one record at a time.
 
-    What cannot be taken is set aside, and what was polled waits here while something is away."""
+    A record that cannot be taken is set aside, and polled records wait here while something is unavailable."""
 
     def __init__(self, reader: LogReader, culprits: Culprits) -> None:
         super().__init__(reader)
@@ -123,5 +123,5 @@ class OwnRecords(PlainRecords):
 
 
 def reach_of(records: Sequence[Record]) -> Mapping[TopicPartition, int]:
-    """Of each partition the offset after the last of its records."""
+    """Return the offset after the last of the records in each partition."""
     return {record.source: record.offset + 1 for record in records}

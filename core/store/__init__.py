@@ -1,8 +1,8 @@
-"""The store: SQL through SQLAlchemy. Each subject has a repository, which `core.store.work` hands out.
+"""The store: SQL through SQLAlchemy, one repository for each subject, handed out by `core.store.work`.
 
-SQLite lets one transaction write at a time. Postgres lets many, each statement of which sees what was committed before
-it (READ COMMITTED); so whatever reads and then writes takes a row's lock or one of `core.store.database.locks` first.
-"""
+SQLite lets one transaction write at a time. Postgres lets many, each statement of which sees what was committed
+before it (READ COMMITTED); so code that reads and then writes first takes a row's lock or one of
+`core.store.database.locks`."""
 
 from core.settings import PostgresSettings
 from core.store.database.connections import SqlStore
@@ -12,8 +12,10 @@ __all__ = ["SqlStore", "open_postgres", "open_sqlite"]
 
 
 def open_postgres(settings: PostgresSettings, application_name: str = "onward") -> SqlStore:
-    """Raises ConfigError naming `postgres.url` where it is none or its schema is not this build's (`onward migrate`),
-    StoreUnavailable."""
+    """Connect to the store on a PostgreSQL server.
+
+    Raises StoreUnavailable, and ConfigError when `postgres.url` is no such URL or the schema is not this build's (then
+    run `onward migrate`)."""
     from core.store.database import postgres  # its driver takes long to import, and who has a file needs none
 
     return postgres.connect(settings, application_name)

@@ -1,7 +1,7 @@
-"""Alarms and their outbox, and the turns that monitors hold recent ones against.
+"""Alarms and their outbox, and the reference turns that monitors compare recent turns with.
 
-What changes an alarm's state leaves it untold: the stage that watches tells the log, whoever it was that changed it.
-"""
+Every change of an alarm's state, whoever makes it, marks the alarm as untold; the monitors' stage then announces it in
+the log."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -25,25 +25,25 @@ _references = tables.monitor_references
 
 
 class AlarmsReader(Repository):
-    """What was found, and what became of it."""
+    """The alarms that were opened, and their states."""
 
     def get(self, alarm_id: str) -> StoredAlarm | None:
         row = self._connection.execute(select(_table).where(_table.c.alarm_id == alarm_id)).one_or_none()
         return None if row is None else _alarm(row)
 
     def that_are_open(self) -> list[StoredAlarm]:
-        """Acknowledged ones too, the oldest first."""
+        """Return all open alarms, acknowledged ones too, the oldest first."""
         rows = self._connection.execute(select(_table).where(tables.IS_OPEN).order_by(_table.c.sequence))
         return [_alarm(row) for row in rows]
 
     def holding_releases(self) -> list[StoredAlarm]:
-        """The oldest first."""
+        """Return the open alarms that hold releases, the oldest first."""
         return [alarm for alarm in self.that_are_open() if alarm.holds_releases]
 
     def newest(
         self, namespace: Namespace | None, before: int | None, limit: int, *, only_open: bool
     ) -> list[StoredAlarm]:
-        """The newest first, from the last before the sequence `before`. `namespace` None: of all."""
+        """Return the newest alarms before the sequence `before`, the newest first; `namespace` None means all."""
         query = select(_table).order_by(_table.c.sequence.desc()).limit(limit)
         if only_open:
             query = query.where(tables.IS_OPEN)
@@ -54,16 +54,18 @@ class AlarmsReader(Repository):
         return [_alarm(row) for row in self._connection.execute(query)]
 
     def untold(self, limit: int) -> list[StoredAlarm]:
-        """The oldest whose state the log does not know."""
+        """Return the oldest alarms whose state the log does not know yet."""
         rows = self._connection.execute(select(_table).where(tables.UNTOLD).order_by(_table.c.sequence).limit(limit))
         return [_alarm(row) for row in rows]
 
 
 class Alarms(AlarmsReader):
-    """Whoever finds something opens an alarm, and closes it; an operator acknowledges it."""
+    """The alarms, opened and closed by whatever finds a fault, and acknowledged by operators."""
 
     def open(self, found: Opening) -> bool:
-        """Whether it was opened: one of this monitor in this workload may be open already, and stays as it is."""
+        """Open an alarm, and return whether that was done.
+
+        If this monitor has an open alarm in this workload already, that one stays as it is."""
         hold(self._connection, Lock.ALARMS)
         of_monitor = _table.c.monitor == found.monitor, _table.c.namespace == found.namespace
         query = select(_table.c.sequence).where(tables.IS_OPEN, *of_monitor, _table.c.workload == found.workload)
@@ -83,18 +85,19 @@ class Alarms(AlarmsReader):
         return True
 
     def close(self, alarm_id: str, now: datetime) -> None:
-        """Of one that is closed: nothing happens."""
+        """Close an open alarm; do nothing to one that is closed."""
         self._change(alarm_id, closed_at=to_micros(now))
 
     def prolong(self, alarm: StoredAlarm, now: datetime) -> None:
-        """What it was opened for was there until now: its window ends later, and the log need not be told."""
+        """Extend an alarm's window to `now`, because its cause is still there; the log need not be told."""
         longer = msgspec.structs.replace(alarm.opening, window_end=now)
         of_alarm = _table.c.alarm_id == alarm.alarm_id
         self._connection.execute(update(_table).where(of_alarm).values(record=_encode(longer)))
 
     def acknowledge(self, alarm_id: str, by: str, note: str | None, now: datetime) -> StoredAlarm | None:
-        """The alarm as it then is; None: there is no such alarm. The first word stands: of one that was acknowledged or
-        is closed nothing changes."""
+        """Acknowledge an alarm and return it, or None if there is no such alarm.
+
+        The first acknowledgement stands: an alarm that was acknowledged or closed stays as it is."""
         known = self.get(alarm_id)
         if known is None or known.state != "opened":
             return known
@@ -102,14 +105,14 @@ class Alarms(AlarmsReader):
         return self.get(alarm_id)
 
     def _change(self, alarm_id: str, **values: object) -> None:
-        """Of an open one, and only where the first of the values is not set yet."""
+        """Set `values` of an open alarm, unless the first of them is set already."""
         first = _table.c[next(iter(values))]
         of_alarm = _table.c.alarm_id == alarm_id, tables.IS_OPEN, first.is_(None)
         self._connection.execute(update(_table).where(*of_alarm).values(told=False, **values))
         self._wake_watchers()
 
     def mark_told(self, alarms: Iterable[StoredAlarm]) -> None:
-        """As they were when they were told; one that has changed since is told again."""
+        """Mark alarms as announced in the state given here; one that has changed since is announced again."""
         for alarm in alarms:
             as_told = [
                 column.is_(None) if moment is None else column == to_micros(moment)
@@ -124,7 +127,7 @@ class Alarms(AlarmsReader):
 
 
 class ReferencesReader(Repository):
-    """The turns that a workload's recent ones are held against."""
+    """The reference turns that a workload's recent turns are compared with."""
 
     def get(self, namespace: Namespace, workload: str) -> bytes | None:
         of_workload = _references.c.namespace == namespace, _references.c.workload == workload
@@ -132,10 +135,10 @@ class ReferencesReader(Repository):
 
 
 class References(ReferencesReader):
-    """Written by the monitors alone."""
+    """The reference turns, written by the monitors alone."""
 
     def put(self, references: Sequence[tuple[Namespace, str, bytes]]) -> None:
-        """(namespace, workload, what the stage makes of it)."""
+        """Store (namespace, workload, record) triples; what a record holds is the stage's affair."""
         upsert(
             self._connection,
             _references,

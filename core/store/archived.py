@@ -1,9 +1,8 @@
-"""How far each partition of the log is in the archive.
+"""The archive's progress in each partition of the log.
 
-A stretch of a partition is archived in three steps: its end is planned, its files are written, it is finished. Whoever
-comes after a crash finds the plan and writes the same stretch, so the same files, again. Each step tells what it builds
-upon, and is refused where that is no longer so: of two who archive, one goes on.
-"""
+A stretch of a partition is archived in three steps: its end is planned, its files are written, and it is finished.
+After a crash the next process finds the plan and writes the same stretch, and so the same files, again. Each step names
+the state that it builds upon and is refused if that has changed: of two processes that archive, one goes on."""
 
 from collections.abc import Iterable
 
@@ -20,17 +19,17 @@ _table = tables.archived
 
 
 class Archived(msgspec.Struct, frozen=True):
-    """All before `next_offset` is in the archive; what is before `planned_end` may be, in part."""
+    """One partition's state: all before `next_offset` is archived; what lies before `planned_end` may be, in part."""
 
     next_offset: int
     planned_end: int | None
 
 
 class ArchiveReader(Repository):
-    """How far each partition is archived."""
+    """The archive's progress in each partition."""
 
     def reached(self) -> dict[TopicPartition, Archived]:
-        """Of the partitions of which something is archived, or planned."""
+        """Return the state of each partition that has a stretch archived or planned."""
         return {
             TopicPartition(row.topic, row.partition): Archived(row.next_offset, row.planned_end)
             for row in self._connection.execute(select(_table))
@@ -38,20 +37,20 @@ class ArchiveReader(Repository):
 
 
 class Archive(ArchiveReader):
-    """Written by the archive alone: it begins, plans and finishes a stretch."""
+    """The archive's progress, written by the archive alone: it begins partitions, plans and finishes stretches."""
 
     def begin(self, source: TopicPartition, start: int) -> None:
-        """The archive of a partition of which there is none. Raises Fenced where there is one."""
+        """Start the archive of a partition at `start`. Raises Fenced if there is one already."""
         row = {"topic": source.topic.value, "partition": source.partition, "next_offset": start, "planned_end": None}
         if not insert_new(self._connection, _table, [row]):
             raise _fenced(source)
 
     def plan(self, source: TopicPartition, start: int, end: int) -> None:
-        """The stretch from `start` to before `end` is next. Raises Fenced where another was planned or finished."""
+        """Plan the stretch from `start` up to, but without, `end`. Raises Fenced if another was planned or finished."""
         self._step(source, (_table.c.next_offset == start, _table.c.planned_end.is_(None)), planned_end=end)
 
     def finish(self, source: TopicPartition, start: int, end: int) -> None:
-        """Its files are all there. Raises Fenced where it was finished already."""
+        """Mark a planned stretch, whose files are all written, as archived. Raises Fenced if that was done already."""
         planned = (_table.c.next_offset == start, _table.c.planned_end == end)
         self._step(source, planned, next_offset=end, planned_end=None)
 
@@ -63,4 +62,4 @@ class Archive(ArchiveReader):
 
 
 def _fenced(source: TopicPartition) -> Fenced:
-    return Fenced(f"the archive of {source} has gone on without us: another archives the same log")
+    return Fenced(f"the archive of {source} was moved on by another process, which archives the same log")

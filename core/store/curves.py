@@ -1,5 +1,6 @@
-"""What the console draws: the newest rewards beside the turns they are of. Bounded by count, along indexes: what it
-costs does not grow with the store."""
+"""The data behind the console's curves: the newest rewards, each with its turn.
+
+Queries are bounded by count and go along indexes, so their cost does not grow with the store."""
 
 from datetime import datetime
 from typing import Any
@@ -17,7 +18,7 @@ _rewards, _turns, _releases = tables.rewards, tables.turns, tables.releases
 
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn and its latest reward. `version`: of its last token; None when there is none."""
+    """A turn and its latest reward. `version` is that of its last token, None for a turn without tokens."""
 
     inference_id: InferenceId
     version: Version | None
@@ -34,7 +35,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Conduct(msgspec.Struct, frozen=True, tag="completion"):
-    """What a turn did, of its record: the rest is skipped, not decoded."""
+    """The fields of a turn's record that say what the turn did. The rest is skipped, not decoded."""
 
     workload: str
     arm: Arm
@@ -58,7 +59,7 @@ _newest = (
 
 
 def _with_turns(*columns: ColumnElement[Any]) -> Select[Any]:
-    """The newest first. Rewards whose turn waits for the writer are left out."""
+    """Build a query over the newest rewards and their turns, the newest first; it omits turns not written yet."""
     joined = select(_newest.c.inference_id, *columns).join(_turns, _turns.c.inference_id == _newest.c.inference_id)
     return joined.order_by(_newest.c.sequence.desc())
 
@@ -68,18 +69,18 @@ _CONDUCT = _with_turns(_turns.c.record)
 
 
 class Curves(Repository):
-    """The newest rewards beside the turns they are of."""
+    """Queries over the newest rewards and their turns."""
 
     def worth(self, namespace: Namespace, limit: int) -> list[Worth]:
-        """Of the newest `limit` revisions, each turn once, the newest first."""
+        """Return the turns of the newest `limit` revisions with their latest rewards, the newest first, each once."""
         return [_worth(row) for row in self._once(_WORTH, namespace, limit)]
 
     def conduct(self, namespace: Namespace, limit: int) -> list[Conduct]:
-        """Of the same turns, what they did. Reads whole records: for hundreds."""
+        """Return what those same turns did. Reads whole records: meant for hundreds of turns."""
         return [_decode_conduct(row.record) for row in self._once(_CONDUCT, namespace, limit)]
 
     def live_since(self, after_sequence: int) -> dict[Version, datetime]:
-        """When each version went live first, of the releases after that sequence."""
+        """Return when each version first went live, among the releases after the given sequence."""
         rows = self._connection.execute(
             select(_releases.c.version, func.min(_releases.c.at).label("at"))
             .where(_releases.c.sequence > after_sequence, _releases.c.state == "live")
@@ -88,7 +89,7 @@ class Curves(Repository):
         return {Version(row.version): from_micros(row.at) for row in rows}
 
     def _once(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
-        """The first row of each turn: that of its latest revision."""
+        """Return the first row of each turn, which is that of its latest revision."""
         first: dict[str, Any] = {}
         for row in self._connection.execute(query, {"namespace": namespace, "limit": limit}):
             first.setdefault(row.inference_id, row)

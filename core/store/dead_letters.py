@@ -1,4 +1,4 @@
-"""Records that could not be used, kept whole for operators."""
+"""Dead letters: records that could not be used, kept whole for operators."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,14 +12,14 @@ from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import insert_new
 
-_LETTER_BYTES: Final = 4096  # of a letter around the record: reason, place and time
+_LETTER_BYTES: Final = 4096  # what a dead letter holds besides the record's bytes: reason, place and time
 
 
 class DeadLettersReader(Repository):
-    """Records that were set aside."""
+    """The records that were set aside."""
 
     def newest(self, limit: int) -> list[DeadLetter]:
-        """The latest first."""
+        """Return the newest dead letters, the newest first."""
         table = tables.dead_letters
         rows = self._connection.execute(
             select(table).order_by(table.c.at.desc(), table.c.record_offset.desc()).limit(limit)
@@ -32,10 +32,10 @@ class DeadLettersReader(Repository):
 
 
 class DeadLetters(DeadLettersReader):
-    """Whoever reads the log sets records aside; an operator brings them back."""
+    """The dead letters: readers of the log set records aside here, and operators bring them back."""
 
     def put(self, letters: Sequence[DeadLetter]) -> int:
-        """How many were new; the others were set aside before."""
+        """Store dead letters, and return how many were not stored before."""
         rows = [
             {
                 "topic": letter.topic,
@@ -50,13 +50,15 @@ class DeadLetters(DeadLettersReader):
         return insert_new(self._connection, tables.dead_letters, rows)
 
     def forget(self, letter: DeadLetter) -> None:
-        """Its record went back to the log."""
+        """Delete a dead letter whose record went back to the log."""
         self._connection.execute(delete(tables.dead_letters).where(*_is(letter.topic, letter.partition, letter.offset)))
 
 
 def as_announced(letter: DeadLetter, limit: int | None) -> DeadLetter:
-    """As its topic takes it. The log may hold a record that is larger than what we may append; the store has it whole.
-    `limit`: the log's `max_record_bytes`."""
+    """Return a dead letter as it fits into its topic, without the record's bytes if those would exceed `limit`.
+
+    The log may hold a record that is larger than we may append; the store keeps it whole. `limit` is the log's
+    `max_record_bytes`."""
     if limit is None or len(letter.raw) + _LETTER_BYTES <= limit:
         return letter
     reason = f"{letter.reason} ({len(letter.raw)} bytes, too large for this topic: the store has them)"

@@ -1,4 +1,4 @@
-"""Replicas and what is wanted of them, experiments, and an operator's orders."""
+"""Replicas with their statuses and targets, experiments, and operators' orders."""
 
 from datetime import datetime
 
@@ -20,10 +20,10 @@ _decode_switches = msgspec.msgpack.Decoder(Switches).decode
 
 
 class FleetReader(Repository):
-    """Replicas as they said they are, and as the release controller wants them."""
+    """Replicas: their statuses, as their hosts report them, and their targets, as the release controller sets them."""
 
     def statuses(self, cluster: str) -> list[ReplicaStatus]:
-        """By name, the gone ones too: judge their heartbeats."""
+        """Return the statuses by name, those of replicas that are gone too: their heartbeats tell."""
         table = tables.replicas
         rows = self._connection.execute(select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.name))
         return [_decode_status(row.record) for row in rows]
@@ -46,10 +46,10 @@ class FleetReader(Repository):
 
 
 class Fleet(FleetReader):
-    """Hosts say how they are; the release controller says what it wants."""
+    """The replicas: hosts write their statuses, the release controller writes targets."""
 
     def put_status(self, status: ReplicaStatus, *, is_news: bool = True) -> None:
-        """`is_news`: more of it has changed than its heartbeat."""
+        """Store a replica's status; `is_news` says that more of it has changed than its heartbeat."""
         row = {
             "name": status.name,
             "cluster": status.cluster,
@@ -75,7 +75,7 @@ class Fleet(FleetReader):
 
 
 class ExperimentsReader(Repository):
-    """Canaries, running and past."""
+    """Canary experiments, running and past."""
 
     def running(self, cluster: str) -> Experiment | None:
         table = tables.experiments
@@ -88,7 +88,7 @@ class ExperimentsReader(Repository):
         return None if record is None else _decode_experiment(record)
 
     def newest(self, cluster: str, limit: int) -> list[Experiment]:
-        """The newest first."""
+        """Return the newest experiments, the newest first."""
         table = tables.experiments
         rows = self._connection.execute(
             select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.started_at.desc()).limit(limit)
@@ -97,7 +97,7 @@ class ExperimentsReader(Repository):
 
 
 class Experiments(ExperimentsReader):
-    """Written by the release controller alone."""
+    """The experiments, written by the release controller alone."""
 
     def put(self, experiment: Experiment) -> None:
         row = {
@@ -113,10 +113,10 @@ class Experiments(ExperimentsReader):
 
 
 class OrdersReader(Repository):
-    """What operators wished for, and what came of it."""
+    """The orders to the release controller, and their results."""
 
     def unfinished(self, cluster: str) -> list[Order]:
-        """The oldest first."""
+        """Return the orders that are not done yet, the oldest first."""
         table = tables.orders
         rows = self._connection.execute(
             select(table).where(table.c.cluster == cluster, table.c.done_at.is_(None)).order_by(table.c.order_id)
@@ -124,7 +124,7 @@ class OrdersReader(Repository):
         return [_order(row) for row in rows]
 
     def newest(self, cluster: str, limit: int) -> list[Order]:
-        """The newest first."""
+        """Return the newest orders, the newest first."""
         table = tables.orders
         query = select(table).where(table.c.cluster == cluster).order_by(table.c.order_id.desc()).limit(limit)
         return [_order(row) for row in self._connection.execute(query)]
@@ -136,7 +136,7 @@ class OrdersReader(Repository):
 
 
 class Orders(OrdersReader):
-    """The API takes an order; the release controller finishes it."""
+    """The orders: the API accepts them, the release controller finishes them."""
 
     def give(
         self,
@@ -147,7 +147,7 @@ class Orders(OrdersReader):
         by: str,
         now: datetime,
     ) -> int:
-        """Its number, under which `get_order` tells what came of it."""
+        """Store an order, and return its number, by which `get` finds its result."""
         values = {
             "cluster": cluster,
             "kind": kind,

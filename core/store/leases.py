@@ -1,4 +1,4 @@
-"""Leases: one holder at a time, and an epoch that fences out the holder that lost it without noticing."""
+"""Leases: one holder at a time, and an epoch that fences out a former holder who has not noticed the loss."""
 
 from datetime import datetime, timedelta
 
@@ -15,10 +15,10 @@ _NOBODY = ""
 
 
 class Leases(Repository):
-    """Who may do what now: each row is written by its holder."""
+    """The leases, each row written by its holder."""
 
     def acquire(self, name: str, holder: str, now: datetime, ttl_s: float) -> int | None:
-        """The epoch when `holder` has the lease now (anew, again, or still); None while another has it."""
+        """Return the epoch under which `holder` has the lease now (anew or still), or None while another has it."""
         table = tables.leases
         free = {"name": name, "holder": _NOBODY, "epoch": 0, "expires_at": 0}
         end_silent_owners(self._connection, table)
@@ -37,18 +37,19 @@ class Leases(Repository):
         return taken.scalar()
 
     def fence(self, name: str, epoch: int, now: datetime, ttl_s: float) -> None:
-        """First in every transaction of the holder: renews the lease and locks its row. Raises Fenced when it is
-        lost."""
+        """Renew the lease and lock its row, as the first statement of each of the holder's transactions.
+
+        Raises Fenced when the lease is lost."""
         table = tables.leases
         expires_at = to_micros(now + timedelta(seconds=ttl_s))
         held = self._connection.execute(
             update(table).where(table.c.name == name, table.c.epoch == epoch).values(expires_at=expires_at)
         )
         if held.rowcount != 1:
-            raise Fenced(f"the lease {name} is another's: epoch {epoch} is over")
+            raise Fenced(f"the lease {name} has another holder: epoch {epoch} is over")
 
     def give_back(self, name: str, epoch: int) -> None:
-        """The next one need not wait. Of a lease that was lost: nothing happens."""
+        """Free the lease, so that the next holder need not wait; do nothing if it was lost."""
         table = tables.leases
         self._connection.execute(
             update(table).where(table.c.name == name, table.c.epoch == epoch).values(holder=_NOBODY, expires_at=0)

@@ -1,7 +1,6 @@
-"""The ledger in the store: rows in, rows out.
+"""The ledger's rows in the store.
 
-It is the scorer's own view of turns and outcomes and does not depend on how far the writer has come.
-"""
+The ledger is the scorer's own view of turns and outcomes, and does not depend on how far the writer has come."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -30,7 +29,7 @@ _turns, _outcomes, _sessions = tables.ledger_turns.c, tables.ledger_outcomes.c, 
 
 
 def _of_namespace(column: Column[str], *columns: Column[Any]) -> Select[Any]:
-    """Rows of one namespace whose `column` is among `values`."""
+    """Build a query for the rows of one namespace whose `column` is among `values`."""
     table = column.table
     return select(*(columns or [table])).where(table.c.namespace == bindparam("namespace"), Among(column))
 
@@ -60,7 +59,7 @@ class LedgerReader(Repository):
     """Sessions with their turns and outcomes, as the scorer knows them."""
 
     def count_open(self, partitions: Iterable[int]) -> int:
-        """Turns of these partitions that wait."""
+        """Count the turns of these partitions that are still waiting."""
         table = tables.ledger_turns
         query = select(func.count()).select_from(table)
         query = query.where(table.c.partition.in_(list(partitions)), table.c.due_at.is_not(None))
@@ -70,7 +69,7 @@ class LedgerReader(Repository):
         return self._connection.execute(select(tables.ledger_turns.c.inference_id).limit(1)).first() is None
 
     def due_turns(self, until: Mapping[int, datetime], limit: int = _NO_LIMIT) -> list[DueTurn]:
-        """At most `limit` turns whose wait is over by the moment of their partition, the earliest first."""
+        """Return at most `limit` turns whose wait is over at their partition's moment, the earliest first."""
         if not until:
             return []
         values = {"partitions": list(until), "moment": to_micros(max(until.values())), "limit": limit}
@@ -78,22 +77,22 @@ class LedgerReader(Repository):
         return [turn for turn in turns if turn.due_at <= until[turn.partition]]
 
     def sessions_of(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, SessionKey]:
-        """The sessions of those turns that are known."""
+        """Return the sessions of those turns that are known."""
         rows = self._each_chunk(_SESSIONS_OF_TURNS, inference_ids)
         return {InferenceId(row.inference_id): SessionKey((row.namespace, row.session_id)) for row in rows}
 
     def sessions(self, namespace: Namespace, session_ids: Collection[SessionId]) -> Iterator[SessionRow]:
-        """Those of one namespace that are known."""
+        """Iterate over those of the given sessions of one namespace that are known."""
         for row in self._each_chunk(_SESSIONS, session_ids, namespace=namespace):
             key = SessionKey((namespace, row.session_id))
             yield SessionRow(key=key, last_at=from_micros(row.last_at), ended_at=_moment(row.ended_at))
 
     def turns(self, namespace: Namespace, session_ids: Collection[SessionId]) -> Iterator[Turn]:
-        """Those of these sessions."""
+        """Iterate over the turns of these sessions."""
         return map(_turn, self._each_chunk(_TURNS, session_ids, namespace=namespace))
 
     def outcomes(self, namespace: Namespace, session_ids: Collection[SessionId]) -> Iterator[tuple[SessionId, Heard]]:
-        """All that was said of these sessions and of their turns, each with its session."""
+        """Iterate over all outcomes of these sessions and of their turns, each with its session."""
         for row in self._each_chunk(_OUTCOMES, session_ids, namespace=namespace):
             yield row.session_id, Heard(_decode(row.record), row.log_offset)
 
@@ -105,12 +104,12 @@ class LedgerReader(Repository):
         }
 
     def early_outcomes(self, inference_ids: Iterable[InferenceId]) -> list[Heard]:
-        """Outcomes that came before their turns."""
+        """Return the outcomes that came before their turns."""
         rows = self._each_chunk(_EARLY_OUTCOMES, inference_ids)
         return [Heard(_decode(row.record), row.log_offset) for row in rows]
 
     def waiting_outcomes(self) -> list[Heard]:
-        """All outcomes whose turns have not come. By namespace, as the index has them."""
+        """Return all outcomes whose turns have not come. Asks namespace by namespace, as the index is ordered."""
         found: list[Heard] = []
         namespace = self._connection.execute(_FIRST_NAMESPACE, {"last": ""}).scalar_one()
         while namespace is not None:
@@ -126,10 +125,10 @@ class LedgerReader(Repository):
 
 
 class Ledger(LedgerReader):
-    """Written by the scorer alone: pages of sessions, with all that changed of them."""
+    """The ledger, written by the scorer alone: sessions, with everything of theirs that changed."""
 
     def forget_outcomes(self, outcomes: Iterable[Outcome]) -> None:
-        """Those that wait for their turn no longer."""
+        """Delete outcomes that no longer wait for their turn."""
         for outcome in outcomes:
             self._connection.execute(
                 delete(tables.ledger_outcomes).where(
@@ -157,7 +156,9 @@ class Ledger(LedgerReader):
         upsert(self._connection, tables.ledger_sessions, rows)
 
     def put_outcomes(self, heard: Iterable[tuple[Heard, SessionId | None]]) -> None:
-        """Each with the session it belongs to; None while its turn is unknown. Saved again with a session: adopted."""
+        """Store outcomes, each with its session, or with None while its turn is unknown.
+
+        An outcome that waited is stored again with its session once its turn has come."""
         rows: list[dict[str, object]] = [
             {
                 "namespace": entry.outcome.namespace,
@@ -173,7 +174,7 @@ class Ledger(LedgerReader):
 
 
 def by_namespace(pairs: Iterable[tuple[Namespace, Id]]) -> list[tuple[Namespace, list[Id]]]:
-    """As the indices have them."""
+    """Group values by namespace, as the indexes are ordered."""
     found: dict[Namespace, list[Id]] = {}
     for namespace, value in pairs:
         found.setdefault(namespace, []).append(value)

@@ -1,20 +1,22 @@
-"""How far a consumer group's effects on the store reach, and who owns which partition.
+"""The offsets of consumer groups in the store, and the ownership of partitions by their members.
 
-The log says who shall own a partition, but a member that lost it may not have noticed: a zombie, paused or cut off. So
-the store has the last word. Each owner begins with `take_over`, which makes its epoch, and begins each transaction of
-its own with `set_offsets` or `fence`, which let only the latest epoch pass.
+A group's offset says how far its effects on the store reach. The log assigns partitions to members, but a member that
+lost one may not have noticed: a zombie, paused or cut off. So the store decides. Each owner begins with `take_over`,
+which gives it an epoch, and begins each of its transactions with `advance` or `fence`, which let only the latest epoch
+pass.
 
 That the latest epoch is the rightful owner's follows from the order of locks. `take_over` locks the partition's row;
-then, in the same transaction, the member commits to the log, which refuses whoever is of an older generation than the
+then, in the same transaction, the member commits to the log, which refuses a member of an older generation than the
 group's (Fenced: the transaction is rolled back, and the epoch with it). Take a zombie Z and the rightful owner R.
 
 * Z commits to the log after R has joined: it is refused, and leaves no trace.
 * Z commits to the log before that, and pauses. It holds the row's lock, so R, who came later, waits for it. When Z goes
-  on, R's epoch comes after Z's; when Z's session ends, Z's epoch never was.
+  on, R's epoch comes after Z's; when Z's session ends, Z's epoch is rolled back.
 
-Either way the epochs of a row grow in the order of the log's generations, and all that Z writes afterwards meets a
-later epoch. A Z that never goes on is ended (`core.store.database.silent`). And since `fence` locks the row too, an
-owner's transactions on a partition exclude those of all others: what it read in one is still so when it writes.
+Either way the epochs of a row grow in the order of the log's generations, and any later write of Z is refused, because
+its epoch is no longer the latest. A Z that never goes on is ended (`core.store.database.silent`). And since `fence`
+locks the row too, an owner's transactions on a partition exclude those of all others: what it read in one is still so
+when it writes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +32,7 @@ from core.store.database.silent import end_silent_owners
 from core.store.database.statements import insert_new, upsert
 
 WRITER: Final = "writer"
-"""The group that puts what the log has of turns into the store: its offsets say how far the store reaches."""
+"""The group that copies turns from the log to the store: its offsets say how far the store reaches."""
 
 _table = tables.offsets
 _of_group = _table.c.consumer_group == bindparam("group")
@@ -55,10 +57,10 @@ _ADVANCE = (
 
 
 class OffsetsReader(Repository):
-    """How far groups have come."""
+    """The groups' next offsets."""
 
     def of_group(self, group: str) -> dict[TopicPartition, int]:
-        """Of the partitions in which something was done."""
+        """Return the group's next offset in each partition where it has done something."""
         rows = self._connection.execute(
             select(_table).where(_table.c.consumer_group == group, _table.c.next_offset.is_not(None))
         )
@@ -66,14 +68,15 @@ class OffsetsReader(Repository):
 
 
 class Offsets(OffsetsReader):
-    """How far a group has come moves with its effects, by the owner alone."""
+    """The groups' offsets; each moves in the transaction of the effects, written by the partition's owner alone."""
 
     def take_over(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int | None]]:
-        """(epoch, next offset) of each; the offset is None where nothing was done yet. From here to the end of the
-        transaction nobody else takes them over or writes as their owner; the caller then makes sure with the log that
-        they are its own."""
+        """Take over partitions, and return the (epoch, next offset) of each.
+
+        The offset is None where nothing was done yet. Until the end of the transaction nobody else takes the partitions
+        over or writes as their owner; the caller then commits to the log, to make sure that they are its own."""
         sources = sorted(partitions)
         end_silent_owners(self._connection, _table)
         insert_new(
@@ -86,7 +89,9 @@ class Offsets(OffsetsReader):
         return taken
 
     def fence(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
-        """First in an owner's transaction. Raises Fenced where a partition has had another owner since."""
+        """Lock the partitions, as the first statement of an owner's transaction.
+
+        Raises Fenced if a partition has had another owner since."""
         if not epochs:
             return
         places = [(source.topic.value, source.partition) for source in epochs]
@@ -97,8 +102,9 @@ class Offsets(OffsetsReader):
                 raise Fenced(f"group {group} lost {source}: its epoch is {found.get(source)}, not {epoch}")
 
     def advance(self, group: str, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
-        """First in an owner's transaction, which does all that comes before `offsets`. Raises Fenced as `fence`
-        does."""
+        """Set the next offsets, as the first statement of the transaction that does all that comes before them.
+
+        Raises Fenced as `fence` does."""
         self.fence(group, {source: epochs[source] for source in offsets})
         if offsets:
             self._connection.execute(
@@ -106,7 +112,7 @@ class Offsets(OffsetsReader):
             )
 
     def put(self, group: str, source: TopicPartition, next_offset: int) -> None:
-        """Of a group that has no members in the log: its caller is fenced by a lease."""
+        """Set the next offset of a group without members in the log; its caller is fenced by a lease."""
         upsert(self._connection, _table, [{**_row(group, source), "next_offset": next_offset, "epoch": 0}])
 
 

@@ -17,7 +17,7 @@ _decode = msgspec.msgpack.Decoder(PolicyVersion).decode
 
 
 class PoliciesReader(Repository):
-    """Policy versions."""
+    """The policy versions."""
 
     def _last(self) -> int | None:
         return self._connection.execute(select(func.max(tables.policies.c.version))).scalar()
@@ -28,7 +28,7 @@ class PoliciesReader(Repository):
         return None if record is None else _decode(record)
 
     def newest(self, limit: int) -> list[tuple[PolicyVersion, str]]:
-        """(version, release state), the newest first."""
+        """Return the newest (version, release state) pairs, the newest first."""
         table = tables.policies
         rows = self._connection.execute(
             select(table.c.record, table.c.state)
@@ -39,24 +39,24 @@ class PoliciesReader(Repository):
         return [(_decode(row.record), row.state) for row in rows]
 
     def count_states(self) -> dict[str, int]:
-        """How many published versions are in each release state."""
+        """Count the published versions in each release state."""
         table = tables.policies
         query = select(table.c.state, func.count().label("versions")).where(table.c.record.is_not(None))
         return {row.state: row.versions for row in self._connection.execute(query.group_by(table.c.state))}
 
     def versions(self) -> list[Version]:
-        """All that were allocated, the oldest first."""
+        """Return all versions that were allocated, the oldest first."""
         table = tables.policies
         return [
             Version(row.version) for row in self._connection.execute(select(table.c.version).order_by(table.c.version))
         ]
 
     def first(self) -> Version:
-        """The anchor's."""
+        """Return the anchor's version."""
         return Version(self._connection.execute(select(func.min(tables.policies.c.version))).scalar_one())
 
     def candidates(self) -> list[PolicyVersion]:
-        """Published and not yet decided on, the oldest first."""
+        """Return the versions that are published and not yet decided on, the oldest first."""
         table = tables.policies
         rows = self._connection.execute(
             select(table.c.record).where(table.c.state == "candidate").order_by(table.c.version)
@@ -64,7 +64,7 @@ class PoliciesReader(Repository):
         return [_decode(row.record) for row in rows]
 
     def states_of_lineage(self, version: Version) -> list[tuple[Version, str]]:
-        """(version, release state) of a version and its ancestors, itself first, as far as the live one."""
+        """Return (version, release state) of a version and its ancestors, itself first, as far as the live one."""
         table = tables.policies
         columns = (table.c.version, table.c.parent, table.c.state)
         lineage = select(*columns).where(table.c.version == version).cte(recursive=True)
@@ -74,28 +74,30 @@ class PoliciesReader(Repository):
         return [(Version(row.version), row.state) for row in rows]
 
     def state_of(self, version: Version) -> str | None:
-        """Its ReleaseState, `allocated` while it is only a number, None for an unknown one."""
+        """Return a version's ReleaseState, `allocated` while it is only a number, None if it is unknown."""
         table = tables.policies
         return self._connection.execute(select(table.c.state).where(table.c.version == version)).scalar()
 
     def in_state(self, state: str) -> list[PolicyVersion]:
-        """The oldest first."""
+        """Return the versions in a release state, the oldest first."""
         table = tables.policies
         rows = self._connection.execute(select(table.c.record).where(table.c.state == state).order_by(table.c.version))
         return [_decode(row.record) for row in rows]
 
 
 class Policies(PoliciesReader):
-    """Whoever makes a version takes a number for it and publishes it; the release controller adds its verdict."""
+    """The policy versions: their maker allocates and publishes one; the release controller adds its verdict."""
 
     def allocate(self, now: datetime) -> Version:
-        """A number that no learner, live or offline, was given before. Versions count from 1, and leave none out: one
-        that was given in a transaction that failed is given again. Others wait until the caller's is over."""
+        """Allocate a version number that no learner, live or offline, has been given before.
+
+        Versions count from 1 without gaps: a number allocated in a transaction that failed is allocated again. Others
+        wait until the caller's transaction is over."""
         hold(self._connection, Lock.VERSIONS)
         return self._allocate((self._last() or 0) + 1, now)
 
     def allocate_anchor(self, now: datetime) -> Version:
-        """The first version, allocated if there is none."""
+        """Return the first version, allocating it if there is none."""
         hold(self._connection, Lock.VERSIONS)
         return self._allocate(ANCHOR, now) if self._last() is None else self.first()
 
@@ -106,7 +108,7 @@ class Policies(PoliciesReader):
         return Version(version)
 
     def put(self, policy: PolicyVersion) -> None:
-        """Fill an allocated row. Again with the same content: nothing changes."""
+        """Publish an allocated version. Publishing it again with the same content changes nothing."""
         table = tables.policies
         self._connection.execute(
             update(table)
@@ -116,7 +118,7 @@ class Policies(PoliciesReader):
         self._wake_watchers()
 
     def put_verdict(self, version: Version, verdict: GateVerdict) -> None:
-        """What was found of a published version, in place of what was found before."""
+        """Set a published version's verdict, in place of any earlier one."""
         policy = self.get(version)
         assert policy is not None, f"version {version} is not published"
         record = _encode(msgspec.structs.replace(policy, verdict=verdict))
@@ -126,10 +128,10 @@ class Policies(PoliciesReader):
 
 
 class ReleasesReader(Repository):
-    """What became of which version, in order."""
+    """The history of releases: which version entered which state, in order."""
 
     def live_history(self, cluster: str) -> list[Version]:
-        """The versions that served, in the order in which each last went live."""
+        """Return the versions that served, in the order in which each last went live."""
         table = tables.releases
         rows = self._connection.execute(
             select(table.c.version)
@@ -140,7 +142,7 @@ class ReleasesReader(Repository):
         return [Version(row.version) for row in rows]
 
     def live(self, cluster: str) -> Version | None:
-        """The version that went live last."""
+        """Return the version that went live last."""
         table = tables.releases
         found = self._connection.execute(
             select(table.c.version)
@@ -151,7 +153,7 @@ class ReleasesReader(Repository):
         return None if found is None else Version(found)
 
     def live_since(self, cluster: str) -> datetime | None:
-        """When the version that is live went live last."""
+        """Return when the live version last went live."""
         table = tables.releases
         found = self._connection.execute(
             select(table.c.at)
@@ -162,11 +164,11 @@ class ReleasesReader(Repository):
         return None if found is None else from_micros(found)
 
     def last_sequence(self) -> int:
-        """Of the newest release; 0 when there is none."""
+        """Return the newest release's sequence, 0 when there is none."""
         return self._connection.execute(select(func.max(tables.releases.c.sequence))).scalar() or 0
 
     def last_in_state(self, cluster: str, state: str) -> Version | None:
-        """Of the versions that are now in `state`, the one whose last release is the newest."""
+        """Return the version, of those now in `state`, whose last release is the newest."""
         releases, versions = tables.releases, tables.policies
         found = self._connection.execute(
             select(releases.c.version)
@@ -178,7 +180,7 @@ class ReleasesReader(Repository):
         return None if found is None else Version(found)
 
     def after(self, after_sequence: int, limit: int) -> list[tuple[int, Release]]:
-        """(sequence, release) in order."""
+        """Return (sequence, release) pairs after a sequence, in order."""
         table = tables.releases
         rows = self._connection.execute(
             select(table).where(table.c.sequence > after_sequence).order_by(table.c.sequence).limit(limit)
@@ -200,11 +202,12 @@ class ReleasesReader(Repository):
 
 
 class Releases(ReleasesReader):
-    """The release controller appends to the history, and sets a version's state with it."""
+    """The history of releases, appended to by the release controller, and the versions' states that follow from it."""
 
     def lock(self) -> None:
-        """Until the end of the transaction nobody else appends to the history: what is read of it from here on is so
-        when the caller writes."""
+        """Let nobody else append to the history until the end of the transaction.
+
+        What the caller reads of it from here on still holds when it writes."""
         hold(self._connection, Lock.RELEASES)
 
     def put(self, release: Release) -> None:

@@ -20,10 +20,10 @@ _PUBLISHED = update(_table).where(Among(_table.c.sequence)).values(published=Tru
 
 
 class RewardsReader(Repository):
-    """What turns were worth, in the order in which it was decided."""
+    """The rewards of turns, in the order in which they were decided."""
 
     def unpublished(self, partitions: Iterable[int], limit: int) -> list[tuple[int, Reward]]:
-        """The oldest (sequence, reward) of these partitions of the turns that wait for the log."""
+        """Return the oldest (sequence, reward) pairs of these partitions that are still in the outbox."""
         rows = self._connection.execute(
             select(_table.c.sequence, _table.c.record)
             .where(tables.WAITS, _table.c.partition.in_(list(partitions)))
@@ -33,7 +33,7 @@ class RewardsReader(Repository):
         return [(row.sequence, _decode(row.record)) for row in rows]
 
     def after(self, namespace: Namespace, after_sequence: int, limit: int) -> list[tuple[int, Reward]]:
-        """(sequence, reward) in order of emission, from the next after `after_sequence`."""
+        """Return (sequence, reward) pairs in order of emission, beginning after `after_sequence`."""
         rows = self._connection.execute(
             select(_table.c.sequence, _table.c.record)
             .where(_table.c.namespace == namespace, _table.c.sequence > after_sequence)
@@ -43,7 +43,7 @@ class RewardsReader(Repository):
         return [(row.sequence, _decode(row.record)) for row in rows]
 
     def latest(self, namespace: Namespace, before_sequence: int, limit: int) -> list[tuple[int, Reward]]:
-        """(sequence, reward), the newest first, of those before `before_sequence`."""
+        """Return the (sequence, reward) pairs before `before_sequence`, the newest first."""
         rows = self._connection.execute(
             select(_table.c.sequence, _table.c.record)
             .where(_table.c.namespace == namespace, _table.c.sequence < before_sequence)
@@ -67,21 +67,20 @@ class RewardsReader(Repository):
         return [_decode(row.record) for row in rows]
 
     def in_order(self) -> Iterator[Reward]:
-        """All, in order of (decided_at, inference_id, revision)."""
+        """Iterate over all rewards in order of (decided_at, inference_id, revision)."""
         order = (_table.c.decided_at, _table.c.inference_id, _table.c.revision)
         for row in self._connection.execute(select(_table.c.record).order_by(*order)):
             yield _decode(row.record)
 
 
 class Rewards(RewardsReader):
-    """Written by the scorer alone, with their outbox."""
+    """The rewards and their outbox, written by the scorer alone."""
 
     def put(self, rewards: Sequence[tuple[int, Reward]]) -> None:
-        """(partition, reward) into the outbox, in order. A revision that is there already stays as it is.
+        """Put (partition, reward) pairs into the outbox, in order. A revision that is there already stays as it is.
 
-        Readers page by the sequence, so rewards must become visible in its order: whoever draws numbers keeps others
-        from it until the transaction is over. Do this last.
-        """
+        Readers page by the sequence, so rewards must become visible in its order: a transaction that allocates numbers
+        keeps others from it until it is over. So call this last."""
         if not rewards:
             return
         rows = [_row(partition, reward) for partition, reward in rewards]
@@ -92,7 +91,7 @@ class Rewards(RewardsReader):
         insert_new(self._connection, _table, rows)
 
     def mark_published(self, sequences: Iterable[int]) -> None:
-        """These left the outbox."""
+        """Remove rewards from the outbox."""
         self._connection.execute(_PUBLISHED, {"values": list(sequences)})
 
 

@@ -1,4 +1,4 @@
-"""Turns and outcomes as they happened."""
+"""Turns and outcomes as they were logged."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,11 +17,11 @@ from core.store.database.statements import insert_new
 _encode = msgspec.msgpack.Encoder().encode
 _decode_turn = msgspec.msgpack.Decoder(Completion).decode
 _decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
-_NEWEST_OF_EACH = 16  # turns looked at for one that is asked for
+_NEWEST_OF_EACH = 16  # how many of the newest turns are read for each text asked for
 
 
 def outcome_digest(outcome: Outcome) -> str:
-    """Of what the client said, not of when it reached us: a retry has the same digest."""
+    """Return a digest of what the client sent, without the time it arrived: a retry has the same digest."""
     said = (
         outcome.inference_id,
         outcome.session_id,
@@ -73,10 +73,10 @@ def _outcome_row(outcome: Outcome) -> dict[str, object]:
 
 
 class TurnsReader(Repository):
-    """Turns, as they were logged."""
+    """The turns, as they were logged."""
 
     def get_many(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Completion]:
-        """Those that are there."""
+        """Return those of the given turns that are in the store."""
         table = tables.turns
         rows = self._connection.execute(
             select(table.c.inference_id, table.c.record).where(table.c.inference_id.in_(list(inference_ids)))
@@ -84,8 +84,9 @@ class TurnsReader(Repository):
         return {InferenceId(row.inference_id): _decode_turn(row.record) for row in rows}
 
     def newest_texts(self, count: int) -> list[tuple[int, ...]]:
-        """Prompts with their answers, as token ids, of turns that were finished and may be learned from, among the
-        newest of all; one of each namespace after the other, so that a busy one does not hide the rest."""
+        """Return the newest prompts with their answers, as token ids, of finished turns that may be learned from.
+
+        Only the newest turns of all are looked at; namespaces take turns, so that a busy one does not hide the rest."""
         columns = tables.turns.c
         newest = (
             select(columns.inference_id, columns.record, columns.learn, columns.finish_reason)
@@ -119,7 +120,7 @@ class TurnsReader(Repository):
         return [_decode_turn(row.record) for row in rows]
 
     def sessions(self) -> Iterator[tuple[Namespace, SessionId]]:
-        """Of all turns: each session once, in order."""
+        """Iterate over the sessions of all turns, each once, in order."""
         known = tables.turns.c
         query = select(known.namespace, known.session_id).distinct().order_by(known.namespace, known.session_id)
         for namespace, session_id in self._connection.execute(query):
@@ -135,7 +136,7 @@ class TurnsReader(Repository):
         return self._connection.execute(query).first() is not None
 
     def has_others(self, namespace: Namespace, session_id: SessionId, user: UserHash) -> bool:
-        """Whether a session has a turn that is not this user's."""
+        """Return whether a session has a turn that is not this user's."""
         table = tables.turns
         others = table.c.user_id.is_(None) | (table.c.user_id != user)
         in_session = table.c.namespace == namespace, table.c.session_id == session_id
@@ -147,8 +148,9 @@ class TurnsReader(Repository):
     def find_transcript(
         self, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None = None
     ) -> Completion | None:
-        """The latest turn whose transcript is the first of `digests` that is known; of one session where it is
-        given."""
+        """Return the latest turn whose transcript has the first of `digests` that is known.
+
+        Only turns of the given session count, if there is one."""
         if session_id is not None:
             return self._find_in_session(namespace, digests, session_id)
         table = tables.turns
@@ -178,18 +180,18 @@ class TurnsReader(Repository):
 
 
 class Turns(TurnsReader):
-    """Written by the writer alone, each turn once."""
+    """The turns, each written once, by the writer alone."""
 
     def put(self, turns: Sequence[Completion]) -> int:
-        """How many were new; the others were there already."""
+        """Store turns, and return how many were new."""
         return insert_new(self._connection, tables.turns, [_turn_row(turn) for turn in turns])
 
 
 class OutcomesReader(Repository):
-    """What was said of turns and of sessions, as it was logged."""
+    """The outcomes of turns and of sessions, as they were logged."""
 
     def get(self, namespace: Namespace, outcome_id: OutcomeId) -> tuple[Outcome, str] | None:
-        """The outcome and its content digest."""
+        """Return an outcome and its content digest."""
         table = tables.outcomes
         row = self._connection.execute(
             select(table.c.record, table.c.content_digest).where(
@@ -199,7 +201,7 @@ class OutcomesReader(Repository):
         return None if row is None else (_decode_outcome(row.record), row.content_digest)
 
     def successor(self, namespace: Namespace, outcome_id: OutcomeId) -> Outcome | None:
-        """What supersedes it, the latest first."""
+        """Return the latest outcome that supersedes the given one."""
         table = tables.outcomes
         record = self._connection.execute(
             select(table.c.record)
@@ -226,7 +228,7 @@ class OutcomesReader(Repository):
         return [_decode_outcome(row.record) for row in rows]
 
     def of_judged_turns(self, name: str) -> Iterator[list[Outcome]]:
-        """Of each turn that has an outcome of that name: all its outcomes, one turn after the other."""
+        """Iterate over the turns that have an outcome of that name, and yield all outcomes of each."""
         table = tables.outcomes
         judged = select(table.c.inference_id).where(table.c.name == name, table.c.inference_id.is_not(None))
         query = (
@@ -240,8 +242,10 @@ class OutcomesReader(Repository):
 
 
 class Outcomes(OutcomesReader):
-    """Written by the writer as they come, and by the scorer where it concludes one; each outcome once."""
+    """The outcomes, each written once: by the writer as they come, by the scorer those that it concludes."""
 
     def put(self, outcomes: Sequence[Outcome]) -> int:
-        """How many were new. What supersedes another marks nothing here: readers follow `supersedes`."""
+        """Store outcomes, and return how many were new.
+
+        A superseded outcome is not marked here: readers follow `supersedes`."""
         return insert_new(self._connection, tables.outcomes, [_outcome_row(outcome) for outcome in outcomes])

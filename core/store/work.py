@@ -1,8 +1,7 @@
-"""What the store gives: a look at it, and a unit of work.
+"""The two ways into the store: a view, and a unit of work.
 
-Each subject has a repository. Through a `View` they read; through `Work` their owners write as well, and what they
-write is there together or not at all. Who writes which table stands in docs/architecture.md.
-"""
+Each subject has a repository. Through a `View` repositories read; through `Work` their owners write as well, and what
+they write is committed together or not at all. docs/architecture.md says who writes which table."""
 
 from sqlalchemy import Connection
 
@@ -20,7 +19,7 @@ from core.store.turns import Outcomes, OutcomesReader, Turns, TurnsReader
 
 
 class View:
-    """The store as it is: all that is read sees the same moment."""
+    """The store at one moment: all that is read sees the same one."""
 
     def __init__(self, connection: Connection) -> None:
         self.alarms = AlarmsReader(connection)
@@ -41,7 +40,7 @@ class View:
 
 
 class Work(View):
-    """A unit of work: all that is written commits together, when the unit is left, or nothing of it does."""
+    """A unit of work: all that is written commits together when the unit is left, or none of it does."""
 
     alarms: Alarms
     archived: Archive

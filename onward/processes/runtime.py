@@ -1,4 +1,4 @@
-"""`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone: until stopped."""
+"""`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,9 @@ _OK = "ok"
 
 
 def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
-    """All of it, until SIGINT or SIGTERM. Raises ConfigError when the directory is in use or a setting is wrong."""
+    """Run the whole product until SIGINT or SIGTERM.
+
+    Raises ConfigError when the directory is in use or a setting is wrong."""
     layout, settings = read_directory(directory, overrides)
     server_context(settings.api.tls)
     with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
@@ -36,8 +38,10 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
 
 
 def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
-    """One replica of the API, until SIGINT or SIGTERM. What it needs may come late: until then it says so. `child`: the
-    name by which the process that started this one looks for it. Raises ConfigError as `run_service` does."""
+    """Run one replica of the API until SIGINT or SIGTERM.
+
+    What it needs may become available late; until then its answers say so. `child` is the name by which the process
+    that started this one looks for it. Raises ConfigError as `run_service` does."""
     layout, settings = read_directory(directory, overrides)
     server_context(settings.api.tls)
     layout.apis.mkdir(exist_ok=True)
@@ -56,7 +60,7 @@ def _built(directory: Path, overrides: Mapping[str, str], build: Callable[[Found
 
 
 def _build_patiently(stack: ExitStack, directory: Path, overrides: Mapping[str, str], settings: ApiSettings) -> Service:
-    """While something that it needs is away, whoever asks is told what that is."""
+    """Build the service once all that it needs is available; until then answer requests with what is missing."""
 
     def build() -> Service:
         return stack.enter_context(_built(directory, overrides, build_api))
@@ -68,7 +72,10 @@ def _build_patiently(stack: ExitStack, directory: Path, overrides: Mapping[str, 
 
 
 def _serve(service: Service, announced: Sequence[Path]) -> None:
-    """`announced`: files for those who look for this process, there while it serves: its pid, or pid and URL (JSON)."""
+    """Serve until told to stop.
+
+    `announced` are files for those who look for this process, present while it serves: its pid, or its pid and URL
+    (JSON)."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     overrides = service.foundation.overrides
     settings, makers = service.foundation.settings, service.makers
@@ -109,7 +116,7 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
 
 
 def _stop(children: Sequence[ChildProcess], threads: Sequence[Runner]) -> None:
-    """All at once: each may have something to finish."""
+    """Stop all at once: each may have something to finish."""
     for child in children:
         child.terminate()
     for thread in threads:

@@ -1,8 +1,8 @@
-"""Alarms of stages that are down: opened for each, closed once it has been well for a while. And their metric.
+"""Alarms of stages that are down, and their metric: opened for each, closed once it has been well for a while.
 
-A stage may be taken away while its alarm is open: by whoever removes its container, or wants fewer of them. So who
-keeps a stage says again, in the alarm, that it does; where nobody has said so for a while, any process closes it.
-"""
+A stage may be taken away while its alarm is open: its container is removed, or fewer of them are wanted. So the process
+that keeps a stage says again and again, in the alarm, that it does; where nobody has said so for a while, any process
+closes the alarm."""
 
 import logging
 import secrets
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Part(Protocol):
-    """What is kept going: a thread, a child process, or this process' own stage."""
+    """One part that is kept going: a thread, a child process, or this process' own stage."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +40,7 @@ class Part(Protocol):
 
     @property
     def fault(self) -> str | None:
-        """Why it is down, until it is back."""
+        """The reason why the part is down; None once it is back."""
         ...
 
     @property
@@ -48,7 +48,9 @@ class Part(Protocol):
 
 
 class StageAlarms:
-    """Of `parts`. The store knows which are open: who begins again closes what another opened. One thread at a time."""
+    """The alarms of `parts`, used by one thread at a time.
+
+    The store knows which are open: a process that was started again closes what its predecessor opened."""
 
     def __init__(
         self,
@@ -66,7 +68,9 @@ class StageAlarms:
         self._kept_at = datetime.min.replace(tzinfo=UTC)
 
     def look(self) -> None:
-        """Raises StoreUnavailable; the next look does what this one did not."""
+        """Open and close alarms by the parts' present faults.
+
+        Raises StoreUnavailable; the next look does what this one did not."""
         for part in self._parts:
             telemetry.STAGE_UP.labels(part=part.name).set(part.state == OK)
         if self._open is None:
@@ -92,13 +96,13 @@ class StageAlarms:
         return {stage: alarm.alarm_id for stage, alarm in self._all().items() if stage in names}
 
     def _all(self) -> dict[str, StoredAlarm]:
-        """Anybody's that are open, by stage."""
+        """Return all open alarms of stages, by stage, whoever keeps them."""
         with self._store.look() as view:
             found = view.alarms.that_are_open()
         return {alarm.opening.workload: alarm for alarm in found if alarm.opening.monitor == STAGE_DOWN}
 
     def _keep(self, now: datetime) -> None:
-        """Says of our stages' alarms that somebody keeps the stage, and closes those of which nobody says so."""
+        """Prolong the alarms of our stages, and close those of stages that nobody keeps any more."""
         known, names = self._all(), {part.name for part in self._parts}
         kept = [alarm for stage, alarm in known.items() if stage in names]
         gone = [a for stage, a in known.items() if stage not in names and now - a.opening.window_end >= _GONE]
@@ -145,7 +149,7 @@ class StageAlarms:
 
 
 def look_last(stage_alarms: StageAlarms) -> None:
-    """Before its process ends."""
+    """Look once more, before the process ends."""
     unsaid = failure_of(stage_alarms.look)
     if unsaid is not None:
         logger.warning("the store was not told which stages are down: %s", unsaid)
@@ -153,14 +157,14 @@ def look_last(stage_alarms: StageAlarms) -> None:
 
 @contextmanager
 def watched(stage_alarms: StageAlarms) -> Iterator[None]:
-    """In a thread of its own."""
+    """Look again and again, in a thread of its own, for as long as this lasts."""
     ending = threading.Event()
 
     def keep_looking() -> None:
         while not ending.wait(_LOOK_S):
             failure = failure_of(stage_alarms.look)
             if failure is not None:
-                logger.warning("the alarms of stages wait: %s", failure)
+                logger.warning("the alarms of stages are not up to date: %s", failure)
 
     thread = threading.Thread(target=keep_looking, name="stage-alarms", daemon=True)
     thread.start()

@@ -35,14 +35,16 @@ Leased = Callable[[Foundation], Lease | None]
 
 
 def run_stage(command: str, directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
-    """A stage of `onward.wiring.stages`, until SIGTERM. `child`: the name by which the process that started this one,
-    and with which it ends, looks for it. Raises ConfigError where the settings give it nothing to do."""
+    """Run a stage of `onward.wiring.stages` until SIGTERM.
+
+    `child` is the name by which the process that started this one looks for it; this process ends with that one. Raises
+    ConfigError if the settings give the stage nothing to do."""
     with ExitStack() as stack:
         _run_row(row_of(command), None, stack, directory, overrides, child)
 
 
 def run_learner(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
-    """Of several processes that torchrun started, the first is the stage; the others follow it."""
+    """Run the learner; of several processes that torchrun started, the first is the stage and the others follow it."""
     from learner.model.ranks import joined_ranks
     from learner.rank_group import dismiss, follow
     from onward.wiring.learner import build_learner
@@ -60,7 +62,7 @@ def run_learner(directory: Path, overrides: Mapping[str, str], child: str | None
 def run_host(
     directory: Path, name: str, url: str | None, overrides: Mapping[str, str], child: str | None = None
 ) -> None:
-    """The host of one SGLang server, until SIGTERM. Raises ConfigError for a name that is taken."""
+    """Run the host of one SGLang server until SIGTERM. Raises ConfigError for a name that is taken."""
     lock = Layout(directory.resolve()).host(name) / "host.lock"
     with exclusive(lock, f"--name {name}: a host of that name runs already"):
         _run(directory, overrides, name, child, lambda foundation: HostStage(foundation, name, url), lambda _: None)
@@ -76,7 +78,7 @@ def run_anchor(directory: Path, overrides: Mapping[str, str]) -> None:
 
 
 class HostStage(Stage):
-    """A host and its engine. Ends with what runs finished."""
+    """A host and its engine. It ends once the running requests are finished, or after `drain_s`."""
 
     def __init__(self, foundation: Foundation, name: str, url: str | None) -> None:
         self._drain_s = foundation.settings.serving.sglang.timeouts.drain_s
@@ -85,7 +87,7 @@ class HostStage(Stage):
 
     @property
     def state(self) -> str:
-        """`ok` while the engine serves what it shall."""
+        """`ok` while the engine serves what it should."""
         return self._host.state
 
     def tick(self) -> float:
@@ -117,7 +119,7 @@ def _run_row(
     overrides: Mapping[str, str],
     child: str | None,
 ) -> None:
-    """`make`: instead of the row's own."""
+    """Run the stage of one row of the table; `make` stands in for the row's own."""
 
     def from_row(foundation: Foundation) -> Stage:
         beside = Neighbours(foundation.log, lambda: stack.enter_context(announcing(foundation)))
@@ -129,8 +131,10 @@ def _run_row(
 def _run(
     directory: Path, overrides: Mapping[str, str], name: str, child: str | None, make: Make, lease: Leased
 ) -> None:
-    """Until told to stop, or until the parent is gone whose child this is. What a stage needs may come late. Log and
-    store are made once: they connect by themselves, and take their time."""
+    """Run a stage until told to stop, or until the parent process is gone whose child this is.
+
+    What the stage needs may become available late. Log and store are opened once: they reconnect by themselves, and are
+    slow to open."""
     _, settings = read_directory(directory, overrides)
     ending = told_by_signals(parent=os.getppid() if child is not None else None)
     health = "starting"
@@ -158,8 +162,10 @@ def _run(
 
 
 def _keep_going(runner: Runner, foundation: Foundation) -> None:
-    """An error ends the process, and whoever started it starts it again. Raises it once the alarm is open, where the
-    store takes it; another that watches this process as its child sees to the same alarm, and knows less of why."""
+    """Run the stage, and on an error open its alarm and raise: the process ends, and its parent starts it again.
+
+    The alarm stays unopened if the store is unavailable. A parent that watches this process sees to the same alarm, but
+    knows less of the cause."""
     alarms = StageAlarms([runner], foundation.store, foundation.clock, foundation.settings.stages.well_s)
     with watched(alarms):
         failure = failure_of(runner.run)
@@ -171,7 +177,7 @@ def _keep_going(runner: Runner, foundation: Foundation) -> None:
 
 @contextmanager
 def _readiness(layout: Layout, child: str | None) -> Iterator[Callable[[str], None]]:
-    """A file with the pid, there while the stage's health is `ok`, for the process that started it."""
+    """Keep a file with the pid while the stage's health is `ok`, for the process that started it."""
     if child is None:
         yield lambda _: None
         return

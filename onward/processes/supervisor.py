@@ -1,4 +1,4 @@
-"""Keeps the child processes of the service going, and knows how they are."""
+"""The supervisor of the service's child processes, which keeps them going and knows how they are."""
 
 import ctypes
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChildProcess:
-    """A stage as a process of its own, started again when it dies, and dead when the service is."""
+    """A stage as a process of its own, started again when it dies, and ended when the service ends."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ChildProcess:
         environment: Mapping[str, str],
         settings: StageSettings,
     ) -> None:
-        """`ready`: where the child writes its pid once it does its work."""
+        """Prepare to run `onward` with `arguments`; the child writes its pid to `ready` once it does its work."""
         self.name = name
         self._ready = ready
         self._command = [sys.executable, "-m", "onward", *arguments]
@@ -84,7 +84,7 @@ class ChildProcess:
 
     @property
     def fault(self) -> str | None:
-        """How it ended, until another does its work."""
+        """The way the last process ended; None once another does its work."""
         return None if self._is_ready() else self._ended
 
     @property
@@ -110,6 +110,9 @@ def _how(code: int) -> str:
 
 
 def _die_with_parent() -> None:
-    """A stage without its service must not go on writing (Linux; elsewhere it notices its parent's change)."""
+    """Have the kernel kill this process when its parent dies.
+
+    A stage without its service must not go on writing. This works on Linux; elsewhere a stage notices that its parent
+    is another."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`onward run` in mode `distributed`: every stage as processes of its own, on one machine, until stopped."""
+"""`onward run` in mode `distributed`: every stage as processes of its own, on one machine."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ _LOOK_EVERY_S = 0.1
 
 
 def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> None:
-    """Raises ConfigError naming the setting at fault."""
+    """Run all processes until told to stop. Raises ConfigError naming the setting at fault."""
     ending = told_by_signals()
     if not _migrate_patiently(settings, ending):
         return
@@ -51,7 +51,9 @@ def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -
 
 
 def _migrate_patiently(settings: Settings, ending: Ending) -> bool:
-    """Services may come later than we do: until then the API's first address says so. False: told to stop meanwhile."""
+    """Migrate topics and tables once the services are available, and return False if told to stop before.
+
+    Until then the API's first address answers what is missing."""
     with ExitStack() as stack:
         waiting = Waiting("onward run", settings.api, stack)
         ending.made(lambda: migrate(settings), waiting.waits)
@@ -59,7 +61,7 @@ def _migrate_patiently(settings: Settings, ending: Ending) -> bool:
 
 
 def _announce(layout: Layout, settings: Settings, children: list[ChildProcess], ending: Ending) -> None:
-    """Where the API is, once everything works."""
+    """Write the API's address to its file, once everything works."""
     while not all(child.state == "ok" for child in children):
         if ending.wait(_LOOK_EVERY_S):
             return
@@ -76,12 +78,12 @@ def _children(layout: Layout, settings: Settings) -> list[Child]:
 
 
 def _api(layout: Layout, settings: Settings, number: int) -> Child:
-    """On a port that it keeps when it is started again."""
+    """Return one API process, on a port that it keeps when it is started again."""
     port = settings.api.port + number if settings.api.port else free_port(settings.api.host)
     return child_of(layout, f"api-{number + 1}", "api", "--port", str(port))
 
 
 def metrics_port(settings: Settings, number: int) -> dict[str, str]:
-    """Of the children: a port each."""
+    """Return the environment that gives the child of this number a metrics port of its own."""
     port = settings.metrics.port
     return {} if not port else {"ONWARD_METRICS__PORT": str(port + number)}

@@ -1,4 +1,4 @@
-"""The keeper of the log: who counts for it, and where the archive is."""
+"""The keeper of the log: which readers it waits for, and where the archive is."""
 
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,12 @@ _DAY_S = 86400.0
 
 
 def archive_blobs(settings: Settings, layout: Layout) -> FsspecBlobs:
-    """Raises ConfigError."""
+    """Open the archive's blobs. Raises ConfigError."""
     return FsspecBlobs(settings.archive.url or settings.blobs or layout.blobs, layout.cache)
 
 
 def build_keeper(foundation: Foundation) -> "Keeper":
-    """Raises ConfigError where the settings give it nothing to do."""
+    """Build the keeper of the log. Raises ConfigError if the settings give it nothing to do."""
     from ingest.archive.archive import Archiver
     from ingest.archive.keeper import Keeper
     from ingest.archive.retention import Retention, archived, committed_by, learned, read_by

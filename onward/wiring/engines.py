@@ -1,4 +1,4 @@
-"""What generates: the engine within the service's process, or a fleet of servers, each beside its host."""
+"""The engines: one within the service's process, or a fleet of servers, each beside its host."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ _RECENT_TEXTS = 16
 
 @dataclass(frozen=True)
 class Child:
-    """A process that the service starts and keeps going. `ready` is where it writes its pid once it does its work."""
+    """A process that the service starts and keeps going; it writes its pid to `ready` once it does its work."""
 
     name: str
     arguments: tuple[str, ...]
@@ -41,7 +41,7 @@ class Child:
 
 
 def child_of(layout: Layout, name: str, command: str, *arguments: str) -> Child:
-    """`onward COMMAND` on the same directory."""
+    """Return the child process `onward COMMAND` on the same directory."""
     return Child(name, (command, str(layout.root), "--child", name, *arguments), layout.ready(name))
 
 
@@ -58,36 +58,38 @@ class Serving(Protocol):
     def children(self) -> Sequence[Child]: ...
 
     def states(self) -> Mapping[str, str]:
-        """What must be `ok` besides its threads and processes, which may go on and be at a loss."""
+        """Return further states that must be `ok`; threads and processes may run on while something is wrong."""
         ...
 
     def targets_changed(self) -> None:
-        """The release controller of this process wants something else."""
+        """Take note that the release controller of this process has changed its targets."""
         ...
 
     def when_status_changes(self, call: Callable[[], None]) -> None:
-        """Whom to call when a host of this process has something new to say."""
+        """Call `call` whenever a host of this process has something new to report."""
         ...
 
     def asking(self) -> AbstractAsyncContextManager[Policy]:
-        """What answers by version, for those who are no users, in an event loop of their own."""
+        """Open a policy that answers by version, for requests that are no user's, in an event loop of their own."""
         ...
 
     def bring_up(self) -> None:
-        """Before anybody may ask."""
+        """Start serving, before the first request is accepted."""
         ...
 
     async def aclose(self) -> None:
-        """The requests are over."""
+        """Close what requests used, once the last one is over."""
         ...
 
     def close(self) -> None:
-        """The stages are over."""
+        """Close what the stages used, once they are over."""
         ...
 
 
 def build_serving(foundation: Foundation, log: EventLog, timer: "LoopTimer", *, is_whole: bool) -> Serving:
-    """`is_whole`: this process sees to the hosts and to the first version, too. Raises ConfigError."""
+    """Build the way to serve that the settings choose. Raises ConfigError.
+
+    `is_whole` says that this process sees to the hosts and to the first version, too."""
     match foundation.settings.serving.engine:
         case "local" if foundation.is_shared:
             raise ConfigError('serving.engine: "local" generates within one service; mode distributed takes "sglang"')
@@ -102,7 +104,7 @@ def build_serving(foundation: Foundation, log: EventLog, timer: "LoopTimer", *, 
 
 
 class LocalServing:
-    """The engine and its host are parts of the service."""
+    """Serving by an engine whose host, like itself, is part of the service."""
 
     children: Sequence[Child] = ()
 
@@ -137,7 +139,7 @@ class LocalServing:
         return nullcontext[Policy](self.policy)
 
     def bring_up(self) -> None:
-        """The engine serves what is live."""
+        """Start the engine, and wait until it serves the live version."""
         self.policy.start()
         rounds = Rounds("host", self._host)
         while rounds.step(0.1) or self._host.state.startswith("starting"):
@@ -156,7 +158,7 @@ def _recent_texts(store: Store) -> list[tuple[int, ...]]:
 
 
 class FleetServing:
-    """Servers elsewhere, found in the store; this process only routes."""
+    """Serving by servers elsewhere, found in the store; this process only routes."""
 
     def __init__(self, foundation: Foundation, timer: "LoopTimer", hosts: Sequence[Child]) -> None:
         self._foundation = foundation
@@ -173,13 +175,13 @@ class FleetServing:
         self._view.wake()
 
     def when_status_changes(self, call: Callable[[], None]) -> None:
-        """Hosts are processes of their own: the controller looks for itself."""
+        """Do nothing: hosts are processes of their own, so the controller looks for itself."""
 
     def asking(self) -> AbstractAsyncContextManager[Policy]:
         return ask_fleet(self._foundation)
 
     def bring_up(self) -> None:
-        """The hosts do that, and `readiness` waits for them."""
+        """Do nothing: the hosts bring up their engines, and `readiness` waits for them."""
 
     async def aclose(self) -> None:
         await self.policy.aclose()
@@ -201,7 +203,9 @@ def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
 
 @asynccontextmanager
 async def ask_fleet(foundation: Foundation) -> AsyncIterator[Policy]:
-    """The fleet, from the running event loop, whatever else this process does. Raises StoreUnavailable."""
+    """Open a policy over the fleet, used from the running event loop, whatever else this process does.
+
+    Raises StoreUnavailable."""
     view, policy = await asyncio.to_thread(_route, foundation)
     rounds = Rounds("fleet", view)
 
@@ -229,7 +233,7 @@ def host_children(layout: Layout, settings: Settings) -> list[Child]:
 
 
 def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["SglangEngine", "EngineHost"]:
-    """One SGLang server's side of a fleet. Raises ConfigError naming the setting at fault."""
+    """Build one SGLang server's engine and host. Raises ConfigError naming the setting at fault."""
     from serving.engines.host import EngineHost
     from serving.engines.model_facts import read_model_facts
     from serving.engines.sglang.engine import SglangEngine
@@ -241,7 +245,9 @@ def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["Sgl
 
 
 def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
-    """Needs torch: the probe of the given model is what other computations are held to."""
+    """Publish the given model as the anchor, if that was not done yet.
+
+    Needs torch, to compute the model's probe, which other computations are compared with."""
     from learner.versions.probe import probe_of_model
     from serving.releases import ensure_anchor
     from serving.rendering import load_renderer
@@ -260,7 +266,7 @@ def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
 
 
 def _let_publish_anchor(foundation: Foundation) -> None:
-    """In a process of its own, so that this one stays light."""
+    """Have another process publish the anchor, so that this one stays light."""
     with foundation.store.look() as view:
         if view.releases.live(CLUSTER) is not None:
             return

@@ -1,4 +1,4 @@
-"""What every process shares: settings, log, store, blobs."""
+"""The foundation that every process shares: settings, log, store, blobs."""
 
 import os
 import socket
@@ -44,17 +44,15 @@ class Foundation:
 
 
 def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> Foundation:
-    """Open, or make, a service's directory, and what its settings say it works on. Raises ConfigError naming the
-    setting or file at fault, StoreUnavailable.
+    """Open or create a service's directory, and the log, store and blobs that its settings name.
 
-    `overrides` win over everything else.
-    """
+    `overrides` win over everything else. Raises ConfigError naming the setting or file at fault, StoreUnavailable."""
     layout, settings = read_directory(root, overrides)
     return _found(layout, settings, dict(overrides or {}))
 
 
 def open_offline(root: Path) -> Foundation:
-    """A directory with everything in it, whatever services and blobs its settings name."""
+    """Open a directory that contains everything, whatever services and blobs its settings name."""
     layout, settings = read_directory(root)
     return _found(layout, settings.model_copy(update={"mode": "embedded", "blobs": None}), {})
 
@@ -81,7 +79,7 @@ def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> 
 
 
 def read_directory(root: Path, overrides: Mapping[str, str] | None = None) -> tuple[Layout, Settings]:
-    """Raises ConfigError."""
+    """Return a directory's layout and settings, creating the directory if there is none. Raises ConfigError."""
     layout = Layout(root.resolve())
     layout.ensure()
     settings = load_settings(layout.settings, {**os.environ, **(overrides or {})})
@@ -94,7 +92,7 @@ def is_distributed(settings: Settings) -> bool:
 
 
 def open_store(layout: Layout, settings: Settings) -> SqlStore:
-    """Raises ConfigError, StoreUnavailable."""
+    """Open the store of the settings' mode. Raises ConfigError, StoreUnavailable."""
     match settings.mode:
         case "embedded":
             from core.store import open_sqlite
@@ -119,7 +117,7 @@ def _open_log(layout: Layout, settings: Settings) -> EventLog:
 
 
 def holder() -> str:
-    """Of leases: this process."""
+    """Return this process's name as a holder of leases."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

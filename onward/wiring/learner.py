@@ -1,4 +1,4 @@
-"""The learner, as it is made."""
+"""The building of the learner."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> "Learner":
-    """`ranks`: processes that follow this one."""
+    """Build the learner; `ranks` are the processes that follow this one."""
     from learner.model.ranks import ALONE
     from learner.stage import Learner
     from serving.rendering import load_renderer
@@ -36,7 +36,7 @@ def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> "Lear
 
 
 def solutions_kept_out(settings: LearnerSettings) -> dict[str, str]:
-    """Of the suite's cases, by name. Raises ConfigError."""
+    """Return the solutions that turns to learn from must not resemble, by case. Raises ConfigError."""
     from serving.evals.cases import load_suite
 
     return {} if settings.admission.keep_out is None else load_suite(settings.admission.keep_out).solutions()

@@ -1,5 +1,6 @@
-"""The learner's figures, shown where people look: it trains in a process of its own and says what it did in each
-policy version, from which the service's metrics are set."""
+"""The observer, which sets the service's metrics from the learner's figures.
+
+The learner trains in a process of its own, and each policy version carries what it did."""
 
 import logging
 from collections.abc import Sequence, Set
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyObserver(Stage):
-    """Reads onward.policies from the beginning, so that counters survive a restart."""
+    """A stage that reads onward.policies from the beginning, so that counters survive a restart."""
 
     def __init__(self, log: EventLog, timer: LoopTimer) -> None:
         super().__init__()
@@ -49,7 +50,9 @@ class PolicyObserver(Stage):
 
 
 def observe(policy: PolicyVersion, shown: Set[str] = frozenset()) -> set[str]:
-    """`shown`: figures of the version before. Returns those of this one."""
+    """Set the metrics from a version's figures, and return the names of those that it has.
+
+    `shown` are the names that the version before had."""
     now: dict[str, float] = {}
     telemetry.UPDATES.inc(policy.updates)
     late = policy.metrics.get("late_turns", 0.0)

@@ -1,4 +1,4 @@
-"""The release controller, as it is made."""
+"""The building of the release controller."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def build_releases(foundation: Foundation, log: EventLog, serving: Serving | None) -> "ReleaseController":
-    """`serving`: of the same process. Raises ConfigError naming the setting, or the file and the case, at fault."""
+    """Build the release controller; `serving` is that of the same process.
+
+    Raises ConfigError naming the setting, or the file and the case, at fault."""
     from serving.engines.model_facts import read_model_facts
     from serving.releases import ReleaseController
 

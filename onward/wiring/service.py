@@ -1,4 +1,4 @@
-"""The service's parts."""
+"""The building of the service: its parts, and the HTTP application over them."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -34,12 +34,12 @@ class Service:
     live_state: LiveState
     stages: Mapping[str, Stage]
     makers: Mapping[str, Callable[[], Stage]]
-    """Of those stages that may be made anew when they fail; others know the rest as they are."""
+    """The makers of those stages that may be made anew when they fail; other parts hold references to the rest."""
     children: tuple[Child, ...]
 
 
 def build_service(foundation: Foundation) -> Service:
-    """Everything in one process tree, but the HTTP application. Nothing runs yet."""
+    """Build everything in one process tree, but the HTTP application. Nothing runs yet."""
     from serving.releases import LoopTimer, StoreTraffic
 
     _check(foundation)
@@ -59,7 +59,7 @@ def build_service(foundation: Foundation) -> Service:
 
 
 def build_api(foundation: Foundation) -> Service:
-    """One replica of the API: it answers, logs and routes. Others write, score, learn, host and decide."""
+    """Build one replica of the API: it answers, logs and routes. Other processes do the rest."""
     from ingest.spool.directories import Orphans, claim
     from serving.releases import LoopTimer, StoreTraffic
 
@@ -99,7 +99,9 @@ def build_live_state(foundation: Foundation) -> LiveState:
 
 @contextmanager
 def announcing(foundation: Foundation) -> Iterator[Announcer | None]:
-    """For a process without the API: how it wakes those that have it. None: they look for themselves."""
+    """Open what wakes the processes that have the API, for one without it.
+
+    It is None in mode `embedded`, where they look for themselves."""
     if not foundation.is_shared:
         yield None
         return
@@ -116,7 +118,7 @@ def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
 
 
 def _check(foundation: Foundation) -> None:
-    """What can be refused before anything heavy is loaded."""
+    """Refuse wrong settings that can be found before anything heavy is loaded."""
     from api.access.identity import KeyRing
 
     KeyRing(foundation.settings.api)

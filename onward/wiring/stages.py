@@ -1,7 +1,6 @@
-"""The stages there are: one row each, from which the threads and processes of `onward run` and the commands are made.
+"""The table of stages, from which the threads and processes of `onward run` and the commands are made.
 
-Imports what a stage needs when it is made.
-"""
+Imports what a stage needs when it is made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """What else is in a stage's process."""
+    """The other parts of a stage's process that it may use."""
 
     log: "EventLog"
     announcer: Callable[[], "Announcer | None"]
-    """Of new rewards; None: who watches them looks by itself."""
+    """What announces new rewards; None: those who watch them look for themselves."""
     serving: "Serving | None" = None
 
 
 @dataclass(frozen=True)
 class StageRow:
     command: str
-    """`onward COMMAND`: a process of it alone."""
+    """The command of a process of this stage alone: `onward COMMAND`."""
     name: str
-    """Of its thread or process in `onward run`, and of its lease."""
+    """The name of its thread or process in `onward run`, and of its lease."""
     help: str
     make: Callable[["Foundation", Neighbours], "Stage"]
     is_wanted: Callable[["Settings"], bool] = lambda _: True
@@ -43,13 +42,13 @@ class StageRow:
     """Whether, of all that run anywhere, only one may work: the holder of the lease. Else they share the work."""
 
     def names(self, settings: "Settings") -> list[str]:
-        """Of its processes in mode `distributed`."""
+        """Return the names of its processes in mode `distributed`."""
         if self.count is None:
             return [self.name] if self.is_wanted(settings) else []
         return [f"{self.command}-{number}" for number in range(1, self.count(settings) + 1)]
 
     def lease(self, foundation: "Foundation") -> "Lease | None":
-        """None: nobody else may work on this log and store, or all may."""
+        """Return its lease, or None where no other process may work on this log and store, or all may."""
         from core.stages.lease import Lease
         from onward.wiring.foundation import holder
 

@@ -14,7 +14,7 @@ from core.store.work import View, Work
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """What the database `name` cannot do now, as StoreUnavailable."""
+    """Turn errors of the database `name` into StoreUnavailable, or SchemaMismatch where tables are not this build's."""
     try:
         yield
     except (IntegrityError, DataError):
@@ -28,7 +28,7 @@ def explained(name: str) -> Iterator[None]:
 
 
 class SqlStore:
-    """Thread-safe; each transaction has a connection of its own."""
+    """The store over one SQLAlchemy engine. Thread-safe; each transaction has a connection of its own."""
 
     def __init__(self, engine: Engine, name: str, for_reads: Mapping[str, Any]) -> None:
         """`name` tells operators which store it is; `for_reads` are execution options."""
@@ -37,7 +37,7 @@ class SqlStore:
         self._for_reads = dict(for_reads)
 
     def wake(self, woken: threading.Event) -> None:
-        """As the port says: a file wakes nobody."""
+        """Do nothing: a store in a file cannot announce changes (see the port)."""
 
     @property
     def wakes(self) -> bool:
@@ -45,7 +45,7 @@ class SqlStore:
 
     @contextmanager
     def work(self) -> Iterator[Work]:
-        """As the port says, in a transaction that `begin` begins."""
+        """Open a unit of work, as the port describes, in a transaction opened by `begin`."""
         with self.begin() as connection:
             yield Work(connection)
 
@@ -56,9 +56,11 @@ class SqlStore:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A read-write transaction. Raises StoreUnavailable when the database cannot be used, and where two of them
-        waited for each other and this one had to go. Then nothing was written, but for a connection that broke amid
-        the commit: who tries again finds what is there."""
+        """Open a read-write transaction.
+
+        Raises StoreUnavailable when the database cannot be used, and when this transaction was ended because it
+        deadlocked with another. Nothing was written then, except perhaps when the connection broke during the commit: a
+        caller that tries again finds what is there."""
         with explained(self._name), self._engine.begin() as connection:
             yield connection
 

@@ -1,8 +1,7 @@
-"""Who waits for changes of releases is woken by the database itself: PostgreSQL's LISTEN.
+"""Waking of threads that wait for changes of releases, through PostgreSQL's LISTEN.
 
-A thread of its own holds one connection. While it has none, nobody is woken: who waits then looks by itself as often
-as it must.
-"""
+A thread of its own holds one connection. While it has none, nobody is woken, and waiting threads look for themselves as
+often as they must."""
 
 import logging
 import os
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Listening:
-    """From its making until `close`."""
+    """A listener that runs from its construction until `close`."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -32,11 +31,11 @@ class Listening:
         self._thread.start()
 
     def wake(self, woken: threading.Event) -> None:
-        """From now on, for as long as anybody has it."""
+        """Set `woken` at every change from now on, for as long as anybody holds a reference to it."""
         self._woken.add(woken)
 
     def close(self) -> None:
-        """Nobody is woken any more. Again: nothing happens."""
+        """Stop listening; nobody is woken any more. Calling it again does nothing."""
         if self._thread.is_alive():
             os.write(self._end, b"\0")
             self._thread.join()
@@ -53,11 +52,13 @@ class Listening:
                     return
             except psycopg.Error as error:
                 self.hears = False
-                logger.warning("changes of releases are looked for: %s", error)
+                logger.warning(
+                    "the database cannot announce changes of releases, which are polled for meanwhile: %s", error
+                )
                 wait_s = _AGAIN_S
 
     def _listen(self, connection: "psycopg.Connection[tuple[object, ...]]") -> None:
-        """Until it is over. Raises psycopg.Error."""
+        """Wake everybody at each notification, until told to close. Raises psycopg.Error."""
         self.hears = True
         self._wake_all()  # there may have been changes before
         while True:

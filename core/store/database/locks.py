@@ -1,4 +1,4 @@
-"""What transactions must do one after another, although no row of theirs says so."""
+"""Locks for transactions that must run one after another although they share no row."""
 
 from enum import IntEnum
 
@@ -16,7 +16,9 @@ class Lock(IntEnum):
 
 
 def hold(connection: Connection, lock: Lock) -> None:
-    """From here to the end of the transaction nobody else holds it. What those before wrote is seen by the next
-    statement. SQLite's writers are alone in any case."""
+    """Hold a lock until the end of the transaction.
+
+    The next statement sees what earlier holders wrote. On SQLite this does nothing: its writers are alone in any
+    case."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(OURS, lock)))

@@ -1,8 +1,7 @@
-"""The store on a server: the distributed mode's.
+"""The store on a PostgreSQL server, for mode `distributed`.
 
-Nobody waits for it without end. The server ends statements, and transactions that do nothing; and where it is there
-and says nothing at all, we close the connection ourselves.
-"""
+No wait for it is without end. The server ends slow statements and idle transactions; if it is reachable and answers
+nothing at all, we close the connection ourselves."""
 
 import math
 import threading
@@ -29,7 +28,9 @@ _CHECK_S = 0.1  # how often a wait looks whether it is over
 
 
 class PatientConnection(psycopg.Connection[Any]):
-    """Waits so long and no longer for a server that is silent. Then it is closed, and no pool gives it out again."""
+    """A connection that closes itself when the server was silent for `patience_s`.
+
+    No pool hands it out again then."""
 
     patience_s = math.inf
 
@@ -39,7 +40,7 @@ class PatientConnection(psycopg.Connection[Any]):
         return super().wait(self._impatient(gen), interval, timeout)
 
     def _impatient(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """`gen` speaks with the server: it yields what it waits for and is sent what is ready, 0 for nothing."""
+        """Pass on the driver's generator `gen`, which yields what it waits for and is sent what is ready, or 0."""
         silent_since_s = time.monotonic()
         try:
             waits_for = next(gen)
@@ -57,7 +58,7 @@ class PatientConnection(psycopg.Connection[Any]):
 
 
 class PostgresStore(SqlStore):
-    """The server tells of changes: the first who waits for them opens a connection for that."""
+    """A store whose server announces changes; the first thread that waits for them opens a connection for that."""
 
     def __init__(self, engine: Engine, name: str, for_reads: Mapping[str, Any], url: str) -> None:
         super().__init__(engine, name, for_reads)
@@ -66,7 +67,7 @@ class PostgresStore(SqlStore):
         self._listening: Listening | None = None
 
     def wake(self, woken: threading.Event) -> None:
-        """As the port says."""
+        """Set `woken` at every change, as the port describes."""
         with self._lock:
             if self._listening is None:
                 self._listening = Listening(self._url)
@@ -78,7 +79,7 @@ class PostgresStore(SqlStore):
         return listening is not None and listening.hears
 
     def close(self) -> None:
-        """Nobody is woken any more."""
+        """Close all connections; nobody is woken any more."""
         with self._lock:
             listening, self._listening = self._listening, None
         if listening is not None:
@@ -87,7 +88,7 @@ class PostgresStore(SqlStore):
 
 
 def connect(settings: PostgresSettings, application_name: str) -> SqlStore:
-    """As `core.store.open_postgres` says."""
+    """Connect to the server, as `core.store.open_postgres` describes."""
     engine = _engine(settings, application_name)
     name = place_of(settings)
     for_reads = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -141,7 +142,7 @@ def _connect(url: str) -> PatientConnection:
 
 
 def version_and_skew(store: SqlStore) -> tuple[str, float]:
-    """What the server says it is, and how many seconds its clock is ahead of ours."""
+    """Return the server's version string, and how many seconds its clock is ahead of ours."""
     with store.read() as connection:
         before_s = time.time()
         row = connection.execute(text("SELECT version(), extract(epoch FROM clock_timestamp())::float8")).one()
@@ -160,7 +161,7 @@ def conninfo(settings: PostgresSettings, application_name: str, options: str) ->
 
 
 def place_of(settings: PostgresSettings) -> str:
-    """For messages: where it is, and no password."""
+    """Return where the database is, without its password, for messages."""
     given = _parsed(settings)
     return f"postgres.url {given.get('host') or 'here'}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
 
@@ -169,7 +170,7 @@ def _parsed(settings: PostgresSettings) -> dict[str, Any]:
     try:
         return dict(conninfo_to_dict(settings.url))
     except psycopg.ProgrammingError as error:
-        raise ConfigError("postgres.url: libpq takes postgresql://USER@HOST:PORT/DATABASE") from error
+        raise ConfigError("postgres.url is no connection string: write postgresql://USER@HOST:PORT/DATABASE") from error
 
 
 def to_ms(seconds: float) -> int:

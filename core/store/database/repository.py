@@ -1,11 +1,11 @@
-"""What all repositories are made of."""
+"""The base class of all repositories."""
 
 from typing import Final
 
 from sqlalchemy import Connection, text
 
 CHANNEL: Final = "onward_releases"
-"""On which PostgreSQL tells that a version, what serves whom, or what an operator wants has changed."""
+"""The channel on which PostgreSQL announces changes of versions, of what serves whom, and of orders."""
 _NOTIFY: Final = text(f"NOTIFY {CHANNEL}")
 
 
@@ -18,6 +18,8 @@ class Repository:
         self._connection = connection
 
     def _wake_watchers(self) -> None:
-        """Those of releases, once this is committed; in a store of one machine they look for themselves."""
+        """Wake those who wait for changes of releases, once this transaction is committed.
+
+        In a store of one machine nobody is woken: they look for themselves."""
         if self._connection.dialect.name == "postgresql":
             self._connection.execute(_NOTIFY)

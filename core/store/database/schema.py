@@ -1,7 +1,6 @@
-"""Which schema a database has, and how it comes to this build's: by the revisions in `migrations/`, with Alembic.
+"""The schema's revision, and the way from an older one to this build's: the revisions in `migrations/`, with Alembic.
 
-Alembic takes long to import, and is needed only where a schema changes.
-"""
+Alembic takes long to import, and is imported only where a schema changes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
-"""In the checkout and in the installed package alike: beside `core`."""
+"""The folder of revisions, beside `core`."""
 _BASELINE = "1"
 _version = Table(
     "alembic_version",
@@ -37,7 +36,7 @@ _version = Table(
 
 
 def found_revision(connection: Connection) -> str | None:
-    """None: there are no tables yet."""
+    """Return the revision of the database's schema, or None while there are no tables."""
     names = inspect(connection).get_table_names()
     if _version.name in names:
         return connection.execute(select(_version.c.version_num)).scalar()
@@ -48,15 +47,16 @@ def found_revision(connection: Connection) -> str | None:
 
 
 def create(connection: Connection) -> None:
-    """The newest schema where there is none: the same that the revisions make, and faster."""
+    """Create the newest schema in an empty database: the same that the revisions lead to, but faster."""
     tables.metadata.create_all(connection)
     connection.execute(insert(tables.meta).values(key="schema", value="2"))
     stamp(connection, tables.REVISION)
 
 
 def upgrade(connection: Connection, found: str | None, name: str) -> None:
-    """Revision by revision, from `found` to this build's; `name` is the database's. Raises ConfigError where it is a
-    newer build's."""
+    """Upgrade revision by revision from `found` to this build's; `name` is the database's, for messages.
+
+    Raises ConfigError if the schema is a newer build's."""
     from alembic import command
 
     config = alembic_config(connection)
@@ -81,7 +81,7 @@ def _check_known(config: "Config", revision: str, name: str) -> None:
 
 
 def stamp(connection: Connection, revision: str) -> None:
-    """Say that the schema is at `revision`, and change nothing."""
+    """Record that the schema is at `revision`, and change nothing else."""
     _version.create(connection, checkfirst=True)
     connection.execute(delete(_version))
     connection.execute(insert(_version).values(version_num=revision))

@@ -1,10 +1,9 @@
-"""Owners of rows that fell silent amid a transaction: paused, or cut off.
+"""Termination of row owners that fell silent in the middle of a transaction: paused, or cut off from the network.
 
 A server ends transactions that are idle and statements that are slow, but not a client's that stopped between the
 messages of one pipeline: neither timer runs there (PostgreSQL's manual, statement_timeout and
-idle_in_transaction_session_timeout), and its locks stay for as long as its process does. So whoever wants its place
-ends it.
-"""
+idle_in_transaction_session_timeout), and its locks stay for as long as its process does. So a process that wants to
+take its place ends it."""
 
 from sqlalchemy import Connection, Table, text
 
@@ -22,8 +21,9 @@ _END = text(
 
 
 def end_silent_owners(connection: Connection, table: Table) -> None:
-    """Ends sessions that have held rows of `table` for longer than any statement may take. What they wrote never was;
-    one that is alive after all finds its connection closed, and goes on with another. In a store of one machine nobody
-    else's transactions are open."""
+    """End sessions that have held rows of `table` for longer than any statement may take.
+
+    Their transactions are rolled back. One that is alive after all finds its connection closed, and goes on with
+    another. On SQLite this does nothing, as nobody else's transactions are open."""
     if connection.dialect.name == "postgresql":
         connection.execute(_END, {"name": table.name})

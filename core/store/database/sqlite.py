@@ -1,4 +1,4 @@
-"""The store in one file: the embedded mode's."""
+"""The store in one file, for mode `embedded`."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ _BUSY_TIMEOUT_S = 10
 
 
 def open_sqlite(path: Path) -> SqlStore:
-    """Open, create, or bring to this build's schema. Raises ConfigError for a file of a newer build, StoreUnavailable
-    for one that is no database."""
+    """Open the file, create it, or upgrade it to this build's schema.
+
+    Raises ConfigError for a file of a newer build, StoreUnavailable for one that is no database."""
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False})
     event.listen(engine, "connect", _configure)
     event.listen(engine, "begin", _begin)
@@ -44,6 +45,8 @@ def _configure(connection: Any, _record: Any) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    """Writers take the lock at once: a transaction that reads first and writes later could not wait for it."""
+    """Begin a transaction; one that writes takes the lock at once.
+
+    A transaction that first reads and later writes could not wait for the lock."""
     reading = connection.get_execution_options().get("onward_read", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -1,8 +1,8 @@
-"""Many rows at once, in the dialect of either database.
+"""Statements over many rows at once, for SQLite and Postgres.
 
-They are written in order of their primary keys: two transactions with rows in common then wait for, and never deadlock,
-each other. To Postgres many values go as one array: the statement is the same for one and for a thousand.
-"""
+Rows are written in order of their primary keys: two transactions with rows in common then wait for each other and
+never deadlock. Postgres receives many values as one array, so that the statement is the same for one row and for a
+thousand."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -32,13 +32,16 @@ _COUNTED = {"preserve_rowcount": True}
 
 
 class Among(FunctionElement[bool]):
-    """Of a column: whether it is one of `values`."""
+    """The condition that a column's value is one of the parameter `values`."""
 
     type = Boolean()
     inherit_cache = True
 
     def self_group(self, against: object = None) -> "Among":
-        """It is a condition: SQLite, where a boolean is a number, would be asked whether it is 1, and use no index."""
+        """Return itself, as a condition.
+
+        SQLAlchemy would otherwise ask SQLite, where a boolean is a number, whether it is 1, and no index would be
+        used."""
         return self
 
 
@@ -55,7 +58,9 @@ def _in_array(among: Among, compiler: Any, **options: Any) -> str:
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int:
-    """How many were new; a row whose primary key is there, or came before in `rows`, stays as it is."""
+    """Insert the rows whose primary keys are new, and return how many those were.
+
+    A row whose key is in the table, or came earlier in `rows`, leaves the first one as it is."""
     if not rows:
         return 0
     statement = _insert_new(connection.dialect.name, table)
@@ -64,7 +69,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int
 
 
 def upsert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """All columns of each; each primary key once."""
+    """Insert rows, or overwrite all columns of those whose primary keys exist; each key may come once."""
     if rows:
         connection.execute(_upsert(connection.dialect.name, table), _values(connection.dialect.name, table, rows))
 

@@ -1,7 +1,7 @@
-"""The store's tables, the same on SQLite and Postgres. Times are UTC microseconds since 1970; events are msgpack blobs
-beside the columns that queries need.
+"""The store's tables, the same on SQLite and Postgres.
 
-They are what `migrations/` makes of them, revision by revision: a change here is a new revision there."""
+Times are UTC microseconds since 1970; events are msgpack blobs beside the columns that queries need. The revisions in
+`migrations/` lead to exactly these tables: whoever changes one here adds a revision there."""
 
 from sqlalchemy import (
     BigInteger,
@@ -18,14 +18,14 @@ from sqlalchemy import (
 )
 
 REVISION = "6"
-"""Of the schema below: the newest of `migrations/`."""
+"""The revision of the schema below: the newest of `migrations/`."""
 
 metadata = MetaData()
 
 Name = String().with_variant(String(collation="C"), "postgresql")
-"""Ordered byte by byte, as SQLite does, whatever the locale of the database."""
+"""A string ordered byte by byte, as SQLite does, whatever the locale of the database."""
 
-# Where builds that knew no revisions look: they refuse what is not theirs.
+# Builds that knew no revisions look here, and refuse a schema that is not theirs.
 meta = Table("meta", metadata, Column("key", Name, primary_key=True), Column("value", Name, nullable=False))
 
 # A consumer group's next offset, written in the same transaction as the effects of what came before it. The epoch grows
@@ -111,7 +111,7 @@ rewards = Table(
 WAITS = rewards.c.published.is_(False)
 Index("rewards_that_wait", rewards.c.partition, rewards.c.sequence, postgresql_where=WAITS, sqlite_where=WAITS)
 
-# The scorer's own view: it must not depend on how far the writer has come.
+# The scorer's own view of turns: it must not depend on how far the writer has come.
 ledger_turns = Table(
     "ledger_turns",
     metadata,
@@ -257,7 +257,7 @@ dead_letters = Table(
     Column("at", BigInteger, nullable=False),
 )
 
-# What monitors found, and what became of it; at most one open of a monitor in a workload: see `core.store.alarms`.
+# A monitor has at most one open alarm in a workload: see `core.store.alarms`.
 alarms = Table(
     "alarms",
     metadata,
@@ -289,7 +289,7 @@ Index(
 )
 Index("alarms_untold", alarms.c.sequence, postgresql_where=UNTOLD, sqlite_where=UNTOLD)
 
-# The turns that a workload's recent ones are held against.
+# The reference turns that a workload's recent turns are compared with.
 monitor_references = Table(
     "monitor_references",
     metadata,

@@ -309,7 +309,7 @@ def test_a_lease_has_one_holder_and_each_new_one_an_epoch(store: Store) -> None:
         assert work.leases.acquire("l", "a", NOW, 10) == 1
         assert work.leases.acquire("l", "b", later, 10) == 2
         work.leases.give_back("l", 1)  # not its any more
-        with pytest.raises(Fenced, match="lease l is another's: epoch 1 is over"):
+        with pytest.raises(Fenced, match="lease l has another holder: epoch 1 is over"):
             work.leases.fence("l", 1, later, 10)
         work.leases.fence("l", 2, later, 20)
         assert work.leases.acquire("l", "a", later + timedelta(seconds=15), 10) is None
