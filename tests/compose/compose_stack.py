@@ -1,4 +1,4 @@
-"""The stack of docker-compose.yml, under a project's name of the test's own."""
+"""The stack of docker-compose.yml, under a project name of the test's own."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ BACK_TIMEOUT_S = 240
 
 
 def run(*command: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
-    """Its output; fails the test, with all it said, when it fails."""
+    """Return the command's output; fails the test with all of it if the command fails."""
     done = subprocess.run(
         command,
         input=stdin,
@@ -50,7 +50,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float, what: str | Callabl
 
 
 def require_compose(*, engine: bool) -> None:
-    """Skips without Compose v2 (and, with `engine`, an engine); fails where ONWARD_REQUIRE_SERVICES=1."""
+    """Skip without Compose v2 (and, with `engine`, an engine); fail instead where ONWARD_REQUIRE_SERVICES=1."""
     missing = what_is_missing(engine=engine)
     if missing is None:
         return
@@ -75,11 +75,11 @@ def what_is_missing(*, engine: bool) -> str | None:
 
 
 class Refused(Exception):
-    """An answer that is an error, or none at all."""
+    """An error answer, or none at all."""
 
 
 class Stack:
-    """COMPOSE_TEST_PROJECT names one that is to be kept, for the next run to find it up."""
+    """A Compose project; COMPOSE_TEST_PROJECT names one to keep running for the next run."""
 
     def __init__(self) -> None:
         self.kept = os.environ.get("COMPOSE_TEST_PROJECT")
@@ -99,7 +99,7 @@ class Stack:
             self.remove()
 
     def remove(self) -> None:
-        """With all that it knows."""
+        """Remove the containers with their volumes."""
         self.compose("--profile", "*", "down", "--volumes", "--timeout", "20", timeout_s=300)
 
     # ------------------------------------------------------------------------------------------ containers
@@ -115,7 +115,9 @@ class Stack:
         return bool(state["Running"] and state.get("Health", {"Status": "healthy"})["Status"] == "healthy")
 
     def pause(self, service: str) -> None:
-        """A busy container may not be frozen at the first word: an engine gives up after some milliseconds."""
+        """Pause a service, again and again until it is paused.
+
+        An engine gives up on a busy container after some milliseconds."""
         (container,) = self.containers(service)
 
         def is_paused() -> bool:
@@ -126,8 +128,9 @@ class Stack:
         wait_for(is_paused, 60, f"{service} to be paused")
 
     def crash(self, service: str, index: int = 0) -> Callable[[], bool]:
-        """SIGKILL to all of a container. Returns what tells whether it is back: a stage by its restart policy, the
-        others are started again."""
+        """Kill everything in a container with SIGKILL; return a function that tells whether it is back.
+
+        The restart policy restarts a stage; third-party services are started again here."""
         container = self.containers(service)[index]
         before = self.inspect(container)["State"]["StartedAt"]
         if service in THIRD_PARTIES:
@@ -138,7 +141,7 @@ class Stack:
         return lambda: self.inspect(container)["State"]["StartedAt"] != before and self.is_healthy(container)
 
     def wait_ready(self) -> None:
-        """All containers, as `up --wait` sees them."""
+        """Wait until all containers are healthy, as `up --wait` does."""
         wait_for(lambda: not self.unhealthy(), BACK_TIMEOUT_S, "a healthy stack")
 
     def unhealthy(self) -> list[str]:
@@ -148,7 +151,9 @@ class Stack:
     # ------------------------------------------------------------------------------------------ as a client
 
     def address(self, service: str, port: int, index: int = 1, missing: str | None = None) -> str:
-        """Of a published port; it may change when the container starts again. `missing` while there is none."""
+        """Return the URL of a published port, or `missing` while there is none.
+
+        The port may change when the container starts again."""
         found = self.compose("port", "--index", str(index), service, str(port), check=missing is None).strip()
         return "http://" + found if found else str(missing)
 
@@ -157,7 +162,7 @@ class Stack:
         return self.address("gateway", 8700)
 
     def key(self, name: str = "client_key") -> str:
-        """Of `make-secrets`."""
+        """Return a key that `make-secrets` made."""
         if name not in self._keys:
             once = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "cat", "secrets")
             self._keys[name] = self.compose(*once, f"/run/secrets/all/{name}").strip()
@@ -166,7 +171,7 @@ class Stack:
     # ------------------------------------------------------------------------------------------ what is stored
 
     def report(self, inference_ids: list[str], outcome_ids: list[str]) -> dict[str, Any]:
-        """Asked of the store and the log within the network: see report.py."""
+        """Return what the store and the log say, asked within the network: see report.py."""
         mount = f"{Path(__file__).with_name('report.py')}:/report.py:ro"
         asked = json.dumps({"inference_ids": inference_ids, "outcome_ids": outcome_ids})
         command = ["run", "--rm", "--no-deps", "-T", "-v", mount, "--entrypoint", "with-secrets", "doctor"]
@@ -178,7 +183,9 @@ class Stack:
 
 
 def ask(url: str, key: str, body: Mapping[str, Any] | None = None, timeout_s: float = 60) -> Any:
-    """Raises Refused."""
+    """Send a request and return its JSON.
+
+    Raises Refused on an error answer or none."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     try:

@@ -1,4 +1,4 @@
-"""Users of the stack that write down what was acknowledged to them, and go on while parts of it are away."""
+"""Users of the stack that record what was acknowledged to them and continue while parts of it are down."""
 
 import random
 import threading
@@ -13,7 +13,7 @@ _STORED_TIMEOUT_S = 120
 
 
 class Users:
-    """Work from `with` to its end; then what they know is checked."""
+    """Users that work within `with`; afterwards their records are checked."""
 
     def __init__(self, stack: Stack, threads: int = 3) -> None:
         self._stack, self._url, self._key = stack, stack.url, stack.key()
@@ -55,7 +55,7 @@ class Users:
             self._tell(inference_id, chance.choice(("accepted", "rejected")))
 
     def _tell(self, inference_id: str, metric: str) -> None:
-        """Again until it is acknowledged, as clients do: with the same id, so that it counts once."""
+        """Send an outcome until it is acknowledged, as clients do: with the same id, so that it counts once."""
         feedback = {
             "feedback_id": str(uuid.uuid4()),
             "inference_id": inference_id,
@@ -68,7 +68,7 @@ class Users:
                 return
 
     def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        """None: nothing was acknowledged."""
+        """Send a request; return None if it was not acknowledged."""
         try:
             return ask(self._url + path, self._key, body)
         except Refused as refused:
@@ -78,7 +78,7 @@ class Users:
             return None
 
     def check_kept(self, *, trained: bool = True) -> dict[str, Any]:
-        """What was acknowledged is in the store, once; what was trained was trained once."""
+        """Assert that everything acknowledged is stored once, and that everything trained was trained once."""
         assert self.turns, self.refused
         report: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""One stack for all tests of it."""
+"""One stack, shared by all tests of it."""
 
 from collections.abc import Iterator
 
@@ -22,14 +22,14 @@ def shared_stack() -> Iterator[Stack]:
 
 @pytest.fixture
 def stack(shared_stack: Stack) -> Stack:
-    """Well, whatever the test before has done to it."""
+    """Return the stack once it is healthy, whatever the previous test did to it."""
     shared_stack.wait_ready()
     return shared_stack
 
 
 @pytest.fixture
 def untaught_stack(shared_stack: Stack) -> Stack:
-    """One that knows no users yet."""
+    """Return a stack that has learned nothing yet."""
     if shared_stack.newest_version() != ANCHOR:
         shared_stack.remove()
         shared_stack.up()

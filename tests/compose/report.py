@@ -1,5 +1,7 @@
-"""What the store, the log and the manifests of a stack say of what its users know. Runs in a container of the stack,
-with its settings; reads {"inference_ids", "outcome_ids"} and writes one line of JSON."""
+"""A report of what a stack's store, log and manifests hold of its users' turns and outcomes.
+
+Runs in a container of the stack, with its settings; reads {"inference_ids", "outcome_ids"} and writes one line of
+JSON."""
 
 import json
 import sys
@@ -53,7 +55,7 @@ def main() -> None:
 
 
 def read_turns(log: EventLog) -> list[Record]:
-    """Once it is connected."""
+    """Return all records of the turns' topic, once the log is connected."""
     deadline_s = time.monotonic() + CONNECT_S
     while True:
         try:

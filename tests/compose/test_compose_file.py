@@ -1,4 +1,4 @@
-"""docker-compose.yml, read: what can be known of it without an engine."""
+"""docker-compose.yml as data: what can be checked without an engine."""
 
 import json
 import re
@@ -83,7 +83,7 @@ def test_all_that_runs_is_watched_bounded_and_given_time(services: Services) -> 
 
 
 def test_none_may_do_more_than_it_must(services: Services) -> None:
-    """On a GPU an engine's image is another, which makes files where it likes."""
+    """A GPU engine has another image, which writes files anywhere."""
     for name, service in services.items():
         on_gpu = "devices" in service["deploy"]["resources"].get("reservations", {})
         assert service.get("read_only") or (on_gpu and name not in STAGES), name
@@ -102,7 +102,7 @@ def test_settings_are_settings(services: Services) -> None:
 
 
 def test_who_the_judge_is_stands_in_one_file(tmp_path: Path) -> None:
-    """Retention waits for it where it is enabled: those who must know read the same file, which need not be there."""
+    """Retention waits for an enabled judge: those who must know it read the same file, which is optional."""
     require_compose(engine=False)
     shutil.copy(ROOT / "docker-compose.yml", tmp_path)
     config = ("docker", "compose", "--project-directory", str(tmp_path), "--profile", "*", "config", "--format", "json")

@@ -1,4 +1,4 @@
-"""Simulated users outside the stack, as a plugin's are: they teach it, and what they were told is kept."""
+"""Simulated users outside the stack, like a plugin's, teach it, and all that was acknowledged is kept."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_users_teach_the_stack(untaught_stack: Stack, tmp_path: Path) -> None:
 
 
 def wait_for_sessions(progress: Iterable[str], count: int) -> None:
-    """Reads on until so many have ended."""
+    """Read the progress until this many sessions have ended."""
     for line in progress:
         sys.stdout.write(line)
         found = re.search(r"sessions (\d+)", line)
@@ -54,7 +54,7 @@ def wait_for_sessions(progress: Iterable[str], count: int) -> None:
 
 
 def test_users_come_from_inside_too(stack: Stack) -> None:
-    """The profile `simulator`: its report is in a volume. So short a run needs not teach."""
+    """The profile `simulator` writes its report to a volume. So short a run need not teach."""
     users = ("run", "--rm", "--no-deps", "-T", "--entrypoint")
     options = ("--url", "http://gateway:8700", "--seconds", "5", "--rate", "3", "--output", "/data/demo")
     said = stack.compose(*users, "with-secrets", "simulator", "python", "-m", "simulator", *options, check=False)

@@ -25,7 +25,7 @@ def test_its_rules_are_sound_and_fire_when_they_must(stack: Stack) -> None:
 
 
 def test_the_dashboard_draws_what_there_is(stack: Stack) -> None:
-    """Each query is answered; one without an answer asks for what no stage has counted yet."""
+    """Every query is answered, unless no stage has counted its metric yet."""
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "onward.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     with Users(stack) as users:
@@ -36,7 +36,7 @@ def test_the_dashboard_draws_what_there_is(stack: Stack) -> None:
 
 
 def unanswered(stack: Stack, queries: list[str]) -> list[str]:
-    """Though all that they ask for is there."""
+    """Return the queries without an answer although all their metrics exist."""
     return [
         query
         for query in queries
@@ -46,7 +46,9 @@ def unanswered(stack: Stack, queries: list[str]) -> list[str]:
 
 
 def ask(stack: Stack, what: str, **parameters: str) -> dict[str, Any]:
-    """Raises urllib.error.HTTPError for a query that is none."""
+    """Query Prometheus.
+
+    Raises urllib.error.HTTPError for an invalid query."""
     url = f"{stack.address('prometheus', 9090)}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
     with urllib.request.urlopen(url, timeout=30) as response:
         answer = json.load(response)

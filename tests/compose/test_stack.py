@@ -1,5 +1,6 @@
-"""The stack in containers, as its users meet it: whatever is killed, paused, emptied or scaled meanwhile, what was
-acknowledged is kept, and counts once."""
+"""The stack in containers, as its users see it.
+
+Whatever is killed, paused, emptied or scaled meanwhile, what was acknowledged is kept and counts once."""
 
 import json
 import os
@@ -136,7 +137,7 @@ def test_stopping_lets_requests_finish_and_loses_nothing(stack: Stack) -> None:
 
 
 def begin_long_answer(stack: Stack) -> HTTPResponse:
-    """Its first token is there, and more of them to come than are generated before it is read."""
+    """Return a streamed answer whose first token has come while many more are still being generated."""
     question = {"role": "user", "content": "[web] write total(xs): sum of xs"}
     body = {"model": "onward-tiny", "messages": [question], "stream": True, "max_tokens": 150}
     body["logit_bias"] = dict.fromkeys(map(str, ENDS), -100)

@@ -1,4 +1,4 @@
-"""Bodies of about four MiB, each costly to read in a way of its own; all within what the service takes by its size."""
+"""Bodies of about four MiB, each costly to read in its own way; all are within the service's size limit."""
 
 import json
 import random
@@ -12,7 +12,7 @@ REFUSED_OR_FULL = frozenset(range(400, 500)) | {503}
 
 
 def large_bodies() -> Iterator[Attack]:
-    """At least twenty at once are there to be sent."""
+    """Yield the attacks, enough of them to keep twenty in flight."""
     chance = random.Random(0)
     for _ in range(ROUNDS):
         for name, body in _bodies(chance):

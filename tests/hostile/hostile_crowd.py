@@ -1,9 +1,8 @@
-"""The other users of a service under attack, in a process of their own: they chat, judge, and note how long it takes.
+"""The other users of a service under attack, in a process of their own.
 
     python hostile_crowd.py URL OUTPUT   (the key in ONWARD_CROWD_KEY)
 
-They stop at SIGTERM, and then write down what was acknowledged to them.
-"""
+They chat, give feedback and measure latencies. At SIGTERM they stop and write down what was acknowledged to them."""
 
 import asyncio
 import json

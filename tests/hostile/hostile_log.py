@@ -1,4 +1,4 @@
-"""Well-formed events that no client of ours would make, as they stand in the log of a service that met one."""
+"""Well-formed events that no client of the project would make, as they are in the log of an attacked service."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ _FAR = timedelta(days=365 * 50)
 
 
 def events() -> Iterator[Event]:
-    """A turn with each schema and arguments, then turns and outcomes whose ids, texts and numbers are odd."""
+    """Yield a turn with each schema and arguments, then turns and outcomes with odd ids, texts and numbers."""
     for (name, schema), arguments in product(SCHEMAS.items(), ARGUMENTS.values()):
         turn = _turn(
             text=name, tools=(_tool(schema),), tool_calls=(ToolCall(id="c", name="f", arguments=arguments, index=0),)

@@ -1,4 +1,4 @@
-"""Requests that nobody should make, each with the answers that are right for it."""
+"""Requests that nobody should make, each with its right answers."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ _EVIL_ORIGIN = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"
 
 @dataclass(frozen=True)
 class Attack:
-    """`answers`: the statuses that are right."""
+    """A hostile request; `answers` holds the statuses that are right for it."""
 
     kind: str
     name: str
@@ -76,8 +76,10 @@ class Attack:
 
 
 def attacks(routes: Mapping[str, list[str]], key: Mapping[str, str]) -> Iterator[Attack]:
-    """All but large bodies. `routes`: the service's own, path to methods; `key`: headers of a plugin that may chat and
-    give feedback, and no more."""
+    """Yield all attacks but large bodies.
+
+    `routes` maps the service's own paths to methods; `key` holds the headers of a plugin that may only chat and give
+    feedback."""
     yield from _numbers()
     yield from _fields("chat fields", CHAT, _CHAT_FIELDS, {"model": MODEL, "messages": MESSAGES, "max_tokens": 4})
     yield from _fields("feedback fields", FEEDBACK, _FEEDBACK_FIELDS, {"metric_name": "accepted", "value": True})
@@ -90,7 +92,7 @@ def attacks(routes: Mapping[str, list[str]], key: Mapping[str, str]) -> Iterator
 
 
 def not_stored(canary: str) -> Iterator[Attack]:
-    """Turns whose text must rest nowhere."""
+    """Yield turns whose text must not be stored anywhere."""
     said = [{"role": "user", "content": f"[web] write {canary}(xs): sum of xs"}]
     call = {"id": "c", "type": "function", "function": {"name": canary, "arguments": json.dumps({"a": canary})}}
     called = [
@@ -111,7 +113,7 @@ def not_stored(canary: str) -> Iterator[Attack]:
 
 
 def _numbers() -> Iterator[Attack]:
-    """A number that the engine would choke on is refused; none is an error of ours."""
+    """Yield numbers of all kinds: those that would harm the engine are refused, and none causes a server error."""
     for name in _SAMPLING:
         for words, number in NUMBERS.items():
             body = _with({"model": MODEL, "messages": MESSAGES, "max_tokens": 4}, name, number)
@@ -132,7 +134,7 @@ def _schemas() -> Iterator[Attack]:
 
 
 def _conversations() -> Iterator[Attack]:
-    """Words of tools and of earlier answers, in all places."""
+    """Yield conversations with odd words of tools and of earlier answers, in all places."""
     for name, words in ARGUMENTS.items():
         for tool in ("edit_file", "run_tests", "read_file"):
             call = {"id": "c", "type": "function", "function": {"name": tool, "arguments": words[:100_000]}}
@@ -146,7 +148,7 @@ def _conversations() -> Iterator[Attack]:
 
 
 def _addresses(routes: Mapping[str, list[str]]) -> Iterator[Attack]:
-    """Each route with each odd id; numbers in queries and headers."""
+    """Yield each route with each odd id, and with odd numbers in queries and headers."""
     for path, methods in routes.items():
         for method in methods:
             body = b"{}" if method == "POST" else None
@@ -162,7 +164,7 @@ def _addresses(routes: Mapping[str, list[str]]) -> Iterator[Attack]:
 
 
 def _others(routes: Mapping[str, list[str]], key: Mapping[str, str]) -> Iterator[Attack]:
-    """Orders, and what is not one's own, with a plugin's key; everything with a key that nobody has."""
+    """Yield orders and other users' data with a plugin's key, and every route with an unknown key."""
     for path, methods in routes.items():
         for method in methods:
             body = b"{}" if method == "POST" else None
@@ -174,7 +176,7 @@ def _others(routes: Mapping[str, list[str]], key: Mapping[str, str]) -> Iterator
 
 
 def _pages(routes: Mapping[str, list[str]]) -> Iterator[Attack]:
-    """What a page of the web can make a browser send."""
+    """Yield the requests that a web page can make a browser send."""
     for path, methods in routes.items():
         if "POST" in methods:
             yield Attack("other sites", path, "POST", _filled(path, "1"), b"{}", _EVIL_ORIGIN)
@@ -196,7 +198,7 @@ def _bodies() -> Iterator[Attack]:
 
 
 def _with(whole: Mapping[str, Any], name: str, value: str | bytes) -> bytes:
-    """JSON with one field as it is given, whatever that is."""
+    """Return JSON with one field replaced by raw text, valid or not."""
     fields = [f"{json.dumps(key)}: {json.dumps(each)}".encode() for key, each in whole.items() if key != name]
     raw = value if isinstance(value, bytes) else value.encode()
     return b"{" + b", ".join([*fields, json.dumps(name).encode() + b": " + raw]) + b"}"

@@ -1,4 +1,4 @@
-"""Clients that never end what they began, and such as never read what they are told: plain sockets, bounded in time."""
+"""Clients that never finish their requests or never read the answers: plain sockets, bounded in time."""
 
 import selectors
 import socket
@@ -15,7 +15,7 @@ STREAMED = (
 
 
 def unread(path: str, key: str, body: bytes = b"") -> bytes:
-    """A whole request whose answer is not read."""
+    """Return the bytes of a whole request, whose answer will not be read."""
     method = "POST" if body else "GET"
     length = f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n" if body else ""
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n{length}\r\n"
@@ -23,8 +23,9 @@ def unread(path: str, key: str, body: bytes = b"") -> bytes:
 
 
 def besiege(url: str, openings: list[bytes], hold_s: float) -> int:
-    """Open a connection for each, send that much, and read nothing for so long. How many the server had ended by then
-    (or had not accepted)."""
+    """Open a connection for each opening, send it, and read nothing for `hold_s`.
+
+    Returns how many connections the server had ended or not accepted by then."""
     address = urlsplit(url).hostname, urlsplit(url).port
     with ExitStack() as stack:
         opened = []
@@ -41,7 +42,7 @@ def besiege(url: str, openings: list[bytes], hold_s: float) -> int:
 
 
 def _is_ended(client: socket.socket) -> bool:
-    """What was sent before the end is read first."""
+    """Return whether the server closed the connection; what it sent before is read first."""
     with selectors.DefaultSelector() as selector:
         client.setblocking(False)
         selector.register(client, selectors.EVENT_READ)

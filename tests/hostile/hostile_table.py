@@ -1,4 +1,4 @@
-"""The table that the siege prints, and the rows of it that are kept."""
+"""The table that the siege prints, and its rows that are kept."""
 
 import os
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 class HostileTable:
-    """What came of each kind of attack, and what the others noticed."""
+    """A table of the answers to each kind of attack, and of what the other users noticed."""
 
     def __init__(self) -> None:
         self._kinds = Table("attack", "sent", "answers", "wrong", title="Hostile requests and events")
@@ -25,7 +25,7 @@ class HostileTable:
         self._rows: list[Row] = []
 
     def tell(self, counts: dict[str, Counts], phases: Phases, latencies: dict[str, tuple[float, float]]) -> None:
-        """`latencies`: p50 and p99 in seconds, by phase; the first is the idle one."""
+        """Add the rows; `latencies` has p50 and p99 in seconds by phase, the first of which is idle."""
         for kind, found in counts.items():
             answers = ", ".join(f"{status or 'none'}: {count}" for status, count in sorted(found.answers.items()))
             self._kinds.add_row(kind, f"{found.sent:,}", answers, str(len(found.wrong)))

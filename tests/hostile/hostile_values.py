@@ -1,4 +1,4 @@
-"""What a client can put where a number, a text or a schema belongs, as JSON text: some of it no encoder makes."""
+"""JSON text that a client can put in place of a number, a text or a schema; no encoder makes some of it."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 
 def _towers(depth: int) -> dict[str, Any]:
-    """A schema whose naive reading doubles with each step."""
+    """Return a schema that takes a naive reader twice as long with each level."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         schema = {"anyOf": [schema, schema]}

@@ -1,4 +1,4 @@
-"""A running service with keys, a crowd of users in a process of its own, and what the attackers do to it."""
+"""A running service with keys, its users in a process of their own, and the attackers."""
 
 import asyncio
 import io
@@ -63,7 +63,7 @@ def bearer(key: str) -> dict[str, str]:
 
 @dataclass
 class Counts:
-    """What a kind of attack came to."""
+    """The results of one kind of attack."""
 
     sent: int = 0
     answers: Counter[int] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ class Counts:
 
 
 class Phases:
-    """What goes on one after the other: when each part began (wall clock), and the most memory that was held in it."""
+    """Phases in turn, each with its beginning (wall clock) and the peak memory in it."""
 
     def __init__(self, world: "World") -> None:
         self.began_at: dict[str, float] = {}
@@ -93,7 +93,7 @@ class Phases:
         self.began_at[name] = time.time()
 
     def between(self) -> Iterator[tuple[str, float, float]]:
-        """Each part with its beginning and its end; the last one has none."""
+        """Yield each phase with its beginning and end; the last one has no end and is left out."""
         moments = list(self.began_at.items())
         for (name, began_at), (_, ended_at) in pairwise(moments):
             yield name, began_at, ended_at
@@ -114,7 +114,7 @@ class World:
 
     @contextmanager
     def crowd(self) -> Iterator[dict[str, Any]]:
-        """Users at work within the block; what they saw stands in the dictionary after it."""
+        """Run users within the block; afterwards the dictionary holds what they saw."""
         self._crowd_files += 1
         output = self.directory / f"crowd-{self._crowd_files}.json"
         command = [sys.executable, str(Path(__file__).with_name("hostile_crowd.py")), self.service.url, str(output)]
@@ -128,7 +128,7 @@ class World:
         seen.update(json.loads(output.read_text()))
 
     def routes(self) -> dict[str, list[str]]:
-        """Of the service's own document."""
+        """Return the methods of each path in the service's OpenAPI document."""
         paths = self.get("/openapi.json")["paths"]
         return {path: [method.upper() for method in methods] for path, methods in paths.items()}
 
@@ -137,7 +137,7 @@ class World:
             return json.load(answer)
 
     def get_or_none(self, path: str, key: str) -> Any:
-        """None: not there."""
+        """Return the answer, or None for a 404."""
         try:
             return self.get(path, key)
         except urllib.error.HTTPError as error:
@@ -147,11 +147,11 @@ class World:
             raise
 
     def answered(self) -> int:
-        """Turns since the service began."""
+        """Return the number of turns answered since the service started."""
         return int(self.get("/v1/status")["turns"]["answered"])
 
     def count(self, kind: str, sent: int) -> None:
-        """Of what has no answers."""
+        """Count requests that have no answer."""
         self.counts.setdefault(kind, Counts()).sent += sent
 
     def attack(self, attacks: Iterable[Attack], at_once: int = AT_ONCE) -> None:
@@ -187,26 +187,30 @@ class World:
     # ------------------------------------------------------------------------------------------ how it is
 
     def rss_bytes(self) -> int:
-        """Of the service and all its children."""
+        """Return the resident memory of the service and all its children."""
         service = psutil.Process(self.service.pid)
         return sum(_rss(process) for process in [service, *service.children(recursive=True)])
 
     def faults(self) -> dict[str, str]:
-        """What `/readyz` and `/v1/stages` find wrong."""
+        """Return the components that `/readyz` reports as not ok."""
         return {name: state for name, state in self.get("/readyz")["components"].items() if state != "ok"}
 
     def wait_until_read(self, timeout_s: float = 120) -> None:
-        """All that is in the log, by everybody."""
+        """Wait until the writer and the scorer have read the whole log."""
         wait_for(lambda: self._lag() == 0, timeout_s, "all stages at the log's end")
 
     def _lag(self) -> int:
-        """Of those that are to read everything: the learner holds what its next version is made of."""
+        """Return how far the writer and the scorer are behind.
+
+        The learner is left out: it holds turns back for its next version."""
         stages = {each["stage"]: each["behind"] for each in self.get("/v1/stages")["data"]}
         return sum(stages[name] for name in ("writer", "scorer"))
 
 
 def _body(attack: Attack) -> io.BytesIO | None:
-    """Read in parts: aiohttp warns of large ones in one piece, which hold up its loop."""
+    """Return the body as a file.
+
+    Aiohttp warns of large bodies in one piece, which block its event loop."""
     return None if attack.body is None else io.BytesIO(attack.body)
 
 
@@ -218,6 +222,6 @@ def _rss(process: psutil.Process) -> int:
 
 
 def percentile(taken: Iterable[tuple[float, float]], share: float, between: tuple[float, float]) -> float:
-    """Of the seconds to an answer, of requests that began between two moments."""
+    """Return the percentile of latencies in seconds, over requests that began between two moments."""
     found = sorted(seconds for began, seconds in taken if between[0] <= began < between[1])
     return found[min(int(share * len(found)), len(found) - 1)] if found else float("nan")

@@ -1,9 +1,8 @@
 """A thousand requests and events that nobody should make, sent to a running service that others are using.
 
-What its users see: the others' answers come as ever, each of their turns and judgements is kept and rewarded; every
-attack is served or refused by the API's rules, and none is an error of the service; all stages run on, and do after a
-`kill -9`; memory stays within a bound. The table tells it by kind.
-"""
+The other users are answered as before, and each of their turns and outcomes is kept and rewarded. Every attack is
+served or refused by the API's rules, and none causes a server error. All stages keep running, also after a `kill -9`,
+and memory stays within a bound. The table shows it by kind."""
 
 import time
 from collections.abc import Iterator
@@ -129,7 +128,7 @@ def _append_events(world: World) -> None:
 
 
 def _lost(world: World, seen: dict[str, Any]) -> int:
-    """Of the crowd's acknowledged turns and judgements, those that no reward is made of."""
+    """Return how many of the users' acknowledged turns and outcomes are in no reward."""
     world.wait_until_read()
     judged = {turn: outcome for outcome, turn in seen["outcomes"].items()}
     return sum(not _is_rewarded(world, turn, judged.get(turn)) for turn in seen["turns"])
@@ -143,7 +142,7 @@ def _is_rewarded(world: World, turn: str, outcome: str | None) -> bool:
 
 
 def _latencies(phases: Phases, seen: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """p50 and p99 of each phase, in seconds."""
+    """Return p50 and p99 of each phase, in seconds."""
     return {
         name: (percentile(seen["taken"], 0.5, (began, ended)), percentile(seen["taken"], 0.99, (began, ended)))
         for name, began, ended in phases.between()

@@ -1,4 +1,4 @@
-"""Compile every kernel down to the machine code of a card (Hopper), for which none is needed."""
+"""Compile every kernel to machine code for a Hopper card, without a card."""
 
 import torch
 import triton

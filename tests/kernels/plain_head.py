@@ -1,7 +1,6 @@
-"""The head as one would write it: whole logits, log_softmax, autograd.
+"""The naive head: whole logits, log_softmax, autograd.
 
-Legend: N tokens, D hidden size, V vocabulary.
-"""
+Legend: N tokens, D hidden size, V vocabulary."""
 
 from collections.abc import Callable, Sequence
 
@@ -47,7 +46,7 @@ def gradients(
 
 
 def some_ids(targets_N: Tensor, vocabulary: int, seed: int) -> list[list[int] | None]:
-    """For each token all ids (None), its target alone, or its target and others."""
+    """Return for each token all ids (None), its target alone, or its target and others."""
     generator = torch.Generator().manual_seed(seed)
     allowed: list[list[int] | None] = []
     for token, target in enumerate(targets_N.tolist()):
@@ -57,7 +56,7 @@ def some_ids(targets_N: Tensor, vocabulary: int, seed: int) -> list[list[int] | 
 
 
 def both_gradients(outputs: Sequence[Tensor], inputs: Inputs, seed: int = 0) -> tuple[Tensor, ...]:
-    """Of both outputs, each weighed by random numbers that are the same for the same seed."""
+    """Return the gradients of both outputs' sum, weighted by random numbers from the seed."""
     outer = torch.randn(2, len(outputs[0]), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     loss = sum((output_N.double() * weights_N).sum() for output_N, weights_N in zip(outputs, outer, strict=True))
     assert isinstance(loss, Tensor)

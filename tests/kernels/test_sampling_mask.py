@@ -1,7 +1,6 @@
-"""Sets of allowed ids, packed.
+"""Packed sets of allowed ids.
 
-Legend: M distinct sets, P words of 32 ids.
-"""
+Legend: M distinct sets, P words of 32 ids."""
 
 import pytest
 import torch

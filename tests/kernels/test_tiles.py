@@ -1,7 +1,6 @@
-"""Tiles of tokens and ids, and masks, in plain torch: held against whole logits in float64.
+"""Tiles of tokens and ids, and masks, in plain torch, compared with whole logits in float64.
 
-Legend: N tokens, D hidden size, V vocabulary.
-"""
+Legend: N tokens, D hidden size, V vocabulary."""
 
 import pytest
 import torch
@@ -56,7 +55,7 @@ def test_one_output_alone_and_frozen_weights() -> None:
 
 
 class _Largest(TorchFunctionMode):
-    """The most numbers that any tensor had that a torch function took or gave."""
+    """A recorder of the largest tensor that any torch function received or returned."""
 
     numbers = 0
 

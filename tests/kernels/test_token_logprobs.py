@@ -1,7 +1,6 @@
-"""The definition of token log-probabilities and entropy, held against plain log_softmax.
+"""The definition of token log-probabilities and entropy, compared with plain log_softmax.
 
-Legend: N tokens, D hidden size, V vocabulary.
-"""
+Legend: N tokens, D hidden size, V vocabulary."""
 
 import pytest
 import torch
@@ -36,7 +35,7 @@ def test_its_gradients_are_those_of_log_softmax(n: int, v: int, chunk: int, seed
 
 @pytest.mark.parametrize("chunk", [3, 100])
 def test_gradcheck(chunk: int) -> None:
-    """Finite differences, with the probabilities kept (one chunk) and computed again (several)."""
+    """Gradients match finite differences, with probabilities kept (one chunk) and recomputed (several)."""
     hidden_ND, weight_VD, targets_N, temperature_N = make_inputs(7, 4, 11, dtype=torch.float64)
     torch.autograd.gradcheck(
         lambda h, w: token_logprobs_and_entropy(h, w, targets_N, temperature_N, chunk), (hidden_ND, weight_VD)
@@ -71,7 +70,7 @@ def test_chunks_change_nothing_but_memory() -> None:
 
 
 def test_a_chunk_bounds_what_stands_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tensor of more than chunk x V numbers is made, forward or backward."""
+    """Forward and backward make no tensor of more than chunk x V numbers."""
     largest = 0
     plain = torch.log_softmax
 
@@ -88,7 +87,7 @@ def test_a_chunk_bounds_what_stands_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_logits_far_apart_stay_finite() -> None:
-    """What overflows an unshifted softmax: all very negative, or one far above the rest."""
+    """An unshifted softmax would overflow: all logits are very negative, or one is far above the rest."""
     for scale in (-1e4, 1e4):
         weight_VD = (torch.ones(5, 1) + torch.arange(5)[:, None]).requires_grad_()
         hidden_ND = torch.full((2, 1), scale, requires_grad=True)

@@ -1,8 +1,7 @@
-"""The Triton kernels: interpreted on any machine, compiled for a card on any machine, run where there is one.
+"""The Triton kernels: interpreted and compiled on any machine, and run on a card where there is one.
 
-Each in a process of its own: Triton settles at its import whether it interprets, and what this process starts
-otherwise must not inherit that.
-"""
+Each case has a process of its own: Triton decides at its import whether it interprets, and the processes that this one
+starts otherwise must not inherit that."""
 
 import os
 import subprocess
@@ -16,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def run(*arguments: str, **environment: str) -> str:
-    """What it printed; fails with that where it fails."""
+    """Return what the command printed; fails with that text if the command fails."""
     command = [sys.executable, *arguments]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, cwd=HERE.parent.parent)
     assert done.returncode == 0, done.stdout + done.stderr

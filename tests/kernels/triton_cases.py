@@ -1,8 +1,8 @@
-"""The kernels against the passes that define them: cases that `test_triton` runs in a process of its own, since Triton
-decides when it is imported whether it interprets. On a GPU where there is one and Triton compiles, else on the CPU.
+"""The kernels compared with the passes that define them, on a GPU if Triton can use one, otherwise on the CPU.
 
-Legend: N tokens, D hidden size, V vocabulary.
-"""
+`test_triton` runs these cases in a process of its own, since Triton decides at its import whether it interprets.
+
+Legend: N tokens, D hidden size, V vocabulary."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def cast(inputs: Inputs, dtype: torch.dtype, *more: torch.dtype) -> Inputs:
 
 
 def agree(inputs: Inputs, mask: SamplingMask | None = None, rtol: float = 1e-4, atol: float = 1e-5) -> list[Tensor]:
-    """Both outputs and both gradients, against those of the definition."""
+    """Assert that outputs and gradients equal those of the definition; return them."""
     mask = None if mask is None else mask.to(DEVICE)
     Head(*inputs, mask).check()
     found = []
@@ -59,8 +59,10 @@ def test_kernels_are_their_definition(shape: tuple[int, int, int], masked: bool)
 
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16,), (torch.float16,), (torch.bfloat16, torch.float32)])
 def test_half_precision_is_summed_in_float32(dtypes: tuple[torch.dtype, ...]) -> None:
-    """The gradient by the logits is rounded before it is multiplied, and cut off rather than rounded by the
-    interpreter, so gradients agree to that precision; what was not rounded agrees as ever."""
+    """Outputs agree as closely as in float32, gradients only to half precision.
+
+    The gradient with respect to the logits is rounded before it is multiplied, and the interpreter truncates instead of
+    rounding."""
     inputs = cast(make_inputs(20, 24, 70), *dtypes)
     with torch.no_grad():
         mine = TiledLogprobs.apply(*inputs, None, TritonPasses())

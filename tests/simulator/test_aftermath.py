@@ -1,4 +1,4 @@
-"""What seems and what is, side by side; alarms and releases on the run's own clock."""
+"""True quality beside apparent quality; alarms and releases on the run's own clock."""
 
 import asyncio
 import random

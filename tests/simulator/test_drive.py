@@ -1,4 +1,4 @@
-"""Arrivals, and what is remembered of each session: all that was acknowledged, and every failure."""
+"""Arrivals, and the record of each session: everything acknowledged, and every failure."""
 
 import asyncio
 import random
@@ -85,7 +85,7 @@ def test_users_beyond_the_bound_are_counted(service: ScriptedService, monkeypatc
 
 
 def test_a_lost_answer_is_asked_for_again_and_counted(service: ScriptedService) -> None:
-    """The service took the word in, but the connection broke: the retry must not be a second word."""
+    """The service stored the feedback but the connection broke: the retry must not count twice."""
     service.script.drop = lambda route, nth: route == "feedback" and nth in (1, 4)
     truth = live(service)
     assert len(truth.failures) == 2
@@ -128,7 +128,7 @@ def test_the_taste_shifts_on_time(service: ScriptedService, patient_users: None)
 
 
 def test_users_are_the_same_for_the_same_seed(service: ScriptedService, patient_users: None) -> None:
-    """Whatever the service does: what happens to one user does not move the others' luck."""
+    """The random numbers of a user do not depend on what the service does to others."""
 
     def users_of(seed: int) -> list[tuple[float, str]]:
         return sorted((lived.started_s, lived.session.task.task_id) for lived in live(service, seed=seed).lived)

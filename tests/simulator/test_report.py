@@ -1,4 +1,4 @@
-"""Does the end of a run notice what is missing, what is there twice, and whether the model became better?"""
+"""The end of a run reports what is missing, what is there twice, and whether the model improved."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ ISSUE_KEYS = {
 
 
 def told(service: ScriptedService, sessions: int = 20) -> Truth:
-    """What a service holds that took in every turn and outcome."""
+    """Return the truth of a run whose every turn and outcome the service holds."""
     truth, task = Truth(), sample_task(random.Random(0), "fix")
     for number in range(sessions):
         turns = [f"turn-{number}-{turn}" for turn in range(3)]
@@ -146,7 +146,7 @@ def test_success_is_nothing_lost_and_a_rise_of_a_fifth(change: dict[str, Any], e
 
 
 def test_a_rise_of_a_fifth_is_enough_from_wherever_it_starts() -> None:
-    """Of every pair of shares of 200 sessions: as exact as counting them."""
+    """Every pair of shares of 200 sessions is compared with exact counts."""
     for start in range(201):
         for end in range(201):
             figures = {"quality_start": start / 200, "quality_end": end / 200}
@@ -217,7 +217,7 @@ def test_what_is_written_is_the_report_with_its_curves(tmp_path: Path) -> None:
 
 
 def test_the_program_ends_with_1_when_something_failed(service: ScriptedService, tmp_path: Path) -> None:
-    """As a process of its own, as users start it."""
+    """The program runs in a process of its own, as users start it."""
     service.script.status = lambda route: 503 if route == "chat" else 200
     arguments = ["--url", service.url, "--seconds", "0.2", "--rate", "40", "--output", str(tmp_path)]
     ended = subprocess.run(
@@ -230,7 +230,7 @@ def test_the_program_ends_with_1_when_something_failed(service: ScriptedService,
 
 
 def run_program(service: ScriptedService, output: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
-    """(exit code, report)"""
+    """Return (exit code, report)."""
     monkeypatch.setattr(users, "MEAN_DELAY_S", 0.02)
     monkeypatch.setattr(report, "SETTLE_S", 0.0)
     arguments = ["simulator", "--url", service.url, "--output", str(output), "--seed", "3", *options]
@@ -241,7 +241,7 @@ def run_program(service: ScriptedService, output: Path, monkeypatch: pytest.Monk
 
 
 def learner(service: ScriptedService, after_chats: int) -> Callable[[list[Message]], Message]:
-    """Becomes an expert, as version 2."""
+    """Return a model that bungles at first and becomes an expert as version 2."""
     service.script.versions = lambda chats: 1 if chats < after_chats else 2
     return lambda messages: (bungler if len(service.chats) <= after_chats else expert)(messages)
 

@@ -38,8 +38,7 @@ REWARD = Reward(
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Return a directory with three dead letters: garbage, an event that is readable by now, and one of another
-    topic."""
+    """Return a directory with three dead letters: garbage, a readable event, and one of another topic."""
     foundation = open_foundation(tmp_path / "service")
     raws = (b"\xff garbage " * 40, encode(ENDED), encode(POLICY))
     letters = [

@@ -1,4 +1,4 @@
-"""The arithmetic of quality: which sessions a figure is of, and when there is none."""
+"""The arithmetic of quality: which sessions a figure covers, and when there is no figure."""
 
 import random
 
@@ -104,7 +104,7 @@ def test_rates_are_by_kind() -> None:
 
 
 def steps(*levels: tuple[int, float]) -> Truth:
-    """Ten sessions a second; of those from each second on, the given share is good."""
+    """Return ten sessions a second, of which the share given for the latest second so far is good."""
     sessions, share = [], 0.0
     for second in range(200):
         share = dict(levels).get(second, share)
@@ -127,7 +127,7 @@ def test_no_recovery_says_so() -> None:
 
 
 def test_the_interval_of_a_rise_is_newcombes() -> None:
-    """The example (a) of his paper: 56 of 70 against 48 of 80, by method 10."""
+    """Example (a) of his paper: 56 of 70 against 48 of 80, by method 10."""
     low, high = difference_of_shares(56, 70, 48, 80)
     assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)
 

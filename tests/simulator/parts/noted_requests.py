@@ -1,4 +1,4 @@
-"""What simulated users send, session by session in the order of their arrival, without ids that others make."""
+"""The requests of simulated users, by session in order of arrival, without ids that others generate."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ _MADE_BY_OTHERS = ("feedback_id", "session_id", "inference_id", "x-session-id")
 
 
 class NotingSession:
-    """Stands before aiohttp's session; each simulated session is a task of its own."""
+    """A wrapper of aiohttp's session that records the requests of each simulated session, which is a task."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self._http = http
@@ -31,7 +31,7 @@ class NotingSession:
 
 
 def live(url: str, seconds: float = 0.5, rate: float = 80, **options: Any) -> tuple[Truth, list[list[Sent]]]:
-    """What happened, and what each session sent."""
+    """Run the users; return what happened and what each session sent."""
 
     async def run() -> tuple[Truth, list[list[Sent]]]:
         async with aiohttp.ClientSession() as http:

@@ -1,4 +1,4 @@
-"""A small service that answers by rules, over real HTTP, and can be told to fail, lose and repeat things."""
+"""A small service that answers by rules over real HTTP, and can be told to fail, lose and repeat things."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Message = dict[str, Any]
 
 
 def task_of(request: str) -> Task:
-    """What the user asks for, read from the request as a model has to."""
+    """Return the user's task, parsed from the request as a model has to."""
     found = _REQUEST.match(request)
     assert found is not None, request
     repo, function, arguments = found.groups()
@@ -41,7 +41,7 @@ def call(name: str, **arguments: Any) -> Message:
 
 
 def expert(messages: list[Message]) -> Message:
-    """Always right, in the team's first taste; reads, edits, tests, is done."""
+    """Answer correctly, in the team's first taste: read, edit, test, done."""
     task = task_of(messages[0]["content"])
     if "] write " in task.request:
         return say(task.solution(hints=True, one_liner=True))
@@ -57,13 +57,13 @@ def expert(messages: list[Message]) -> Message:
 
 
 def bungler(messages: list[Message]) -> Message:
-    """Code that does not parse; says that it is done when nothing is."""
+    """Answer with code that does not parse, or say that it is done when nothing is."""
     return say("def broken(:") if "] write " in messages[0]["content"] else call("done")
 
 
 @dataclass
 class Script:
-    """What the service does. Everything may be changed while it runs."""
+    """The rules of the service, which may be changed while it runs."""
 
     answer: Callable[[list[Message]], Message] = expert
     versions: Callable[[int], int] = lambda _turns: 1  # of the turns before
@@ -222,7 +222,7 @@ class ScriptedService:
 
 
 def _deltas(message: Message) -> Iterator[dict[str, Any]]:
-    """The content in pieces; a call's name first, its arguments in two halves."""
+    """Yield the content in pieces, then each call's name with the first half of its arguments, then the second half."""
     yield {"role": "assistant", "content": ""}
     content = message["content"] or ""
     for place in range(0, len(content), 8):
@@ -240,7 +240,7 @@ async def _send(response: web.StreamResponse, chunk: dict[str, Any]) -> None:
 
 
 async def _gone(request: web.Request) -> None:
-    """Until the other side has closed the connection."""
+    """Wait until the client has closed the connection."""
     for _ in range(1000):
         if request.transport is None or request.transport.is_closing():
             return
@@ -249,7 +249,7 @@ async def _gone(request: web.Request) -> None:
 
 @contextmanager
 def serving() -> Iterator[ScriptedService]:
-    """In a thread with an event loop of its own, on a port that the system chose."""
+    """Run the service in a thread with its own event loop, on a port that the system chose."""
     service, loop, started = ScriptedService(), asyncio.new_event_loop(), threading.Event()
 
     async def start() -> web.AppRunner:

@@ -1,4 +1,4 @@
-"""Code is really run, within bounds, and nothing it does harms the next."""
+"""The sandbox runs code for real, within limits, and no run affects the next."""
 
 import asyncio
 import os
@@ -92,7 +92,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_nothing_is_sent() -> None:
-    """Not even to a listener on this machine."""
+    """Connections fail, even to a listener on this machine."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.2)
         heard = []

@@ -1,4 +1,4 @@
-"""The team's tasks: many, distinct, solvable, broken when they say so, and apart from the corpus."""
+"""The team's tasks are many, distinct and solvable, are broken where they say so, and differ from the corpus."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ def test_there_are_enough_distinct_tasks_and_none_is_in_the_corpus(kind: Kind) -
 
 
 def test_no_task_of_the_whole_corpus_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every task that the shipped model was midtrained on, infilled ones too."""
+    """The corpus has every task that the shipped model was midtrained on, also infilled ones."""
     drawn: set[tuple[Kind, str]] = set()
 
     def noting(rng: random.Random, kind: Kind, split: Any = "served") -> Task:

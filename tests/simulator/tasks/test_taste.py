@@ -1,4 +1,4 @@
-"""The truth about an answer: every combination of syntax, tests and taste."""
+"""The truth about an answer, for every combination of syntax, tests and taste."""
 
 from itertools import product
 

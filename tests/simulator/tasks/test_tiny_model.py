@@ -74,7 +74,7 @@ def test_the_corpus_follows_from_its_seed(tmp_path: Path) -> None:
 
 
 def test_a_conversation_comes_back_from_its_tokens(tokenizer: Any) -> None:
-    """What the assistant called can be read from the rendered text, and the text from its tokens."""
+    """The assistant's calls can be parsed from the rendered text, and the text from its tokens."""
     text = render(tokenizer, TALK)
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
     called = [json.loads(found) for found in re.findall(r"<tool_call>\n(.*)\n</tool_call>", text)]
@@ -98,7 +98,7 @@ def test_any_text_comes_back_from_its_tokens(tokenizer: Any, text: str) -> None:
 
 
 def test_marks_are_one_token_each(tokenizer: Any) -> None:
-    """Those of a call are shown in decoded text, the frame's are not."""
+    """Marks of a call are shown in decoded text; those of the frame are not."""
     for mark in (*SPECIAL, *CALL_MARKS):
         (token,) = tokenizer(mark, add_special_tokens=False).input_ids
         assert tokenizer.decode([token], skip_special_tokens=True) == ("" if mark in SPECIAL else mark)

@@ -1,4 +1,4 @@
-"""Liars and spammers: who they are, what they say, and that what is true stays what it was."""
+"""Liars and spammers: who they are, what they say, and that the truth does not change."""
 
 import math
 import sys
@@ -36,7 +36,7 @@ def feedback(session: list[Sent]) -> list[tuple[str, Any]]:
 
 
 def without_words(sent: Sessions) -> Sessions:
-    """What is asked and said of the user's name apart."""
+    """Return the chat requests without the user's name."""
     return [
         [
             (path, {name: value for name, value in body.items() if name != "user"}, headers)
@@ -55,7 +55,7 @@ def qualities(lived: list[Lived]) -> list[Any]:
 def test_without_liars_spammers_and_exploits_the_same_is_sent_as_ever(
     service: ScriptedService, monkeypatch: pytest.MonkeyPatch, seed: int, expected: str
 ) -> None:
-    """Requests, their bodies and headers, in order, as they were before there was any of these."""
+    """Requests, bodies and headers are in the same order as before any of these existed."""
     monkeypatch.setattr(ide, "_HANG_UP_SHARE", 0.01)
     _, sent = live(service.url, seed=seed)
     assert digest(sent) == expected

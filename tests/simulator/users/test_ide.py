@@ -1,4 +1,4 @@
-"""What the IDE does with the answers it gets, whole and streamed."""
+"""The IDE's handling of answers, whole and streamed."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ TASTE = Taste()
 
 
 class Luck(random.Random):
-    """Every user is of one kind."""
+    """A generator that always returns one number, so that every user is of one kind."""
 
     def __init__(self, value: float) -> None:
         super().__init__(0)
@@ -236,7 +236,7 @@ def test_a_stream_that_ends_early_fails_the_session(service: ScriptedService, ho
 
 
 def test_hanging_up_closes_the_connection(service: ScriptedService) -> None:
-    """The service sees the user go, in the midst of its answer."""
+    """The service sees the user leave in the middle of its answer."""
     service.script.patient = True
     assert work(service, "write", HANGS_UP).ending == "hung_up"
     deadline_s = time.monotonic() + 5
@@ -246,7 +246,7 @@ def test_hanging_up_closes_the_connection(service: ScriptedService) -> None:
 
 
 def test_the_script_is_an_expert_on_every_task() -> None:
-    """Else the tests above would test less than they say."""
+    """Otherwise the tests above would test less than they say."""
     rng = random.Random(5)
     for kind in ("write", "fix"):
         for _ in range(200):
