@@ -9,6 +9,7 @@ from api.operator.alarms import AckBody
 from api.operator.policies import OrderBody
 from api.protocols.openai.answers import ChatChunk, ChatCompletion, TextCompletion
 from api.requests.bodies import ChatBody, CompletionBody
+from core.ids import PolicyRef
 
 _STRUCTS = (ChatBody, CompletionBody, FeedbackBody, OrderBody, AckBody, ChatCompletion, ChatChunk, TextCompletion)
 _SESSION_HEADERS = {
@@ -49,7 +50,9 @@ _ERROR = {
 
 def describe(document: dict[str, Any], *, chat: str, completions: str) -> dict[str, Any]:
     """Return `document` with the generating routes, the schemas and the error shape added."""
-    _, schemas = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+    _, schemas = msgspec.json.schema_components(
+        _STRUCTS, schema_hook=_own_type, ref_template="#/components/schemas/{name}"
+    )
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components.update({**schemas, "Error": _ERROR})
     paths = document["paths"]
@@ -61,6 +64,13 @@ def describe(document: dict[str, Any], *, chat: str, completions: str) -> dict[s
             operation["responses"]["4XX"] = _content("The request is at fault", {"application/json": "Error"})
             operation["responses"]["5XX"] = _content("The service is at fault", {"application/json": "Error"})
     return document
+
+
+def _own_type(kind: type) -> dict[str, Any]:
+    """Return the schema of a version: the base policy's are numbers."""
+    if kind is PolicyRef:
+        return {"type": "integer"}
+    raise NotImplementedError(f"{kind.__name__} has no schema")
 
 
 def _operation(name: str, body: type, answer: type, chunk: type) -> dict[str, Any]:

@@ -2,14 +2,57 @@
 
 A reader takes its own version and every older one. Whatever changes what an event can say, even an added field, makes
 a new version, so that an older build stops at it instead of dropping what it does not know.
+
+Since schema 3 a version may be of another policy than the base one; up to schema 2 it is a number, and of that one.
+
+A version of the base policy is a number in every record and answer, as it was when there was no other policy; any other
+is text. So what speaks of the base policy alone is, byte for byte, what it was.
 """
+
+from typing import Any, TypeVar
 
 import msgspec
 
 from core.errors import InvalidRequest, NewerSchema, Undecodable
 from core.events import Event
+from core.ids import BASE, PolicyRef, base_ref
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+T = TypeVar("T")
+
+
+def plain(value: Any) -> int | str:
+    """Return a value of ours as it is recorded: the `enc_hook` of an encoder."""
+    if isinstance(value, PolicyRef):
+        return value.version if value.policy == BASE else str(value)
+    raise NotImplementedError(f"{type(value).__name__} is no type that is recorded")
+
+
+def typed(kind: type, value: Any) -> PolicyRef:
+    """Read what `plain` made: the `dec_hook` of a decoder.
+
+    Raises ValueError, of which msgspec makes an error of its own that names the field.
+    """
+    if kind is not PolicyRef:
+        raise NotImplementedError(f"{kind.__name__} is no type that is recorded")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return base_ref(value)
+    if isinstance(value, str):  # a number, too, where it is a key in JSON
+        return PolicyRef.parse(value)
+    raise ValueError(f"{value!r} is no version of a policy")
+
+
+def encoder() -> msgspec.msgpack.Encoder:
+    return msgspec.msgpack.Encoder(enc_hook=plain)
+
+
+def decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
+    return msgspec.msgpack.Decoder(kind, dec_hook=typed)
+
+
+def to_builtins(value: Any) -> Any:
+    """Return it as plain dicts, lists, numbers and text, for an answer in JSON."""
+    return msgspec.to_builtins(value, enc_hook=plain)
 
 
 class _Envelope(msgspec.Struct, array_like=True):
@@ -17,9 +60,9 @@ class _Envelope(msgspec.Struct, array_like=True):
     event: msgspec.Raw
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = encoder()
 _envelopes = msgspec.msgpack.Decoder(_Envelope)
-_events: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_events: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=typed)
 
 
 def encode(event: Event) -> bytes:

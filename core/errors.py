@@ -28,6 +28,8 @@ OnwardError
 └── GateRefused              a version did not pass a gate; carries the figures
 """
 
+from core.ids import PolicyRef
+
 
 class OnwardError(Exception):
     """Root of the tree."""
@@ -114,7 +116,7 @@ class EngineUnavailable(Unavailable):
 class NotFinite(EngineUnavailable):
     """A version computed no finite numbers for one request: the others it has are none the worse for it."""
 
-    def __init__(self, version: int, where: str = "the engine") -> None:
+    def __init__(self, version: PolicyRef, where: str = "the engine") -> None:
         super().__init__(f"{where}: version {version} computes no finite numbers for this request")
         self.version = version
 

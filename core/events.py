@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, UserHash, Version
+from core.ids import GroupId, InferenceId, Namespace, OutcomeId, PolicyRef, SessionId, UserHash
 
 Purpose = Literal["turn", "suggestion", "side", "summary", "judge"]
 SegmentKind = Literal["thinking", "tool", "answer", "forced"]
@@ -55,7 +55,7 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     start: int
     end: int
-    version: Version
+    version: PolicyRef
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     text: str = ""  # what was delivered as content
     tool_calls: tuple[ToolCall, ...] = ()
     broken_calls: int = 0  # begun, and never whole: part of the text
-    not_finite: Version | None = None  # which computed no finite numbers for it: it failed, or another one answered
+    not_finite: PolicyRef | None = None  # which computed no finite numbers for it: it failed, or another one answered
     transcript_digest: str | None = None  # of messages and this answer: how the next turn finds its parent
     delivered_tokens: int
     ttft_ms: float | None = None
@@ -257,17 +257,17 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
     action: Literal["refuse", "hold", "pass", "ask"]
     why: str
     figures: dict[str, float] = {}
-    against: Version | None = None  # what was live, and was asked the same cases; None: no cases were asked
+    against: PolicyRef | None = None  # what was live, and was asked the same cases; None: no cases were asked
     proposed: bool = True  # made offline; False: the learner's, judged on its way to users
 
 
 class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_version"):
     """A set of weights and where it came from. Written by the learner (live or offline); read by serving and api."""
 
-    version: Version
+    version: PolicyRef
     policy: str
     digest: str  # of the tensors, see core.weights_digest
-    parent: Version | None
+    parent: PolicyRef | None
     manifest: str | None  # blob: which turns, revisions, rewards, baselines, scales, credits, drops each update used
     log_offsets: dict[str, int] = {}  # "topic:partition" to the next offset not yet learned from
     turns: int = 0
@@ -287,7 +287,7 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_versi
 class Release(msgspec.Struct, frozen=True, kw_only=True, tag="release"):
     """A step in a version's life in one cluster. Written by serving's controller; read by learner, api and console."""
 
-    version: Version
+    version: PolicyRef
     cluster: str
     state: ReleaseState
     why: str

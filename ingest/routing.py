@@ -23,7 +23,7 @@ def partition_of(event: Event, partitions: int) -> int:
             assert session_id is not None
             routing = session_routing(session_id)
         case PolicyVersion() | Release():
-            routing = event.version
+            routing = event.version.version
         case Alarm():
             routing = zlib.crc32(event.monitor.encode())
         case DeadLetter():

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from core import telemetry
+from core import codec, telemetry
 from core.operations.alarms import NOT_FINITE, Opening
 from core.ports import Store
 from learner.sequences.scored import ScoredTurn
@@ -19,7 +19,7 @@ MEANING = "an update was skipped, its loss or gradient being no number: its turn
 def keep(directory: Path, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> Path:
     """Write the batch as JSON, turns beside their rewards. The same batch gives the same file."""
     pairs = [{"turn": scored.turn, "reward": scored.reward, "applied": scored.applied} for scored in batch]
-    content = msgspec.json.encode({"why": str(error), "batch": pairs})
+    content = msgspec.json.encode({"why": str(error), "batch": pairs}, enc_hook=codec.plain)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{blake3(content).hexdigest()[:16]}.json"
     partial = path.with_suffix(".partial")

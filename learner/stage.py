@@ -10,7 +10,7 @@ from pathlib import Path
 
 from core.errors import CheckpointError, Fenced, Unavailable
 from core.events import Completion, PolicyVersion, Release, Reward, Topic
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, PolicyRef
 from core.model.probes import get_probe
 from core.operations.alarms import NOT_FINITE
 from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights, WeightsRef
@@ -139,7 +139,7 @@ class Learner(Stage):
         self._held.close()
 
     @property
-    def newest(self) -> Version | None:
+    def newest(self) -> PolicyRef | None:
         return self._lineage.newest
 
     # ------------------------------------------------------------------------------------------ admission
@@ -226,7 +226,7 @@ class Learner(Stage):
         parent = self._lineage.newest
         assert parent is not None, "training starts from a released version"
         with self._store.work() as work:
-            version = work.policies.allocate(self._clock.now())
+            version = work.policies.allocate(self._clock.now(), self._lineage.policy)
         applied = {scored.inference_id: scored.applied for scored in batch if scored.applied}
         self._enter(batch, result, version)
         made = manifest.Manifest(
@@ -248,7 +248,7 @@ class Learner(Stage):
         meta = self._meta(self._draft(made, batch, result))
         return self._checkpoints.write(self._rank_group.do(contents), meta, manifest.encode(made))
 
-    def _enter(self, batch: Sequence[ScoredTurn], result: UpdateResult, version: Version) -> None:
+    def _enter(self, batch: Sequence[ScoredTurn], result: UpdateResult, version: PolicyRef) -> None:
         for scored, record in zip(batch, result.records, strict=True):
             if record.dropped is None:
                 self._backlog.applied[scored.inference_id] = Applied(
@@ -313,7 +313,7 @@ class Learner(Stage):
     def _tidy(self, policy: PolicyVersion) -> None:
         always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
         self._checkpoints.prune(self._settings.checkpoints.keep, always)
-        logger.info("version %d from %d turns", policy.version, policy.turns)
+        logger.info("version %s from %d turns", policy.version, policy.turns)
 
     # ------------------------------------------------------------------------------------------ resuming
 
@@ -347,14 +347,14 @@ class Learner(Stage):
         version = self._lineage.due_anchor(self._settings.objective.kl.anchor_versions)
         if version is not None:
             self._hold_to(version)
-            logger.info("the KL term holds to version %d from now on", version)
+            logger.info("the KL term holds to version %s from now on", version)
 
-    def _hold_to(self, version: Version | None) -> None:
+    def _hold_to(self, version: PolicyRef | None) -> None:
         if version != self._lineage.anchor:
             self._rank_group.do(anchor_at, [] if version is None else self._open(version))
             self._lineage.anchor = version
 
-    def _open(self, version: Version) -> list[Path]:
+    def _open(self, version: PolicyRef) -> list[Path]:
         """Return the shards of a version's published weights."""
         with self._store.look() as view:
             policy = view.policies.get(version)
@@ -377,9 +377,9 @@ class Learner(Stage):
             self._lineage.resumed_from(version, list(checkpoint.meta.lineage[:-1]))
         else:
             self._resume_from_weights(version)
-        logger.info("resumed from version %d", version)
+        logger.info("resumed from version %s", version)
 
-    def _resume_from_weights(self, version: Version) -> None:
+    def _resume_from_weights(self, version: PolicyRef) -> None:
         """Resume from published weights: the checkpoint was deleted, or the version is another learner's.
 
         The optimizer starts afresh; baseline, trust and influence are those published with the version. What the

@@ -10,12 +10,13 @@ from api.access.identity import Identity
 from api.http.asgi import ClientGone
 from api.http.decoding import decode_body
 from api.requests.jobs import Check
+from core import codec
 from core.errors import InvalidRequest
 
 T = TypeVar("T")
 LARGEST_INTEGER = (1 << 63) - 1  # the largest that a store can hold
 _MOST_DIGITS = 19
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 
 def json_response(content: Any, status: int = 200) -> Response:

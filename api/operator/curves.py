@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.turns.lookup import read
-from core.ids import Namespace, Version
+from core.ids import Namespace, PolicyRef
 from core.operations.fleet import CLUSTER, Experiment
 from core.reward_spec import DerivedSpec, call_line
 from core.store.curves import Conduct, Worth
@@ -82,7 +82,7 @@ def _quality(turns: Sequence[Worth]) -> list[dict[str, Any]]:
 
 
 def _by_version(turns: Iterable[Worth], experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
-    groups: dict[tuple[Version, str], list[Worth]] = defaultdict(list)
+    groups: dict[tuple[PolicyRef, str], list[Worth]] = defaultdict(list)
     for turn in turns:
         if turn.version is not None:
             groups[turn.version, _arm(turn, experiments)].append(turn)
@@ -138,7 +138,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, Any]]:
-    groups: dict[Version, list[Conduct]] = defaultdict(list)
+    groups: dict[PolicyRef, list[Conduct]] = defaultdict(list)
     for turn in turns:
         if turn.policy_versions and turn.token_ids:  # a turn without tokens was not stored
             groups[turn.policy_versions[-1].version].append(turn)

@@ -6,14 +6,14 @@ from typing import NoReturn
 from api.access.services import ApiServices
 from api.turns.lookup import read
 from core.errors import Conflict, EngineUnavailable, InvalidRequest, NotFound
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import CLUSTER, Order, OrderKind
 from core.store.work import View
 
 _POLL_S = 0.05
 
 
-async def carry_out(services: ApiServices, kind: OrderKind, version: Version, why: str, by: str) -> bool:
+async def carry_out(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str) -> bool:
     """Give an order and return whether it is done; False when it still waits after `order_wait_s`.
 
     Raises what the controller refused it with: NotFound, InvalidRequest, Conflict, EngineUnavailable."""
@@ -29,7 +29,7 @@ async def carry_out(services: ApiServices, kind: OrderKind, version: Version, wh
     return False
 
 
-def _give(services: ApiServices, kind: OrderKind, version: Version, why: str, by: str) -> int:
+def _give(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str) -> int:
     with services.store.work() as work:
         return work.orders.give(CLUSTER, kind, version, why, by, services.clock.now())
 

@@ -19,9 +19,10 @@ from api.access.plain import (
 )
 from api.operator.orders import carry_out
 from api.turns.lookup import read
+from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import PolicyVersion
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import CLUSTER, OrderKind
 from core.store.work import View
 
@@ -91,11 +92,9 @@ def policies_router(context: Context) -> APIRouter:
                 "live": services.policy.live_version,
                 "pinned": switches.pinned,
                 "held": switches.held,
-                "experiment": None if running is None else msgspec.to_builtins(running),
+                "experiment": None if running is None else to_builtins(running),
                 "held_by": await read(services, _held_by),
-                "orders": msgspec.to_builtins(
-                    await read(services, lambda view: view.orders.newest(CLUSTER, _ORDERS_SHOWN))
-                ),
+                "orders": to_builtins(await read(services, lambda view: view.orders.newest(CLUSTER, _ORDERS_SHOWN))),
                 "data": data,
             }
         )
@@ -118,7 +117,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
         after = whole_number(request, "after", 0, 1 << 53)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.releases.after(after, limit))
-        data = [{"sequence": sequence, **msgspec.to_builtins(release)} for sequence, release in listed]
+        data = [{"sequence": sequence, **to_builtins(release)} for sequence, release in listed]
         return json_response({"object": "list", "held_by": await read(services, _held_by), "data": data})
 
     @router.get("/v1/experiments")
@@ -127,7 +126,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.experiments.newest(CLUSTER, limit))
-        return json_response({"object": "list", "data": [msgspec.to_builtins(each) for each in listed]})
+        return json_response({"object": "list", "data": [to_builtins(each) for each in listed]})
 
 
 def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: str) -> None:
@@ -143,7 +142,7 @@ def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: 
         found = digits(version, LARGEST_INTEGER)
         if found is None:
             raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
-        number = Version(found)
+        number = base_ref(found)
         if await carry_out(context.services, kind, number, body.why, identity.by):
             return json_response({"version": number, "status": _STATUS[kind], "by": identity.by})
         return json_response({"version": number, "status": "accepted", "by": identity.by}, 202)
@@ -161,5 +160,5 @@ def _model(context: Context) -> dict[str, Any]:
 
 
 def _described(policy: PolicyVersion, state: str) -> dict[str, Any]:
-    fields = msgspec.to_builtins(policy)
+    fields = to_builtins(policy)
     return {"state": state, **{name: fields[name] for name in _SHOWN}, "verdict": fields["verdict"]}

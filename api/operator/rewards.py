@@ -14,6 +14,7 @@ from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response
 from api.access.services import ApiServices
 from api.turns.intake import is_id
 from api.turns.lookup import look_up, read
+from core.codec import to_builtins
 from core.errors import InvalidRequest, NotFound, StoreUnavailable
 from core.events import Outcome, Reward
 from core.ids import InferenceId, Namespace
@@ -143,7 +144,7 @@ def _story(view: View, identity: Identity, inference_id: InferenceId) -> dict[st
     outcomes = view.outcomes.of_turns([inference_id])
     of_session = view.outcomes.of_session(identity.namespace, turn.session_id)
     outcomes += [outcome for outcome in of_session if outcome.inference_id is None]
-    fields = msgspec.to_builtins(turn)
+    fields = to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
         "stored": turn.unstored is None,
@@ -185,6 +186,6 @@ def described(sequence: int, reward: Reward) -> dict[str, Any]:
 
 
 def _fields(event: Reward | Outcome) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(event)
+    fields: dict[str, Any] = to_builtins(event)
     del fields["type"]
     return fields

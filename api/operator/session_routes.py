@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
@@ -11,6 +10,7 @@ from api.access.plain import identity_of, json_response, only_parameters
 from api.feedback.targets import check_session_is_own, has_session
 from api.turns.intake import is_id
 from api.turns.lookup import look_up
+from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward, SessionEnded, Topic
 from core.ids import SessionId
@@ -79,7 +79,7 @@ def _session(view: View, identity: Identity, session_id: SessionId) -> dict[str,
 
 
 def _described(turn: Completion, outcomes: list[Outcome], rewards: list[Reward]) -> dict[str, Any]:
-    fields = msgspec.to_builtins(turn)
+    fields = to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
         "stored": turn.unstored is None,
@@ -91,6 +91,6 @@ def _described(turn: Completion, outcomes: list[Outcome], rewards: list[Reward])
 
 
 def _plain(event: Outcome | Reward) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(event)
+    fields: dict[str, Any] = to_builtins(event)
     del fields["type"]
     return fields

@@ -3,7 +3,6 @@
 from collections import Counter as Tally
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from prometheus_client import Counter
 
@@ -13,6 +12,7 @@ from api.access.plain import identity_of, json_response, only_parameters
 from api.operator.health import readiness_of
 from api.turns.lookup import read
 from core import telemetry
+from core.codec import to_builtins
 from core.errors import StoreUnavailable
 from core.ids import Namespace
 from core.operations.fleet import CLUSTER
@@ -61,7 +61,7 @@ def _stored(view: View) -> dict[str, Any]:
     return {
         "versions": view.policies.count_states(),
         "last_release": view.releases.last_sequence(),
-        "experiment": None if running is None else msgspec.to_builtins(running),
+        "experiment": None if running is None else to_builtins(running),
         "fleet": dict(Tally(status.state for status in view.fleet.statuses(CLUSTER))),
     }
 

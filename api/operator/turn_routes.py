@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
@@ -11,6 +10,7 @@ from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.turns.intake import is_id
 from api.turns.lookup import look_up
+from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward
 from core.ids import InferenceId
@@ -58,7 +58,7 @@ def _story(view: View, identity: Identity, inference_id: InferenceId, renderer: 
     outcomes = view.outcomes.of_session(identity.namespace, turn.session_id)
     outcomes += [outcome for outcome in view.outcomes.of_turns([inference_id]) if outcome.session_id is None]
     about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
-    fields = msgspec.to_builtins(turn)
+    fields = to_builtins(turn)
     return {
         **{name: fields[name] for name in _FIELDS},
         "stored": turn.unstored is None,
@@ -84,6 +84,6 @@ def _tokens(turn: Completion, renderer: Renderer) -> Iterator[dict[str, Any]]:
 
 
 def _plain(event: Outcome | Reward) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(event)
+    fields: dict[str, Any] = to_builtins(event)
     del fields["type"]
     return fields

@@ -3,7 +3,7 @@
 import math
 
 from core.events import VersionSpan
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import Clock, TokenChunk
 
 
@@ -20,8 +20,8 @@ class Capture:
         self._reasons: dict[str, None] = {}
         self._spans: tuple[VersionSpan, ...] | None = None
         self._guessed = False
-        self._version_starts: list[tuple[int, Version]] = []
-        self._last_version: Version | None = None
+        self._version_starts: list[tuple[int, PolicyRef]] = []
+        self._last_version: PolicyRef | None = None
 
     def take(self, chunk: TokenChunk, clock: Clock) -> None:
         if self.first_token_s is None:
@@ -40,7 +40,7 @@ class Capture:
             self._spans = chunk.version_spans
 
     @property
-    def first_version(self) -> Version | None:
+    def first_version(self) -> PolicyRef | None:
         return self._version_starts[0][1] if self._version_starts else None
 
     def version_spans(self) -> tuple[VersionSpan, ...]:

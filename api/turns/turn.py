@@ -18,7 +18,7 @@ from api.turns.transcripts import Transcript
 from core import telemetry
 from core.errors import EngineUnavailable, LogUnavailable, NotFinite
 from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, ToolCall, Topic, VersionSpan
-from core.ids import GroupId, Version, new_inference_id
+from core.ids import UNKNOWN, GroupId, PolicyRef, new_inference_id
 from core.operations.fleet import Assignment
 from core.ports import GenerateRequest, TokenChunk
 from core.unstored import NOT_STORED, without_words
@@ -67,7 +67,7 @@ class Turn:
         self.capture = Capture()
         self.finish_reason: FinishReason | None = None
         self.delivered_tokens = 0
-        self.not_finite: Version | None = None  # the version that computed numbers for it that are not finite
+        self.not_finite: PolicyRef | None = None  # the version that computed numbers for it that are not finite
         self.logged = True
         self.untrainable_reasons: tuple[str, ...] = services.policy.untrainable(plan.sampling)
         if not plan.intake.store:
@@ -98,7 +98,8 @@ class Turn:
         try:
             await self._generate(notify)
         finally:
-            if self.finish_reason is None and (self.capture.token_ids or self.not_finite or self._was_cancelled()):
+            failed = self.not_finite not in (None, UNKNOWN)
+            if self.finish_reason is None and (self.capture.token_ids or failed or self._was_cancelled()):
                 self.finish_reason = "abort" if self._was_cancelled() else "error"
                 self._read()
                 self._context.background.spawn(self._log())
@@ -120,7 +121,7 @@ class Turn:
                 raise
             await self._generate_by(None, notify)
 
-    async def _generate_by(self, version: Version | None, notify: Callable[["Turn"], None] | None) -> None:
+    async def _generate_by(self, version: PolicyRef | None, notify: Callable[["Turn"], None] | None) -> None:
         stream = cast("AsyncGenerator[TokenChunk, None]", self._services.policy.generate(self._request(version)))
         clock, capture, wording = self._services.clock, self.capture, self._wording
         try:
@@ -135,7 +136,7 @@ class Turn:
                 if self.finish_reason is not None:
                     return
         except NotFinite as error:
-            self.not_finite = Version(error.version)
+            self.not_finite = error.version
             raise
         finally:
             await stream.aclose()
@@ -160,7 +161,7 @@ class Turn:
         start, self.delivered_tokens = self.delivered_tokens, self._read_tokens
         return Delta(content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens)
 
-    def _request(self, version: Version | None) -> GenerateRequest:
+    def _request(self, version: PolicyRef | None) -> GenerateRequest:
         plan = self.plan
         sampling = plan.sampling
         if self.choice and sampling.seed is not None:  # the choices of one seed must differ
@@ -177,9 +178,10 @@ class Turn:
         )
 
     @property
-    def policy_version(self) -> Version:
+    def policy_version(self) -> PolicyRef:
         """The version of the first token; before there is one, the live version."""
-        return self.capture.first_version or self._services.policy.live_version
+        first = self.capture.first_version
+        return self._services.policy.live_version if first is None or first == UNKNOWN else first
 
     @property
     def arm(self) -> Arm:

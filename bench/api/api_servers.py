@@ -20,7 +20,7 @@ from fastapi import Body, FastAPI
 from fastapi.responses import StreamingResponse
 
 from core.events import Sampling
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, base_ref
 from core.operations.fleet import LIVE, Assignment
 from core.ports import GenerateRequest, OutputDelta, TokenChunk
 
@@ -34,7 +34,7 @@ assert len(ANSWER) == TOKENS
 class StubPolicy:
     """A policy that answers 64 tokens with logprobs in 16 chunks at once, as after a burst of the engine's thread."""
 
-    live_version = Version(1)
+    live_version = base_ref(1)
     context_length = 100_000
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from bench.deltas.delta_peers import Snapshot, gaps_bytes, whole_bytes
 from bench.deltas.delta_training import Weights
 from core.blobs import FsspecBlobs
-from core.ids import Version
+from core.ids import base_ref
 from serving.weights.deltas.delta import apply, encode
 from serving.weights.published import BlobWeights
 
@@ -63,7 +63,7 @@ class Line:
         self.files.append(self._directory / str(number) / "model.safetensors")
         self.files[-1].parent.mkdir()
         save_file(tensors, self.files[-1], metadata={"format": "pt"})
-        ref = self._publisher.publish(Version(number), self.files[-1:], Version(number - 1) if self.anchor else None)
+        ref = self._publisher.publish(base_ref(number), self.files[-1:], base_ref(number - 1) if self.anchor else None)
         assert _same(self._reader.open(ref)[0], self.files[-1]), f"version {number} is not what was published"
         parent, self._snapshot = self._snapshot, {name: self._bits(tensor) for name, tensor in tensors.items()}
         paths = self._blobs.list(f"weights/{number:08d}/")

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from core.events import PolicyVersion, Topic
-from core.ids import Version
+from core.ids import PolicyRef
 from core.model.probes import get_probe, put_probe
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
@@ -41,7 +41,7 @@ def plant(directory: Path, model: Path) -> PolicyVersion:
     with closing(open_foundation(directory)) as service:
         with service.store.work() as work:
             first = work.policies.get(work.policies.first())
-            version: Version = work.policies.allocate(service.clock.now())
+            version: PolicyRef = work.policies.allocate(service.clock.now())
         assert first is not None
         ref = service.weights.publish(version, sorted(model.glob("*.safetensors")), first.version)
         texts = get_probe(service.blobs, first.version)

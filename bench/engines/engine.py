@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from bench.table import Row, interleave, report
 from core.blobs import FsspecBlobs
 from core.events import Sampling
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, base_ref
 from core.ports import GenerateRequest
 from core.settings import ServingSettings
 from serving.engines.local import LocalEngine
@@ -102,7 +102,7 @@ def main() -> None:
     model.generation_config.eos_token_id = None
     with tempfile.TemporaryDirectory() as directory:
         weights = BlobWeights(FsspecBlobs(directory))
-        anchor = weights.publish(Version(1), [MODEL / "model.safetensors"], None)
+        anchor = weights.publish(base_ref(1), [MODEL / "model.safetensors"], None)
         engine = LocalEngine(ServingSettings(), MODEL, weights, anchor)
         engine.start()
         gc.collect()

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import CLUSTER
 from core.stages.rounds import Rounds
 from onward.wiring.foundation import open_foundation
@@ -23,7 +23,7 @@ def main(directory: Path, url: str, steps: Path) -> None:
     foundation = open_foundation(directory)
     with steps.open("a", buffering=1) as file:
 
-        def note(step: Step, version: Version) -> None:
+        def note(step: Step, version: PolicyRef) -> None:
             file.write(f"{time.monotonic()} {step} {version}\n")
 
         engine = SglangEngine(

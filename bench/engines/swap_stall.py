@@ -37,7 +37,7 @@ from bench.engines.sglang_world import (
 from bench.engines.stream_load import Answer, Target, streaming
 from bench.engines.swap_versions import Versions
 from bench.table import Row, report
-from core.ids import Version
+from core.ids import PolicyRef
 from serving.engines.sglang.admin import Admin
 from serving.engines.sglang.swap import Step
 
@@ -70,7 +70,7 @@ enabled = "off"
 
 Interval = tuple[float, float]
 Times = dict[str, float]  # step to when it began, on the monotonic clock
-Swapper = Callable[[Version], Times]
+Swapper = Callable[[PolicyRef], Times]
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Contender:
     after_pause_ms: list[list[float]] = field(default_factory=list)
     quiet_ms: list[float] = field(default_factory=list)
 
-    def block(self, versions: Sequence[Version]) -> None:
+    def block(self, versions: Sequence[PolicyRef]) -> None:
         with streaming(self.target, CLIENTS) as answers:
             quiet = (time.monotonic(), time.monotonic() + QUIET_S)
             time.sleep(QUIET_S)
@@ -134,12 +134,12 @@ class Released:
     def __init__(self, versions: Versions, steps: Path) -> None:
         self._versions, self._steps = versions, steps
 
-    def __call__(self, version: Version) -> Times:
+    def __call__(self, version: PolicyRef) -> Times:
         self._versions.announce(version)
         times: Times = wait_for(lambda: self._served(version), f"version {version}", timeout_s=60)
         return times
 
-    def _served(self, version: Version) -> Times | None:
+    def _served(self, version: PolicyRef) -> Times | None:
         lines = [line.split() for line in self._steps.read_text().splitlines()]
         times = {step: float(at_s) for at_s, step, of in lines if of == str(version)}
         return times if Step.SERVES in times else None

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.events import PolicyVersion, Topic
-from core.ids import ANCHOR, Version
+from core.ids import ANCHOR, PolicyRef
 from core.model.probes import get_probe, put_probe
 from core.ports import WeightsRef
 from learner.model.policy_model import PolicyModel
@@ -26,7 +26,7 @@ class Versions:
 
     def __init__(self, directory: Path, count: int) -> None:
         self._foundation = foundation = open_foundation(directory)
-        self._refs: dict[Version, WeightsRef] = {}
+        self._refs: dict[PolicyRef, WeightsRef] = {}
         self._policy = PolicyModel(foundation.model, "cpu")
         self._shard = directory / "made" / "model.safetensors"
         self._shard.parent.mkdir()
@@ -39,7 +39,7 @@ class Versions:
             parent = self._publish(tensors, parent)
         self.numbers = list(self._refs)
 
-    def _publish(self, tensors: dict[str, torch.Tensor], parent: Version) -> Version:
+    def _publish(self, tensors: dict[str, torch.Tensor], parent: PolicyRef) -> PolicyRef:
         foundation = self._foundation
         with foundation.store.work() as work:
             version = work.policies.allocate(foundation.clock.now())
@@ -50,7 +50,7 @@ class Versions:
         put_probe(foundation.blobs, version, probe)
         return version
 
-    def announce(self, version: Version) -> None:
+    def announce(self, version: PolicyRef) -> None:
         foundation, ref = self._foundation, self._refs[version]
         policy = PolicyVersion(
             version=version,
@@ -65,7 +65,7 @@ class Versions:
             work.policies.put(policy)
         foundation.log.append_blocking(Topic.POLICIES, [policy])
 
-    def directories(self, target: Path) -> dict[Version, Path]:
+    def directories(self, target: Path) -> dict[PolicyRef, Path]:
         """Return the versions' directories, verified and laid out for SGLang as a host does it."""
         foundation = self._foundation
         shelf = VerifiedVersions(target, foundation.model, foundation.settings.serving.sglang.dtype)

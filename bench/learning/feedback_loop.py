@@ -16,7 +16,7 @@ import torch
 from bench.learning.feedback_world import ACCEPTED, ANSWER, CONTEXTS, CONTEXTS_EACH, REJECTED, WORKLOADS, Stream, Users
 from bench.learning.small_policy import EMPTY, WINDOW, SmallPolicy, small_state
 from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
-from core.ids import GroupId, InferenceId, Namespace, SessionId, Version
+from core.ids import GroupId, InferenceId, Namespace, SessionId, base_ref
 from core.settings import LearnerSettings
 from core.settings.names import nested
 from learner.sequences.scored import ScoredTurn
@@ -180,7 +180,7 @@ def _completion(
         logprob_space=LogprobSpace(temperature=1.0),
         trainable=True,
         policy="small",
-        policy_versions=(VersionSpan(start=0, end=len(tokens), version=Version(step + 1)),),
+        policy_versions=(VersionSpan(start=0, end=len(tokens), version=base_ref(step + 1)),),
         tokenizer_digest="",
         renderer="",
         finish_reason="stop",

@@ -22,7 +22,7 @@ import uvloop
 from bench.table import Row, interleave, report
 from core.codec import encode
 from core.events import Completion, LogprobSpace, Sampling, Topic, VersionSpan
-from core.ids import GroupId, Namespace, Version, new_inference_id, new_session_id
+from core.ids import GroupId, Namespace, base_ref, new_inference_id, new_session_id
 from ingest.sqlite.log import SqliteEventLog
 
 ROUNDS = 7
@@ -56,7 +56,7 @@ def turn() -> Completion:
         logprob_space=LogprobSpace(temperature=1.0),
         trainable=True,
         policy="onward-tiny",
-        policy_versions=(VersionSpan(start=0, end=TOKENS, version=Version(1)),),
+        policy_versions=(VersionSpan(start=0, end=TOKENS, version=base_ref(1)),),
         tokenizer_digest="0" * 32,
         renderer="chatml",
         finish_reason="stop",

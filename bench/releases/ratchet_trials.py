@@ -18,7 +18,7 @@ from rich.progress import track
 from bench.releases import rollback_trials as world
 from bench.releases.rollback_trials import errors
 from bench.table import Row, report
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from core.settings import CanarySettings
 from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import LIKENESS
@@ -145,7 +145,7 @@ class Case:
 class Served:
     """A version that is live: its quality, and the steps that led to it, the newest first."""
 
-    number: Version
+    number: PolicyRef
     quality: float
     steps: tuple[Step, ...] = ()
 
@@ -161,11 +161,11 @@ class Trail:
 
 def trail(case: Case, trial: int) -> Trail:
     habits = draw_habits(trial, case.users)
-    path = [Served(Version(1), world.QUALITY)]
+    path = [Served(base_ref(1), world.QUALITY)]
     refused = returned = 0
     for number in range(2, STEPS + 2):
         live = path[-1]
-        tried = replace(live, number=Version(number), quality=live.quality + case.step)
+        tried = replace(live, number=base_ref(number), quality=live.quality + case.step)
         found = _ended(habits, live, tried, (trial, number), is_guarded=case.is_guarded)
         if found.action == "promote":
             made = Step.measured(live.number, found.figures["difference"], found.figures["error"])

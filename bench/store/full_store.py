@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import msgspec
 from sqlalchemy import Connection, inspect, text
 
+from core import codec
 from core.events import Completion, LogprobSpace, Outcome, PolicyVersion, Reward, Sampling
-from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version
+from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, base_ref
 
 TURNS = 3  # of a session
 PARTITIONS = 4
@@ -135,7 +136,7 @@ def fill(connection: Connection, sessions: int, versions: int) -> None:
     counts = {"ledger_sessions": sessions, "policies": versions, "releases": versions}
     events = {"turn": turn(0), "outcome": outcome(0), "reward": reward(0), "policy": policy()}
     values = {"namespace": NAMESPACE, "turns": turns, "versions": versions}
-    values |= {name: msgspec.msgpack.encode(event) for name, event in events.items()}
+    values |= {name: msgspec.msgpack.encode(event, enc_hook=codec.plain) for name, event in events.items()}
     inspector = inspect(connection)
     for table, columns in _ROWS.items():
         there = {column["name"] for column in inspector.get_columns(table)}
@@ -212,5 +213,5 @@ def reward(number: int, revision: int = 0) -> Reward:
 
 def policy() -> PolicyVersion:
     return PolicyVersion(
-        version=Version(7), policy="tiny", digest="d", parent=None, manifest=None, weights="w", created_at=START
+        version=base_ref(7), policy="tiny", digest="d", parent=None, manifest=None, weights="w", created_at=START
     )

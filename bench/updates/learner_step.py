@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from bench.table import Row, interleave, report
 from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
-from core.ids import GroupId, Namespace, OutcomeId, SessionId, Version, new_inference_id
+from core.ids import GroupId, Namespace, OutcomeId, SessionId, base_ref, new_inference_id
 from core.settings import AdmissionSettings, LearnerSettings
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
@@ -80,7 +80,7 @@ def scored(
         logprob_space=LogprobSpace(temperature=1.0),
         trainable=True,
         policy="tiny",
-        policy_versions=(VersionSpan(start=0, end=len(answer), version=Version(1)),),
+        policy_versions=(VersionSpan(start=0, end=len(answer), version=base_ref(1)),),
         tokenizer_digest="t",
         renderer="r",
         finish_reason="stop",

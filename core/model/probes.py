@@ -18,7 +18,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from core.errors import ConfigError, WeightsError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import Blobs
 
 _CHECKSUM_BYTES = 32
@@ -98,17 +98,17 @@ class ProbeComparison(msgspec.Struct, frozen=True):
 # --------------------------------------------------------------------------------------------- blobs
 
 
-def path_of(version: Version) -> str:
-    return f"probes/{version:08d}.msgpack"
+def path_of(version: PolicyRef) -> str:
+    return f"probes/{version.padded}.msgpack"
 
 
-def put_probe(blobs: Blobs, version: Version, record: ProbeRecord) -> None:
+def put_probe(blobs: Blobs, version: PolicyRef, record: ProbeRecord) -> None:
     """May be repeated; the last one stands."""
     data = msgspec.msgpack.encode(record)
     blobs.put(path_of(version), blake3(data).digest() + data)
 
 
-def get_probe(blobs: Blobs, version: Version, weights_digest: str | None = None) -> ProbeRecord:
+def get_probe(blobs: Blobs, version: PolicyRef, weights_digest: str | None = None) -> ProbeRecord:
     """Return a version's probe. Raises WeightsError naming a blob that is missing, corrupt, or of other weights."""
     path = path_of(version)
     try:
@@ -127,7 +127,7 @@ def get_probe(blobs: Blobs, version: Version, weights_digest: str | None = None)
     return record
 
 
-def discard_probe(blobs: Blobs, version: Version) -> None:
+def discard_probe(blobs: Blobs, version: PolicyRef) -> None:
     """Never the anchor's: publishers take the texts from it."""
     blobs.delete(path_of(version))
 

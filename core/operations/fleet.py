@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from core.events import Arm
-from core.ids import Version
+from core.ids import PolicyRef
 
 CLUSTER = "local"
 """The one cluster that a store serves."""
@@ -29,10 +29,10 @@ class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     lane: Lane
-    serve: Version
-    hold: tuple[Version, ...]  # to be verified on the host and kept ready; `serve` is among them
-    avoid: tuple[Version, ...] = ()  # rolled back: an engine that still serves one of these takes no new requests
-    doubt: tuple[Version, ...] = ()  # computed no finite numbers for somebody: to be probed again, once
+    serve: PolicyRef
+    hold: tuple[PolicyRef, ...]  # to be verified on the host and kept ready; `serve` is among them
+    avoid: tuple[PolicyRef, ...] = ()  # rolled back: an engine that still serves one of these takes no new requests
+    doubt: tuple[PolicyRef, ...] = ()  # computed no finite numbers for somebody: to be probed again, once
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +43,12 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     url: str  # of the engine; "" for the engine within the service's process
     state: ReplicaState
     detail: str = ""
-    serving: Version | None  # confirmed by the probe; None: takes no traffic
-    pinnable: tuple[Version, ...] = ()  # requests may ask for these by number
+    serving: PolicyRef | None  # confirmed by the probe; None: takes no traffic
+    pinnable: tuple[PolicyRef, ...] = ()  # requests may ask for these by number
     holds_many: bool = False  # every version it holds is pinnable
-    figures: dict[Version, dict[str, float]] = {}  # of the versions that are verified on the host: `Engine.probe`
-    refused: dict[Version, str] = {}  # what could not be verified, or not be switched to, and why
-    probed: dict[Version, str] = {}  # what was doubted: "" where the probe found nothing wrong, else what
+    figures: dict[PolicyRef, dict[str, float]] = {}  # of the versions that are verified on the host: `Engine.probe`
+    refused: dict[PolicyRef, str] = {}  # what could not be verified, or not be switched to, and why
+    probed: dict[PolicyRef, str] = {}  # what was doubted: "" where the probe found nothing wrong, else what
     heartbeat_at: datetime
 
 
@@ -57,8 +57,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
     experiment_id: str
     cluster: str
-    canary: Version
-    control: Version
+    canary: PolicyRef
+    control: PolicyRef
     share: float
     salt: str
     started_at: datetime
@@ -72,7 +72,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The arm that a user was given, before it is known whether an engine can serve it."""
 
     arm: Arm = "live"
-    version: Version | None = None  # None: whatever is live, following swaps
+    version: PolicyRef | None = None  # None: whatever is live, following swaps
     experiment_id: str | None = None
     propensity: float = 1.0
 
@@ -86,8 +86,8 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
     A pinned version serves and nothing else is released; a held one is not promoted, superseded or released
     automatically."""
 
-    pinned: Version | None = None
-    held: tuple[Version, ...] = ()
+    pinned: PolicyRef | None = None
+    held: tuple[PolicyRef, ...] = ()
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     order_id: int
     kind: OrderKind
-    version: Version
+    version: PolicyRef
     why: str
     by: str
     done_at: datetime | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports.weights import WeightsRef
 
 
@@ -25,17 +25,17 @@ class Engine(Protocol):
         """True when requests may be pinned to any loaded version; else only to the one that serves."""
         ...
 
-    def serving(self) -> Version | None:
+    def serving(self) -> PolicyRef | None:
         """Return the confirmed version that serves requests without a pin.
 
         None while the engine is unreachable, hangs, was restarted, or serves an unconfirmed version."""
         ...
 
-    def pinnable(self) -> frozenset[Version]:
+    def pinnable(self) -> frozenset[PolicyRef]:
         """Versions that requests may ask for by number now."""
         ...
 
-    def loaded(self) -> Mapping[Version, str]:
+    def loaded(self) -> Mapping[PolicyRef, str]:
         """Versions verified on this host and ready to be switched to, with the digest of what is held."""
         ...
 
@@ -43,17 +43,17 @@ class Engine(Protocol):
         """Fetch, verify, and hold beside what serves. Raises WeightsError; serving goes on untouched."""
         ...
 
-    def probe(self, version: Version) -> Mapping[str, float]:
+    def probe(self, version: PolicyRef) -> Mapping[str, float]:
         """Figures of a loaded version on the probe set: `finite` (0 or 1), `kl_to_live`, `entropy`."""
         ...
 
-    def what_is_wrong(self, version: Version) -> str | None:
+    def what_is_wrong(self, version: PolicyRef) -> str | None:
         """Check a loaded version by computing its probe on the engine now; return the fault, or None.
 
         None also when the engine does not serve it. Raises EngineUnavailable."""
         ...
 
-    def switch(self, version: Version) -> None:
+    def switch(self, version: PolicyRef) -> None:
         """Serve `version` from the next token on, without dropping any request; running ones continue under it.
 
         Returns when the served version is confirmed. Raises WeightsError when the version cannot serve: the engine
@@ -61,6 +61,6 @@ class Engine(Protocol):
         unreachable."""
         ...
 
-    def unload(self, version: Version) -> None:
+    def unload(self, version: PolicyRef) -> None:
         """Unload a version. Raises Conflict while it serves or a request is pinned to it."""
         ...

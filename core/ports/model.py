@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from core.events import FinishReason, Sampling, ToolCall, VersionSpan
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, PolicyRef
 from core.operations.fleet import Assignment
 
 
@@ -16,7 +16,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     stop_token_ids: tuple[int, ...]
     top_logprobs: int = 0
-    version: Version | None = None  # None: whatever is live, following swaps
+    version: PolicyRef | None = None  # None: whatever is live, following swaps
     cache_key: str | None = None  # requests with one key share prefixes: the session
     remember: bool = True  # False: the engine's cache keeps nothing of it, where the engine can be told so
     is_case: bool = False  # nobody's: who answers it does not serve users yet
@@ -27,7 +27,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    version: Version  # UNKNOWN where the engine names none of ours
+    version: PolicyRef  # UNKNOWN where the engine names none of ours
     confirmed: bool = True  # whether `version` is certain without the `version_spans` of the last chunk
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     finish_reason: FinishReason | None = None
@@ -55,7 +55,7 @@ class Policy(Protocol):
         ...
 
     @property
-    def live_version(self) -> Version: ...
+    def live_version(self) -> PolicyRef: ...
 
     @property
     def context_length(self) -> int: ...

@@ -6,22 +6,22 @@ from typing import Protocol
 
 import msgspec
 
-from core.ids import Version
+from core.ids import PolicyRef
 
 
 class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     """Weights in Blobs. `digest` covers names, dtypes, shapes and bytes (core.model.weights_digest)."""
 
-    version: Version
+    version: PolicyRef
     digest: str
     path: str  # blob path of the manifest
-    parent: Version | None = None
+    parent: PolicyRef | None = None
 
 
 class Weights(Protocol):
     """Published weights. Blocks: keep off the event loop."""
 
-    def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
+    def publish(self, version: PolicyRef, shards: Sequence[Path], parent: PolicyRef | None) -> WeightsRef:
         """Store safetensors shards as `version`, atomically: a reader sees all or nothing.
 
         Publishing the same content again returns the same reference; other content raises WeightsError."""
@@ -35,7 +35,7 @@ class Weights(Protocol):
         """Return what `open` reads when nothing is cached, from the anchor to `ref`."""
         ...
 
-    def discard(self, version: Version) -> None: ...  # it opens no more; what others need of it stays while they do
+    def discard(self, version: PolicyRef) -> None: ...  # it opens no more; what others need of it stays while they do
 
 
 class Blobs(Protocol):

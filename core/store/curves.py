@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 
+from core import codec
 from core.clock import from_micros
 from core.events import Arm, Reward, VersionSpan
-from core.ids import InferenceId, Namespace, Version
+from core.ids import InferenceId, Namespace, PolicyName, PolicyRef, Version
 from core.store.database import tables
 from core.store.database.repository import Repository
 
@@ -21,7 +22,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """A turn and its latest reward. `version` is that of its last token, None for a turn without tokens."""
 
     inference_id: InferenceId
-    version: Version | None
+    version: PolicyRef | None
     workload: str
     received_at: datetime
     decided_at: datetime
@@ -45,8 +46,8 @@ class Conduct(msgspec.Struct, frozen=True, tag="completion"):
     latency_ms: float
 
 
-_decode_reward = msgspec.msgpack.Decoder(Reward).decode
-_decode_conduct = msgspec.msgpack.Decoder(Conduct).decode
+_decode_reward = codec.decoder(Reward).decode
+_decode_conduct = codec.decoder(Conduct).decode
 
 
 _newest = (
@@ -64,7 +65,8 @@ def _with_turns(*columns: ColumnElement[Any]) -> Select[Any]:
     return joined.order_by(_newest.c.sequence.desc())
 
 
-_WORTH = _with_turns(_newest.c.record.label("reward"), _turns.c.policy_version, _turns.c.workload, _turns.c.received_at)
+_SPOKEN = (_turns.c.policy, _turns.c.policy_version)
+_WORTH = _with_turns(_newest.c.record.label("reward"), *_SPOKEN, _turns.c.workload, _turns.c.received_at)
 _CONDUCT = _with_turns(_turns.c.record)
 
 
@@ -79,14 +81,14 @@ class Curves(Repository):
         """Return what those same turns did. Reads whole records: meant for hundreds of turns."""
         return [_decode_conduct(row.record) for row in self._once(_CONDUCT, namespace, limit)]
 
-    def live_since(self, after_sequence: int) -> dict[Version, datetime]:
+    def live_since(self, after_sequence: int) -> dict[PolicyRef, datetime]:
         """Return when each version first went live, among the releases after the given sequence."""
         rows = self._connection.execute(
-            select(_releases.c.version, func.min(_releases.c.at).label("at"))
+            select(_releases.c.policy, _releases.c.version, func.min(_releases.c.at).label("at"))
             .where(_releases.c.sequence > after_sequence, _releases.c.state == "live")
-            .group_by(_releases.c.version)
+            .group_by(_releases.c.policy, _releases.c.version)
         )
-        return {Version(row.version): from_micros(row.at) for row in rows}
+        return {_ref(row.policy, row.version): from_micros(row.at) for row in rows}
 
     def _once(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
         """Return the first row of each turn, which is that of its latest revision."""
@@ -96,11 +98,15 @@ class Curves(Repository):
         return list(first.values())
 
 
+def _ref(policy: str, version: int) -> PolicyRef:
+    return PolicyRef(PolicyName(policy), Version(version))
+
+
 def _worth(row: Any) -> Worth:
     reward = _decode_reward(row.reward)
     return Worth(
         inference_id=reward.inference_id,
-        version=None if row.policy_version is None else Version(row.policy_version),
+        version=None if row.policy_version is None else _ref(row.policy, row.policy_version),
         workload=row.workload,
         received_at=from_micros(row.received_at),
         decided_at=reward.decided_at,

@@ -2,21 +2,21 @@
 
 from datetime import datetime
 
-import msgspec
 from sqlalchemy import delete, insert, select, update
 
+from core import codec
 from core.clock import from_micros, to_micros
-from core.ids import Version
+from core.ids import BASE, PolicyName, PolicyRef, Version
 from core.operations.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget, Switches
 from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import upsert
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode_status = msgspec.msgpack.Decoder(ReplicaStatus).decode
-_decode_target = msgspec.msgpack.Decoder(ReplicaTarget).decode
-_decode_experiment = msgspec.msgpack.Decoder(Experiment).decode
-_decode_switches = msgspec.msgpack.Decoder(Switches).decode
+_encode = codec.encoder().encode
+_decode_status = codec.decoder(ReplicaStatus).decode
+_decode_target = codec.decoder(ReplicaTarget).decode
+_decode_experiment = codec.decoder(Experiment).decode
+_decode_switches = codec.decoder(Switches).decode
 
 
 class FleetReader(Repository):
@@ -39,9 +39,10 @@ class FleetReader(Repository):
         targets = (_decode_target(row.record) for row in rows)
         return {target.name: target for target in targets}
 
-    def switches(self, cluster: str) -> Switches:
+    def switches(self, cluster: str, policy: PolicyName = BASE) -> Switches:
         table = tables.switches
-        record = self._connection.execute(select(table.c.record).where(table.c.cluster == cluster)).scalar()
+        chosen = table.c.cluster == cluster, table.c.policy == policy
+        record = self._connection.execute(select(table.c.record).where(*chosen)).scalar()
         return Switches() if record is None else _decode_switches(record)
 
 
@@ -70,28 +71,30 @@ class Fleet(FleetReader):
         upsert(self._connection, tables.replica_targets, [row])
         self._wake_watchers()
 
-    def put_switches(self, cluster: str, switches: Switches) -> None:
-        upsert(self._connection, tables.switches, [{"cluster": cluster, "record": _encode(switches)}])
+    def put_switches(self, cluster: str, switches: Switches, policy: PolicyName = BASE) -> None:
+        row = {"cluster": cluster, "policy": policy, "record": _encode(switches)}
+        upsert(self._connection, tables.switches, [row])
 
 
 class ExperimentsReader(Repository):
     """Canary experiments, running and past."""
 
-    def running(self, cluster: str) -> Experiment | None:
+    def running(self, cluster: str, policy: PolicyName = BASE) -> Experiment | None:
         table = tables.experiments
         record = self._connection.execute(
             select(table.c.record)
-            .where(table.c.cluster == cluster, table.c.ended_at.is_(None))
+            .where(table.c.cluster == cluster, table.c.policy == policy, table.c.ended_at.is_(None))
             .order_by(table.c.started_at.desc())
             .limit(1)
         ).scalar()
         return None if record is None else _decode_experiment(record)
 
-    def newest(self, cluster: str, limit: int) -> list[Experiment]:
+    def newest(self, cluster: str, limit: int, policy: PolicyName = BASE) -> list[Experiment]:
         """Return the newest experiments, the newest first."""
         table = tables.experiments
+        chosen = table.c.cluster == cluster, table.c.policy == policy
         rows = self._connection.execute(
-            select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.started_at.desc()).limit(limit)
+            select(table.c.record).where(*chosen).order_by(table.c.started_at.desc()).limit(limit)
         )
         return [_decode_experiment(row.record) for row in rows]
 
@@ -103,7 +106,8 @@ class Experiments(ExperimentsReader):
         row = {
             "experiment_id": experiment.experiment_id,
             "cluster": experiment.cluster,
-            "canary": experiment.canary,
+            "policy": experiment.canary.policy,
+            "canary": experiment.canary.version,
             "started_at": to_micros(experiment.started_at),
             "ended_at": None if experiment.ended_at is None else to_micros(experiment.ended_at),
             "record": _encode(experiment),
@@ -115,18 +119,18 @@ class Experiments(ExperimentsReader):
 class OrdersReader(Repository):
     """The orders to the release controller, and their results."""
 
-    def unfinished(self, cluster: str) -> list[Order]:
+    def unfinished(self, cluster: str, policy: PolicyName = BASE) -> list[Order]:
         """Return the orders that are not done yet, the oldest first."""
         table = tables.orders
-        rows = self._connection.execute(
-            select(table).where(table.c.cluster == cluster, table.c.done_at.is_(None)).order_by(table.c.order_id)
-        )
+        chosen = table.c.cluster == cluster, table.c.policy == policy, table.c.done_at.is_(None)
+        rows = self._connection.execute(select(table).where(*chosen).order_by(table.c.order_id))
         return [_order(row) for row in rows]
 
-    def newest(self, cluster: str, limit: int) -> list[Order]:
+    def newest(self, cluster: str, limit: int, policy: PolicyName = BASE) -> list[Order]:
         """Return the newest orders, the newest first."""
         table = tables.orders
-        query = select(table).where(table.c.cluster == cluster).order_by(table.c.order_id.desc()).limit(limit)
+        chosen = table.c.cluster == cluster, table.c.policy == policy
+        query = select(table).where(*chosen).order_by(table.c.order_id.desc()).limit(limit)
         return [_order(row) for row in self._connection.execute(query)]
 
     def get(self, order_id: int) -> Order | None:
@@ -142,7 +146,7 @@ class Orders(OrdersReader):
         self,
         cluster: str,
         kind: OrderKind,
-        version: Version,
+        version: PolicyRef,
         why: str,
         by: str,
         now: datetime,
@@ -151,7 +155,8 @@ class Orders(OrdersReader):
         values = {
             "cluster": cluster,
             "kind": kind,
-            "version": version,
+            "policy": version.policy,
+            "version": version.version,
             "why": why,
             "by": by,
             "created_at": to_micros(now),
@@ -174,7 +179,7 @@ def _order(row: object) -> Order:
     return Order(
         order_id=values["order_id"],
         kind=values["kind"],
-        version=Version(values["version"]),
+        version=PolicyRef(PolicyName(values["policy"]), Version(values["version"])),
         why=values["why"],
         by=values["by"],
         done_at=None if values["done_at"] is None else from_micros(values["done_at"]),

@@ -1,183 +1,196 @@
-"""Policy versions and their releases."""
+"""Versions of policies and their releases.
+
+A version's key is its policy and its number; queries for one of several versions look among those of one policy."""
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Column, ColumnElement, Table, and_, func, insert, literal, select, update
 
+from core import codec
 from core.clock import from_micros, to_micros
 from core.events import GateVerdict, PolicyVersion, Release
-from core.ids import ANCHOR, Version
+from core.ids import BASE, PolicyName, PolicyRef, Version
 from core.store.database import tables
 from core.store.database.locks import Lock, hold
 from core.store.database.repository import Repository
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(PolicyVersion).decode
+_encode = codec.encoder().encode
+_decode = codec.decoder(PolicyVersion).decode
+_FIRST = Version(1)
+_OF_LINEAGE = ("policy", "version", "parent", "parent_policy", "state")
+
+
+def _is(table: Table, ref: PolicyRef) -> ColumnElement[bool]:
+    return and_(table.c.policy == ref.policy, table.c.version == ref.version)
+
+
+def _ref(row: Any) -> PolicyRef:
+    return PolicyRef(PolicyName(row.policy), Version(row.version))
 
 
 class PoliciesReader(Repository):
     """The policy versions."""
 
-    def _last(self) -> int | None:
-        return self._connection.execute(select(func.max(tables.policies.c.version))).scalar()
-
-    def get(self, version: Version) -> PolicyVersion | None:
+    def _last(self, policy: PolicyName) -> int | None:
         table = tables.policies
-        record = self._connection.execute(select(table.c.record).where(table.c.version == version)).scalar()
+        return self._connection.execute(select(func.max(table.c.version)).where(table.c.policy == policy)).scalar()
+
+    def get(self, version: PolicyRef) -> PolicyVersion | None:
+        table = tables.policies
+        record = self._connection.execute(select(table.c.record).where(_is(table, version))).scalar()
         return None if record is None else _decode(record)
 
-    def newest(self, limit: int) -> list[tuple[PolicyVersion, str]]:
+    def newest(self, limit: int, policy: PolicyName = BASE) -> list[tuple[PolicyVersion, str]]:
         """Return the newest (version, release state) pairs, the newest first."""
         table = tables.policies
         rows = self._connection.execute(
             select(table.c.record, table.c.state)
-            .where(table.c.record.is_not(None))
+            .where(table.c.policy == policy, table.c.record.is_not(None))
             .order_by(table.c.version.desc())
             .limit(limit)
         )
         return [(_decode(row.record), row.state) for row in rows]
 
-    def count_states(self) -> dict[str, int]:
+    def count_states(self, policy: PolicyName = BASE) -> dict[str, int]:
         """Count the published versions in each release state."""
         table = tables.policies
-        query = select(table.c.state, func.count().label("versions")).where(table.c.record.is_not(None))
+        published = table.c.policy == policy, table.c.record.is_not(None)
+        query = select(table.c.state, func.count().label("versions")).where(*published)
         return {row.state: row.versions for row in self._connection.execute(query.group_by(table.c.state))}
 
-    def versions(self) -> list[Version]:
+    def versions(self, policy: PolicyName = BASE) -> list[PolicyRef]:
         """Return all versions that were allocated, the oldest first."""
         table = tables.policies
-        return [
-            Version(row.version) for row in self._connection.execute(select(table.c.version).order_by(table.c.version))
-        ]
+        query = select(table.c.policy, table.c.version).where(table.c.policy == policy).order_by(table.c.version)
+        return [_ref(row) for row in self._connection.execute(query)]
 
-    def first(self) -> Version:
+    def first(self, policy: PolicyName = BASE) -> PolicyRef:
         """Return the anchor's version."""
-        return Version(self._connection.execute(select(func.min(tables.policies.c.version))).scalar_one())
-
-    def candidates(self) -> list[PolicyVersion]:
-        """Return the versions that are published and not yet decided on, the oldest first."""
         table = tables.policies
-        rows = self._connection.execute(
-            select(table.c.record).where(table.c.state == "candidate").order_by(table.c.version)
-        )
-        return [_decode(row.record) for row in rows]
+        number = select(func.min(table.c.version)).where(table.c.policy == policy)
+        return PolicyRef(policy, Version(self._connection.execute(number).scalar_one()))
 
-    def states_of_lineage(self, version: Version) -> list[tuple[Version, str]]:
+    def candidates(self, policy: PolicyName = BASE) -> list[PolicyVersion]:
+        """Return the versions that are published and not yet decided on, the oldest first."""
+        return self.in_state("candidate", policy)
+
+    def states_of_lineage(self, version: PolicyRef) -> list[tuple[PolicyRef, str]]:
         """Return (version, release state) of a version and its ancestors, itself first, as far as the live one."""
         table = tables.policies
-        columns = (table.c.version, table.c.parent, table.c.state)
-        lineage = select(*columns).where(table.c.version == version).cte(recursive=True)
-        parents = select(*columns).join(lineage, table.c.version == lineage.c.parent).where(lineage.c.state != "live")
+        columns: list[Column[Any]] = [table.c[name] for name in _OF_LINEAGE]
+        generation = literal(0).label("generation")
+        lineage = select(*columns, generation).where(_is(table, version)).cte(recursive=True)
+        is_parent = and_(table.c.policy == lineage.c.parent_policy, table.c.version == lineage.c.parent)
+        before = (lineage.c.generation + 1).label("generation")
+        parents = select(*columns, before).join(lineage, is_parent).where(lineage.c.state != "live")
         whole = lineage.union_all(parents)
-        rows = self._connection.execute(select(whole.c.version, whole.c.state).order_by(whole.c.version.desc()))
-        return [(Version(row.version), row.state) for row in rows]
+        rows = self._connection.execute(select(whole).order_by(whole.c.generation))
+        return [(_ref(row), row.state) for row in rows]
 
-    def state_of(self, version: Version) -> str | None:
+    def state_of(self, version: PolicyRef) -> str | None:
         """Return a version's ReleaseState, `allocated` while it is only a number, None if it is unknown."""
         table = tables.policies
-        return self._connection.execute(select(table.c.state).where(table.c.version == version)).scalar()
+        return self._connection.execute(select(table.c.state).where(_is(table, version))).scalar()
 
-    def in_state(self, state: str) -> list[PolicyVersion]:
+    def in_state(self, state: str, policy: PolicyName = BASE) -> list[PolicyVersion]:
         """Return the versions in a release state, the oldest first."""
         table = tables.policies
-        rows = self._connection.execute(select(table.c.record).where(table.c.state == state).order_by(table.c.version))
+        chosen = table.c.policy == policy, table.c.state == state
+        rows = self._connection.execute(select(table.c.record).where(*chosen).order_by(table.c.version))
         return [_decode(row.record) for row in rows]
 
 
 class Policies(PoliciesReader):
     """The policy versions: their maker allocates and publishes one; the release controller adds its verdict."""
 
-    def allocate(self, now: datetime) -> Version:
+    def allocate(self, now: datetime, policy: PolicyName = BASE) -> PolicyRef:
         """Allocate a version number that no learner, live or offline, has been given before.
 
-        Versions count from 1 without gaps: a number allocated in a transaction that failed is allocated again. Others
-        wait until the caller's transaction is over."""
+        Each policy's versions count from 1 without gaps: a number allocated in a transaction that failed is allocated
+        again. Others wait until the caller's transaction is over."""
         hold(self._connection, Lock.VERSIONS)
-        return self._allocate((self._last() or 0) + 1, now)
+        return self._allocate(PolicyRef(policy, Version((self._last(policy) or 0) + 1)), now)
 
-    def allocate_anchor(self, now: datetime) -> Version:
+    def allocate_anchor(self, now: datetime, policy: PolicyName = BASE) -> PolicyRef:
         """Return the first version, allocating it if there is none."""
         hold(self._connection, Lock.VERSIONS)
-        return self._allocate(ANCHOR, now) if self._last() is None else self.first()
+        is_first = self._last(policy) is None
+        return self._allocate(PolicyRef(policy, _FIRST), now) if is_first else self.first(policy)
 
-    def _allocate(self, version: int, now: datetime) -> Version:
-        self._connection.execute(
-            insert(tables.policies).values(version=version, state="allocated", created_at=to_micros(now))
-        )
-        return Version(version)
+    def _allocate(self, version: PolicyRef, now: datetime) -> PolicyRef:
+        values = {"policy": version.policy, "version": version.version, "created_at": to_micros(now)}
+        self._connection.execute(insert(tables.policies).values(**values, state="allocated"))
+        return version
 
     def put(self, policy: PolicyVersion) -> None:
         """Publish an allocated version. Publishing it again with the same content changes nothing."""
-        table = tables.policies
-        self._connection.execute(
-            update(table)
-            .where(table.c.version == policy.version, table.c.record.is_(None))
-            .values(state="candidate", digest=policy.digest, parent=policy.parent, record=_encode(policy))
-        )
+        table, parent = tables.policies, policy.parent
+        values: dict[str, Any] = {"state": "candidate", "digest": policy.digest, "record": _encode(policy)}
+        if parent is not None:
+            values |= {"parent": parent.version, "parent_policy": parent.policy}
+        is_allocated = _is(table, policy.version), table.c.record.is_(None)
+        self._connection.execute(update(table).where(*is_allocated).values(values))
         self._wake_watchers()
 
-    def put_verdict(self, version: Version, verdict: GateVerdict) -> None:
+    def put_verdict(self, version: PolicyRef, verdict: GateVerdict) -> None:
         """Set a published version's verdict, in place of any earlier one."""
         policy = self.get(version)
         assert policy is not None, f"version {version} is not published"
         record = _encode(msgspec.structs.replace(policy, verdict=verdict))
-        self._connection.execute(
-            update(tables.policies).where(tables.policies.c.version == version).values(record=record)
-        )
+        self._connection.execute(update(tables.policies).where(_is(tables.policies, version)).values(record=record))
+
+
+def _went_live(cluster: str, policy: PolicyName) -> tuple[ColumnElement[bool], ...]:
+    table = tables.releases
+    return table.c.cluster == cluster, table.c.policy == policy, table.c.state == "live"
 
 
 class ReleasesReader(Repository):
     """The history of releases: which version entered which state, in order."""
 
-    def live_history(self, cluster: str) -> list[Version]:
+    def live_history(self, cluster: str, policy: PolicyName = BASE) -> list[PolicyRef]:
         """Return the versions that served, in the order in which each last went live."""
         table = tables.releases
         rows = self._connection.execute(
-            select(table.c.version)
-            .where(table.c.cluster == cluster, table.c.state == "live")
-            .group_by(table.c.version)
+            select(table.c.policy, table.c.version)
+            .where(*_went_live(cluster, policy))
+            .group_by(table.c.policy, table.c.version)
             .order_by(func.max(table.c.sequence))
         )
-        return [Version(row.version) for row in rows]
+        return [_ref(row) for row in rows]
 
-    def live(self, cluster: str) -> Version | None:
+    def live(self, cluster: str, policy: PolicyName = BASE) -> PolicyRef | None:
         """Return the version that went live last."""
         table = tables.releases
-        found = self._connection.execute(
-            select(table.c.version)
-            .where(table.c.cluster == cluster, table.c.state == "live")
-            .order_by(table.c.sequence.desc())
-            .limit(1)
-        ).scalar()
-        return None if found is None else Version(found)
+        steps = select(table.c.policy, table.c.version).where(*_went_live(cluster, policy))
+        row = self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(1)).first()
+        return None if row is None else _ref(row)
 
-    def live_since(self, cluster: str) -> datetime | None:
+    def live_since(self, cluster: str, policy: PolicyName = BASE) -> datetime | None:
         """Return when the live version last went live."""
         table = tables.releases
-        found = self._connection.execute(
-            select(table.c.at)
-            .where(table.c.cluster == cluster, table.c.state == "live")
-            .order_by(table.c.sequence.desc())
-            .limit(1)
-        ).scalar()
+        steps = select(table.c.at).where(*_went_live(cluster, policy))
+        found = self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(1)).scalar()
         return None if found is None else from_micros(found)
 
     def last_sequence(self) -> int:
         """Return the newest release's sequence, 0 when there is none."""
         return self._connection.execute(select(func.max(tables.releases.c.sequence))).scalar() or 0
 
-    def last_in_state(self, cluster: str, state: str) -> Version | None:
+    def last_in_state(self, cluster: str, state: str, policy: PolicyName = BASE) -> PolicyRef | None:
         """Return the version, of those now in `state`, whose last release is the newest."""
         releases, versions = tables.releases, tables.policies
-        found = self._connection.execute(
-            select(releases.c.version)
-            .join(versions, versions.c.version == releases.c.version)
-            .where(releases.c.cluster == cluster, versions.c.state == state)
+        same = and_(versions.c.policy == releases.c.policy, versions.c.version == releases.c.version)
+        row = self._connection.execute(
+            select(releases.c.policy, releases.c.version)
+            .join(versions, same)
+            .where(releases.c.cluster == cluster, releases.c.policy == policy, versions.c.state == state)
             .order_by(releases.c.sequence.desc())
             .limit(1)
-        ).scalar()
-        return None if found is None else Version(found)
+        ).first()
+        return None if row is None else _ref(row)
 
     def after(self, after_sequence: int, limit: int) -> list[tuple[int, Release]]:
         """Return (sequence, release) pairs after a sequence, in order."""
@@ -189,7 +202,7 @@ class ReleasesReader(Repository):
             (
                 row.sequence,
                 Release(
-                    version=Version(row.version),
+                    version=_ref(row),
                     cluster=row.cluster,
                     state=row.state,
                     why=row.why,
@@ -215,7 +228,8 @@ class Releases(ReleasesReader):
         self.lock()
         self._connection.execute(
             insert(tables.releases).values(
-                version=release.version,
+                policy=release.version.policy,
+                version=release.version.version,
                 cluster=release.cluster,
                 state=release.state,
                 why=release.why,
@@ -224,5 +238,5 @@ class Releases(ReleasesReader):
             )
         )
         table = tables.policies
-        self._connection.execute(update(table).where(table.c.version == release.version).values(state=release.state))
+        self._connection.execute(update(table).where(_is(table, release.version)).values(state=release.state))
         self._wake_watchers()

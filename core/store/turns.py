@@ -4,20 +4,20 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice, zip_longest
 
-import msgspec
 from sqlalchemy import select
 
+from core import codec
 from core.clock import to_micros
 from core.events import Completion, Outcome
-from core.ids import InferenceId, Namespace, OutcomeId, SessionId, UserHash
+from core.ids import BASE, InferenceId, Namespace, OutcomeId, SessionId, UserHash
 from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import insert_new
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode_turn = msgspec.msgpack.Decoder(Completion).decode
-_decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
-_NEWEST_OF_EACH = 16  # how many of the newest turns are read for each text asked for
+_encode = codec.encoder().encode
+_decode_turn = codec.decoder(Completion).decode
+_decode_outcome = codec.decoder(Outcome).decode
+_NEWEST_OF_EACH = 16  # turns looked at for one that is asked for
 
 
 def outcome_digest(outcome: Outcome) -> str:
@@ -38,6 +38,7 @@ def outcome_digest(outcome: Outcome) -> str:
 
 
 def _turn_row(turn: Completion) -> dict[str, object]:
+    last = turn.policy_versions[-1].version if turn.policy_versions else None
     return {
         "inference_id": turn.inference_id,
         "session_id": turn.session_id,
@@ -48,7 +49,8 @@ def _turn_row(turn: Completion) -> dict[str, object]:
         "workload": turn.workload,
         "purpose": turn.purpose,
         "received_at": to_micros(turn.received_at),
-        "policy_version": turn.policy_versions[-1].version if turn.policy_versions else None,
+        "policy": BASE if last is None else last.policy,
+        "policy_version": None if last is None else last.version,
         "finish_reason": turn.finish_reason,
         "trainable": turn.trainable,
         "learn": turn.learn,

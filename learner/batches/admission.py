@@ -8,7 +8,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from core.ids import Version
+from core.ids import PolicyRef
 from core.settings import AdmissionSettings, LearnerSettings
 from learner.batches.staleness import Drift, left_out, nowhere, oldest_allowed, together, too_old, within
 from learner.model.ranks import Ranks
@@ -32,7 +32,7 @@ class BatchAdmission:
         scale: float,
         tokens_per_turn: float,
         settings: LearnerSettings,
-        released: Sequence[Version] = (),
+        released: Sequence[PolicyRef] = (),
         influence: Sequence[float] = (),
         whole: BatchTotals = USUAL,
     ) -> None:

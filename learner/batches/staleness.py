@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from core.events import Completion, Reward
-from core.ids import Version
+from core.ids import PolicyRef, Version
 from learner.objective.losses.kl import k3
 
 
@@ -97,8 +97,8 @@ def too_old(turn: Completion, reward: Reward, limits_s: Mapping[str, float], def
     return age_s > limit_s
 
 
-def oldest_allowed(released: Sequence[Version], most_behind: int | None) -> Version:
-    """Return the oldest version with at most `most_behind` of the ascending `released` after it."""
+def oldest_allowed(released: Sequence[PolicyRef], most_behind: int | None) -> Version:
+    """Return the number of the oldest version with at most `most_behind` of the ascending `released` after it."""
     if most_behind is None or len(released) <= most_behind:
         return Version(0)
-    return released[-1 - most_behind]
+    return released[-1 - most_behind].version

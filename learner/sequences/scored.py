@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from core.events import Completion, Credit, Reward
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, PolicyRef
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     follow: float = 0.0
     credits: tuple[Credit, ...] = ()
     scale: float  # the advantage was (reward - baseline) / scale
-    version: Version
+    version: PolicyRef
     received_at: datetime  # of the turn: past the longest age limit no correction can come
 
     @property

@@ -31,7 +31,7 @@ class MicroBatch:
     temperature_N: Tensor
     turns_N: Tensor  # index into the batch
     indices_N: Tensor  # among the output tokens of its turn
-    versions_N: Tensor  # that each token was sampled from; 0: not recorded
+    versions_N: Tensor  # numbers of the versions that sampled each token, of the batch's policy; 0: not recorded
 
 
 def micro_batches(
@@ -123,5 +123,5 @@ def _versions(turn: Completion) -> list[int]:
     """Return the version that sampled each output token."""
     versions = [0] * len(turn.token_ids)
     for span in turn.policy_versions:
-        versions[span.start : span.end] = [int(span.version)] * (span.end - span.start)
+        versions[span.start : span.end] = [span.version.version] * (span.end - span.start)
     return versions

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from core.ids import Version
+from core.ids import PolicyRef
 from learner.batches.admission import BatchAdmission
 from learner.model.ranks import Ranks
 from learner.objective.losses import TokenLosses
@@ -28,7 +28,7 @@ class UpdateFigures:
 
     `released`: the versions that were released, in ascending order."""
 
-    released: Sequence[Version] = ()
+    released: Sequence[PolicyRef] = ()
     sums: dict[str, float] = field(default_factory=dict)
     ratios: list[Tensor] = field(default_factory=list)
     most_behind: int = 0
@@ -59,7 +59,7 @@ class UpdateFigures:
 
     def _behind(self, versions_N: Tensor) -> Tensor:
         """Return how many versions were released after each token's; 0 where its version was not recorded."""
-        released = torch.tensor(self.released, dtype=versions_N.dtype)
+        released = torch.tensor([version.version for version in self.released], dtype=versions_N.dtype)
         behind_N = len(released) - torch.searchsorted(released, versions_N, right=True)
         return torch.where(versions_N > 0, behind_N, 0)
 

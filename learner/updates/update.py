@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from core.errors import OnwardError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.settings import LearnerSettings, OptimizerSettings
 from learner.batches.admission import BatchAdmission
 from learner.batches.staleness import measure
@@ -46,7 +46,7 @@ class UpdateResult:
 
 
 def update(
-    state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSettings, released: Sequence[Version] = ()
+    state: LearnerState, batch: Sequence[ScoredTurn], settings: LearnerSettings, released: Sequence[PolicyRef] = ()
 ) -> UpdateResult:
     """Change `state` by one step of the optimizer. The same state and batch give the same bits.
 

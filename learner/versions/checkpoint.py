@@ -22,9 +22,10 @@ from blake3 import blake3
 from safetensors.torch import save_file
 from torch import Tensor
 
+from core import codec
 from core.errors import CheckpointError
 from core.events import PolicyVersion, Reward
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, PolicyRef
 from learner.sequences.scored import Applied
 from learner.updates.state import LearnerState
 
@@ -44,11 +45,11 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     policy: PolicyVersion
-    lineage: tuple[Version, ...]
-    live: Version | None
-    refused: tuple[Version, ...]
-    released: tuple[Version, ...] = ()
-    anchor: Version | None = None
+    lineage: tuple[PolicyRef, ...]
+    live: PolicyRef | None
+    refused: tuple[PolicyRef, ...]
+    released: tuple[PolicyRef, ...] = ()
+    anchor: PolicyRef | None = None
     offsets: dict[str, int]
     pending: tuple[Reward, ...]
     applied: dict[InferenceId, Applied]
@@ -60,7 +61,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     meta: Meta
 
     @property
-    def version(self) -> Version:
+    def version(self) -> PolicyRef:
         return self.meta.policy.version
 
     @property
@@ -120,7 +121,7 @@ class Checkpoints:
         (partial / _MANIFEST).write_bytes(manifest)
         digests = {name: _digest(partial / name) for name in (_WEIGHTS, _STATE, _MEMORY, _MANIFEST)}
         meta = msgspec.structs.replace(meta, digests=digests)
-        data = msgspec.msgpack.encode(meta)
+        data = msgspec.msgpack.encode(meta, enc_hook=codec.plain)
         (partial / _META).write_bytes(blake3(data).digest() + data)
         for path in [*partial.iterdir(), partial]:
             _sync(path)
@@ -138,22 +139,23 @@ class Checkpoints:
                 faults.append(error)
         return None, faults
 
-    def of(self, version: Version) -> Checkpoint | None:
+    def of(self, version: PolicyRef) -> Checkpoint | None:
         """Return a version's checkpoint; None when it was deleted. Raises CheckpointError when it is corrupt."""
         path = self._path(version)
         return self._read(path) if path.exists() else None
 
-    def prune(self, keep: int, always: frozenset[Version]) -> None:
+    def prune(self, keep: int, always: frozenset[PolicyRef]) -> None:
+        kept = {self._path(version).name for version in always}
         paths = sorted(self._directory.glob(f"{_PREFIX}*[0-9]"), reverse=True)
         for path in paths[keep:]:
-            if int(path.name.removeprefix(_PREFIX)) not in always:
+            if path.name not in kept:
                 shutil.rmtree(path)
 
     def discard(self, checkpoint: Checkpoint) -> None:
         shutil.rmtree(checkpoint.directory)
 
-    def _path(self, version: Version) -> Path:
-        return self._directory / f"{_PREFIX}{version:08d}"
+    def _path(self, version: PolicyRef) -> Path:
+        return self._directory / f"{_PREFIX}{version.padded}"
 
     def _read(self, path: Path) -> Checkpoint:
         """Read a checkpoint. Raises CheckpointError naming the file."""
@@ -162,7 +164,7 @@ class Checkpoints:
             digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
             if blake3(data).digest() != digest:
                 raise CheckpointError(f"{path / _META}: corrupt (its digest is not the recorded one)")
-            meta = msgspec.msgpack.decode(data, type=Meta)
+            meta = msgspec.msgpack.decode(data, type=Meta, dec_hook=codec.typed)
         except (OSError, msgspec.DecodeError) as error:
             raise CheckpointError(f"{path / _META}: {error}") from error
         if meta.format != FORMAT:

@@ -8,7 +8,7 @@ again."""
 from dataclasses import dataclass, field
 
 from core.events import Release
-from core.ids import Version
+from core.ids import BASE, PolicyName, PolicyRef
 from core.settings.learner.batches import MOST_VERSIONS_BEHIND
 
 _REMEMBERED = MOST_VERSIONS_BEHIND + 1
@@ -16,15 +16,20 @@ _REMEMBERED = MOST_VERSIONS_BEHIND + 1
 
 @dataclass
 class Lineage:
-    """The versions from the anchor to the newest; `live` is None before anything was released."""
+    """The versions of one policy, from the anchor to the newest; `live` is None before anything was released.
 
-    versions: list[Version] = field(default_factory=list)
-    live: Version | None = None
-    refused: set[Version] = field(default_factory=set)
-    released: list[Version] = field(default_factory=list)  # that ever were live, ascending; the newest of them
-    anchor: Version | None = None  # that the KL term holds to; None: the given model
+    What becomes of other policies' versions is not its concern."""
+
+    versions: list[PolicyRef] = field(default_factory=list)
+    live: PolicyRef | None = None
+    refused: set[PolicyRef] = field(default_factory=set)
+    released: list[PolicyRef] = field(default_factory=list)  # that ever were live, ascending; the newest of them
+    anchor: PolicyRef | None = None  # that the KL term holds to; None: the given model
+    policy: PolicyName = BASE
 
     def follow(self, release: Release) -> None:
+        if release.version.policy != self.policy:
+            return
         match release.state:
             case "live":
                 self.live = release.version
@@ -34,10 +39,10 @@ class Lineage:
                 self.refused.add(release.version)
 
     @property
-    def newest(self) -> Version | None:
+    def newest(self) -> PolicyRef | None:
         return self.versions[-1] if self.versions else None
 
-    def must_resume_from(self) -> Version | None:
+    def must_resume_from(self) -> PolicyRef | None:
         """Return the live version when the newest one may not be built upon; else None."""
         if self.live is None or self.live in self.refused:
             return None  # what serves instead is about to be said
@@ -45,7 +50,7 @@ class Lineage:
             return self.live
         return None
 
-    def resumed_from(self, version: Version, ancestors: list[Version]) -> None:
+    def resumed_from(self, version: PolicyRef, ancestors: list[PolicyRef]) -> None:
         self.versions = [*ancestors, version]
         self.refused -= set(self.versions)
 
@@ -54,12 +59,12 @@ class Lineage:
             return False
         return len(self.versions) - 1 - self.versions.index(self.live) < max_lead
 
-    def due_anchor(self, every: int | None) -> Version | None:
+    def due_anchor(self, every: int | None) -> PolicyRef | None:
         """Return the live version when it is `every` versions or more after the anchor; else None."""
         if every is None or self.live not in self.versions:
             return None
         place = self.versions.index(self.anchor) if self.anchor in self.versions else 0
         return self.live if self.versions.index(self.live) - place >= every else None
 
-    def extend(self, version: Version) -> None:
+    def extend(self, version: PolicyRef) -> None:
         self.versions.append(version)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import zstandard
 
+from core import codec
 from core.events import Completion, Reward
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, PolicyRef
 from core.settings import LearnerSettings
 from core.settings.names import under_their_names
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
@@ -26,8 +27,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     that the KL term holds to, None for the given model; `afresh`: the optimizer began with this update, from the
     published weights of the parent."""
 
-    version: Version
-    parent: Version
+    version: PolicyRef
+    parent: PolicyRef
     seed: int
     settings: str  # the learner's settings, as JSON
     turns: tuple[TurnRecord, ...]
@@ -35,26 +36,27 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ages_s: tuple[float, ...]  # from each turn to the outcome that decided its reward
     applied: dict[InferenceId, Applied]  # of the corrections among the turns
     drops: dict[str, tuple[InferenceId, ...]] = {}
-    released: tuple[Version, ...] = ()
-    held_to: Version | None = None
+    released: tuple[PolicyRef, ...] = ()
+    held_to: PolicyRef | None = None
     afresh: bool = False
 
 
 def encode(manifest: Manifest) -> bytes:
-    return zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(manifest))
+    return zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(manifest, enc_hook=codec.plain))
 
 
 def decode(data: bytes) -> Manifest:
-    return msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data), type=Manifest)
+    raw = zstandard.ZstdDecompressor().decompress(data)
+    return msgspec.msgpack.decode(raw, type=Manifest, dec_hook=codec.typed)
 
 
-def path_of(version: Version) -> str:
-    return f"manifests/{version:08d}.msgpack.zst"
+def path_of(version: PolicyRef) -> str:
+    return f"manifests/{version.padded}.msgpack.zst"
 
 
-def memory_path_of(version: Version) -> str:
+def memory_path_of(version: PolicyRef) -> str:
     """Return the path of what the version's learner knew beside the weights."""
-    return f"memories/{version:08d}.pt"
+    return f"memories/{version.padded}.pt"
 
 
 def settings_of(manifest: Manifest) -> LearnerSettings:
@@ -70,7 +72,7 @@ def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[S
     ]
 
 
-def as_one(updates: Sequence[Manifest], version: Version, parent: Version) -> Manifest:
+def as_one(updates: Sequence[Manifest], version: PolicyRef, parent: PolicyRef) -> Manifest:
     """Merge successive updates into one, with the last record of each turn that trained.
 
     The result makes `version` from `parent` at once."""
@@ -97,7 +99,7 @@ def prove_exactly_once(lineage: Iterable[Manifest]) -> int:
 
     Raises AssertionError naming the first that trained twice, or that corrects what was not the last applied."""
     last: dict[InferenceId, int] = {}
-    parent: Version | None = None
+    parent: PolicyRef | None = None
     trained = 0
     for manifest in lineage:
         assert parent is None or manifest.parent == parent, f"version {manifest.version} is no child of {parent}"

@@ -2,16 +2,16 @@
 
 from datetime import timedelta
 
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, PolicyRef
 from core.ports import Blobs, Store
 from learner.sequences.scored import Applied
 from learner.versions import manifest
 
 
-def ancestry(store: Store, version: Version) -> list[Version]:
+def ancestry(store: Store, version: PolicyRef) -> list[PolicyRef]:
     """Return the versions from the anchor to `version`, which must be in the store."""
-    lineage: list[Version] = []
-    step: Version | None = version
+    lineage: list[PolicyRef] = []
+    step: PolicyRef | None = version
     with store.look() as view:
         while step is not None:
             lineage.insert(0, step)
@@ -21,7 +21,7 @@ def ancestry(store: Store, version: Version) -> list[Version]:
     return lineage
 
 
-def applied_on(lineage: list[Version], blobs: Blobs) -> dict[InferenceId, Applied]:
+def applied_on(lineage: list[PolicyRef], blobs: Blobs) -> dict[InferenceId, Applied]:
     """Return the last revision of each turn that trained on the lineage.
 
     Versions without a manifest trained on none."""

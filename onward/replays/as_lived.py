@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from core.errors import ConfigError
 from core.events import PolicyVersion
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from learner.rank_group import adopt, anchor_at
@@ -39,7 +39,7 @@ class Relived:
     def __init__(self, source: Foundation) -> None:
         self._source = source
         self._state: LearnerState | None = None
-        self._held_to: Version | None = None
+        self._held_to: PolicyRef | None = None
 
     def live_again(self, policy: PolicyVersion) -> str:
         """Make the version from its parent, which was made before; in words how that went. Raises Unlike."""
@@ -69,11 +69,11 @@ class Relived:
             raise Unlike("it has no manifest")
         return manifest.decode(self._source.blobs.get(policy.manifest))
 
-    def _memory_of(self, version: Version) -> bytes | None:
+    def _memory_of(self, version: PolicyRef) -> bytes | None:
         path = manifest.memory_path_of(version)
         return self._source.blobs.get(path) if self._source.blobs.exists(path) else None
 
-    def _open(self, version: Version) -> list[Path]:
+    def _open(self, version: PolicyRef) -> list[Path]:
         with self._source.store.look() as view:
             policy = view.policies.get(version)
         if policy is None:
@@ -117,7 +117,7 @@ def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) ->
 def _lineage(source: Foundation, version: int | None) -> list[PolicyVersion]:
     """Return the versions from the anchor on."""
     with source.store.look() as view:
-        chosen = view.releases.live(CLUSTER) if version is None else Version(version)
+        chosen = view.releases.live(CLUSTER) if version is None else base_ref(version)
         known = chosen is not None and view.policies.get(chosen) is not None
     if chosen is None or not known:
         raise ConfigError("nothing serves yet" if version is None else f"--version {version}: there is no such version")

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from rich.console import Console
 from rich.progress import Progress
 
+from core import codec
 from core.errors import ConfigError
 from core.events import Topic
 from core.ids import Namespace
@@ -23,7 +24,7 @@ from onward.wiring.foundation import Foundation, open_foundation
 
 FORMATS = ("parquet", "jsonl")
 _SCHEMA = SCHEMA.append(pa.field("event", pa.string()))  # as JSON; null: undecodable
-_json = msgspec.json.Encoder()
+_json = msgspec.json.Encoder(enc_hook=codec.plain)
 
 
 class Sink(Protocol):

@@ -1,6 +1,6 @@
 """Evidence for what the documents promise, read from a directory's files."""
 
-from core.ids import Version
+from core.ids import PolicyRef
 from learner.versions import manifest
 from learner.versions.manifest import Manifest, prove_exactly_once
 from onward.wiring.foundation import Foundation
@@ -8,7 +8,7 @@ from onward.wiring.foundation import Foundation
 __all__ = ["lineage_of", "prove_exactly_once"]
 
 
-def lineage_of(foundation: Foundation, version: Version) -> list[Manifest]:
+def lineage_of(foundation: Foundation, version: PolicyRef) -> list[Manifest]:
     """Return the manifests on the path from the anchor to `version`."""
     lineage: list[Manifest] = []
     with foundation.store.look() as view:

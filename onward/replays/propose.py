@@ -14,7 +14,7 @@ import msgspec
 
 from core.errors import ConfigError
 from core.events import GateVerdict, PolicyVersion, Topic
-from core.ids import Version
+from core.ids import PolicyRef
 from core.model.probes import get_probe, put_probe
 from core.operations.fleet import CLUSTER
 from core.ports import WeightsRef
@@ -116,7 +116,7 @@ def _hand_over(source: Foundation, target: Foundation, made: PolicyVersion) -> P
     )
 
 
-def _manifest(source: Foundation, version: Version, anchor: Version) -> manifest.Manifest:
+def _manifest(source: Foundation, version: PolicyRef, anchor: PolicyRef) -> manifest.Manifest:
     """All updates of the replay as one."""
     updates = [manifest.decode(source.blobs.get(path)) for path in sorted(source.blobs.list("manifests/"))]
     return manifest.as_one(updates, version, anchor)

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Release, Reward, Topic
-from core.ids import Version
+from core.ids import PolicyRef
 from core.model.probe_prompts import probe_prompts
 from core.model.weights_digest import digest_of_shards
 from core.reward_spec import load_reward_spec
@@ -144,7 +144,7 @@ def _learn(
         learner.close()
 
 
-def _release_newest(target: Foundation, newest: Version | None, clock: ManualClock) -> None:
+def _release_newest(target: Foundation, newest: PolicyRef | None, clock: ManualClock) -> None:
     """Offline nobody is served: each version counts as live at once, so that the learner goes on from it."""
     with target.store.look() as view:
         live = view.releases.live(CLUSTER)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from core.codec import plain
 from core.errors import ConfigError
 from core.events import PolicyVersion, Reward
 from core.reward_spec import RewardSpec
@@ -55,7 +56,7 @@ def report_of(
         "learner": settings.model_dump(mode="json"),
         "rewards": len(rewards),
         "rewards_digest": _digest(rewards),
-        "version": made[-1].version,
+        "version": plain(made[-1].version),
         "weights_digest": made[-1].digest,
         "weights": str(target.layout.blobs / made[-1].weights),
         "kept_out": sorted(map(text_digest, kept_out)),
@@ -71,7 +72,7 @@ def pace_of(target: Foundation) -> list[dict[str, Any]]:
 
 def _told(policy: PolicyVersion, *, of_machine: bool) -> dict[str, Any]:
     figures = {name: value for name, value in policy.metrics.items() if is_of_machine(name) == of_machine}
-    return {"version": policy.version, "turns": policy.turns, **figures}
+    return {"version": plain(policy.version), "turns": policy.turns, **figures}
 
 
 def summary(report: dict[str, Any]) -> dict[str, Any]:

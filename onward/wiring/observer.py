@@ -8,7 +8,7 @@ from functools import partial
 
 from core import telemetry
 from core.events import PolicyVersion, Topic
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import EventLog, Record
 from core.records.handling import attempt, words_of
 from core.stages.sources import PlainRecords
@@ -30,7 +30,7 @@ class PolicyObserver(Stage):
         self._timer = timer
         self.source = PlainRecords(log.reader([Topic.POLICIES]))
         self._shown: set[str] = set()
-        self._seen: set[Version] = set()  # a restarted learner says its newest version again
+        self._seen: set[PolicyRef] = set()  # a restarted learner says its newest version again
 
     def handle(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -38,7 +38,7 @@ class PolicyObserver(Stage):
                 self._seen.add(record.event.version)
                 failure = attempt(partial(self._show, record.event))
                 if failure is not None:
-                    logger.error("version %d is not shown: %s", record.event.version, words_of(failure))
+                    logger.error("version %s is not shown: %s", record.event.version, words_of(failure))
 
     def tick(self) -> float:
         self._timer.publish_quantiles()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from core.events import Arm, Completion, Environment, Outcome, Purpose, Reward
-from core.ids import InferenceId, Namespace, SessionId, Version
+from core.ids import InferenceId, Namespace, PolicyRef, SessionId
 from core.reward_spec import DerivedSpec, Role, call_line
 from core.text.patterns import pattern
 from scoring.rewards.facts import has_malformed_call
@@ -30,7 +30,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unit: str
     workload: str
     purpose: Purpose
-    version: Version | None  # of the first token
+    version: PolicyRef | None  # of the first token
     arm: Arm
     environment: Environment
     at_s: float  # UTC, seconds since 1970

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from core import codec
 from core.ids import InferenceId
 from core.reward_spec import Role
 from core.settings import MonitorSettings
@@ -25,8 +26,8 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     turns: tuple[Watched, ...]
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Kept).decode
+_encode = codec.encoder().encode
+_decode = codec.decoder(_Kept).decode
 
 
 class Workload:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from core.errors import Conflict, EngineUnavailable, StoreUnavailable, Unavailable, WeightsError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Engine, Store, WeightsRef
 from core.stages.renewing import renewing
@@ -45,9 +45,9 @@ class EngineHost(Stage):
         store.wake(self.woken)
         self._heartbeat_s, self._poll_s = heartbeat_s, poll_s
         self.on_change: Callable[[], None] | None = None  # called when the status has changed, from its own thread
-        self._figures: dict[Version, dict[str, float]] = {}
-        self._refused: dict[Version, str] = {}
-        self._probed: dict[Version, str] = {}
+        self._figures: dict[PolicyRef, dict[str, float]] = {}
+        self._refused: dict[PolicyRef, str] = {}
+        self._probed: dict[PolicyRef, str] = {}
         self._detail = ""
         self._phase: ReplicaState = "starting"
         self._draining = False
@@ -56,7 +56,7 @@ class EngineHost(Stage):
         self._missed = ""  # why what was last asked of the engine did not come about
         self._retry_at_s = float("-inf")
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
-        self._loading: tuple[Version, Future[dict[str, float]]] | None = None
+        self._loading: tuple[PolicyRef, Future[dict[str, float]]] | None = None
 
     @property
     def state(self) -> str:
@@ -118,7 +118,7 @@ class EngineHost(Stage):
             return False
         return False
 
-    def _is_verified(self, version: Version) -> bool:
+    def _is_verified(self, version: PolicyRef) -> bool:
         """Held by the engine since its last start, its digest compared, and probed."""
         return version in self._figures and version in self._engine.loaded()
 
@@ -138,7 +138,7 @@ class EngineHost(Stage):
             return False
         return True
 
-    def _load(self, version: Version) -> dict[str, float]:
+    def _load(self, version: PolicyRef) -> dict[str, float]:
         with self._store.look() as view:
             policy = view.policies.get(version)
         if policy is None:
@@ -206,14 +206,14 @@ class EngineHost(Stage):
                 with self._heart():
                     self._probed[version] = self._engine.what_is_wrong(version) or ""
             except (EngineUnavailable, WeightsError) as error:
-                logger.warning("host %s: version %d could not be probed: %s", self._engine.name, version, error)
+                logger.warning("host %s: version %s could not be probed: %s", self._engine.name, version, error)
                 self._retry_at_s = self._clock.monotonic() + _RETRY_S
                 return False
             return True
         return False
 
-    def _refuse(self, version: Version, why: str) -> None:
-        logger.warning("host %s refuses version %d: %s", self._engine.name, version, why)
+    def _refuse(self, version: PolicyRef, why: str) -> None:
+        logger.warning("host %s refuses version %s: %s", self._engine.name, version, why)
         self._refused[version] = why
 
     def _away(self, error: Unavailable) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from core.errors import EngineUnavailable, InvalidRequest
 from core.events import Sampling
-from core.ids import UNKNOWN, Version, new_inference_id, new_session_id
+from core.ids import UNKNOWN, PolicyRef, new_inference_id, new_session_id
 from core.ports import GenerateRequest, Policy, Renderer, TokenChunk
 from serving.evals.cases import CannotRun, Case
 
@@ -16,7 +16,7 @@ class Lost(CannotRun):
 class EngineAnswers:
     """The answers of one version."""
 
-    def __init__(self, policy: Policy, renderer: Renderer, version: Version) -> None:
+    def __init__(self, policy: Policy, renderer: Renderer, version: PolicyRef) -> None:
         self._policy, self._renderer, self._version = policy, renderer, version
 
     async def __call__(self, case: Case) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from core.events import GateVerdict
-from core.ids import Version
+from core.ids import PolicyRef
 from serving.evals.gate import GateDecision
 
 Action = Literal["refuse", "hold", "pass"]
@@ -13,7 +13,7 @@ LEFT = GateVerdict(action="ask", why="the service asks it its own cases")
 _UNJUDGED = "nothing has judged it: neither cases nor users held out"
 
 
-def of_cases(found: GateDecision, live: Version) -> GateVerdict:
+def of_cases(found: GateDecision, live: PolicyRef) -> GateVerdict:
     """`live`: the version that was asked the same."""
     figures = _named("cases", found.figures)
     return GateVerdict(action=found.action, why=f"cases: {found.why}", figures=figures, against=live)

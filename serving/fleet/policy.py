@@ -14,7 +14,7 @@ import msgspec
 from core import telemetry
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
-from core.ids import UNKNOWN, Version
+from core.ids import UNKNOWN, PolicyName, PolicyRef, Version
 from core.ports import Clock, GenerateRequest, TokenChunk
 from core.settings import ServingSettings
 from serving.engines.busy import BusyTime
@@ -31,7 +31,7 @@ _MOST_LOSSES = 8  # of one request
 _SILENT_S = 10.0  # of a request whose replica is gone, by its host; a connection that breaks is noticed at once
 ROUTER_NOT_CAPTURED = "router_not_captured"
 
-FirstToken = Callable[[Version, datetime], None]
+FirstToken = Callable[[PolicyRef, datetime], None]
 
 
 class FleetPolicy:
@@ -45,11 +45,11 @@ class FleetPolicy:
         self._under_way: defaultdict[str, set[Generation]] = defaultdict(set)  # by replica
         self._busy = BusyTime()
         self._suspects: dict[str, float] = {}  # until when, monotonic
-        self._newest_heard = UNKNOWN
+        self._newest_heard: dict[PolicyName, Version] = {}
         self.on_first_token: FirstToken | None = None  # of a version, newer than all that spoke before
 
     @property
-    def live_version(self) -> Version:
+    def live_version(self) -> PolicyRef:
         return self._view.snapshot.live or UNKNOWN
 
     @property
@@ -155,8 +155,9 @@ class FleetPolicy:
         if chunk.cached_tokens is not None:
             telemetry.CACHED_TOKENS.inc(chunk.cached_tokens)
             telemetry.PREFILLED_TOKENS.inc(len(request.prompt_token_ids) - chunk.cached_tokens)
-        if chunk.version > self._newest_heard and chunk.confirmed and chunk.token_ids:
-            self._newest_heard = chunk.version
+        policy, number = chunk.version.policy, chunk.version.version
+        if number > self._newest_heard.get(policy, 0) and chunk.confirmed and chunk.token_ids:
+            self._newest_heard[policy] = number
             if self.on_first_token is not None:
                 self.on_first_token(chunk.version, self._clock.now())
 
@@ -172,7 +173,7 @@ class FleetPolicy:
         """Note a refreshed view: requests on a replica that is gone wait for its silence only briefly."""
         live = self.live_version
         if live != UNKNOWN:
-            telemetry.POLICY_VERSION.set(live)
+            telemetry.POLICY_VERSION.set(live.version)
         there = {replica.name for replica in self._view.snapshot.replicas if replica.serving is not None}
         is_lost = any(generations and name not in there for name, generations in list(self._under_way.items()))
         if is_lost and self._loop is not None and not self._loop.is_closed():

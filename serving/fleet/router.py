@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from core.ids import Version
+from core.ids import PolicyRef
 from serving.fleet.snapshot import FleetSnapshot, Replica
 
 _BOUND = 1.25  # times the mean load
@@ -19,7 +19,7 @@ _SLACK = 4  # requests
 
 def choose(
     snapshot: FleetSnapshot,
-    version: Version | None,
+    version: PolicyRef | None,
     cache_key: str | None,
     load: Mapping[str, int],
     suspects: Collection[str] = (),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import Lane, ReplicaState
 
 
@@ -14,16 +14,16 @@ class Replica:
     url: str
     lane: Lane
     state: ReplicaState
-    serving: Version | None
-    pinnable: frozenset[Version]
-    avoid: frozenset[Version] = frozenset()
+    serving: PolicyRef | None
+    pinnable: frozenset[PolicyRef]
+    avoid: frozenset[PolicyRef] = frozenset()
 
     @property
     def is_open(self) -> bool:
         """True when it takes new requests; also while it swaps, when they wait at the engine for some milliseconds."""
         return self.state in ("ready", "swapping") and self.serving is not None and self.serving not in self.avoid
 
-    def answers(self, version: Version | None) -> bool:
+    def answers(self, version: PolicyRef | None) -> bool:
         """Return whether it may answer a request for `version`; None: for the live version."""
         if not self.is_open:
             return False
@@ -32,5 +32,5 @@ class Replica:
 
 @dataclass(frozen=True)
 class FleetSnapshot:
-    live: Version | None = None  # None before the first release
+    live: PolicyRef | None = None  # None before the first release
     replicas: tuple[Replica, ...] = ()  # by name

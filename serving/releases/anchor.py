@@ -6,7 +6,7 @@ from pathlib import Path
 from core.clock import SystemClock
 from core.errors import WeightsError
 from core.events import PolicyVersion, Release, Topic
-from core.ids import Version
+from core.ids import PolicyRef
 from core.model.probes import ProbeRecord, path_of, put_probe
 from core.operations.fleet import CLUSTER
 from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
@@ -49,7 +49,7 @@ def ensure_anchor(
 
 
 def _publish(
-    store: Store, log: EventLog, weights: Weights, model: Path, name: str, version: Version, clock: Clock | None
+    store: Store, log: EventLog, weights: Weights, model: Path, name: str, version: PolicyRef, clock: Clock | None
 ) -> PolicyVersion:
     shards = sorted(model.glob("*.safetensors"))
     if not shards:

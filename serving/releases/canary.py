@@ -14,7 +14,7 @@ import msgspec
 
 from core import telemetry
 from core.events import Alarm, Reward
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import CLUSTER, Experiment
 from core.ports import Clock, EventLog
 from core.settings import ReleaseSettings
@@ -79,7 +79,7 @@ class Canary:
 
     def _on_turn(self, turn: ServedTurn) -> None:
         if turn.not_finite is not None:
-            self.doubts.raised(Version(turn.not_finite))
+            self.doubts.raised(turn.not_finite)
         if turn.arm == "live":
             self._served.append(turn)
         if self._shows_drift(turn):
@@ -116,7 +116,7 @@ class Canary:
                 return False
         return sum(not replica.holds_many for replica in view.replicas) > 1
 
-    def begin(self, work: Work, view: ReleaseView, canary: Version) -> None:
+    def begin(self, work: Work, view: ReleaseView, canary: PolicyRef) -> None:
         self._seen.commit()  # from here on the evidence is read again by whoever comes next
         experiment = Experiment(
             experiment_id=f"canary-{canary}-{secrets.token_hex(4)}",
@@ -160,7 +160,7 @@ class Canary:
         held = experiment.canary in view.switches.held
         return None if found.action == "wait" or held else found
 
-    def broken_release(self, view: ReleaseView) -> tuple[Version, str] | None:
+    def broken_release(self, view: ReleaseView) -> tuple[PolicyRef, str] | None:
         """(version to go back to, why) when the turns since the last release are worse than those before it."""
         if view.previous is None or view.switches.pinned is not None:
             return None
@@ -193,7 +193,7 @@ class Canary:
         return [alarm for alarm in self._seen.alarms.values() if alarm.at >= moment]
 
     def _before_and_after(
-        self, turns: Sequence[ServedTurn], live: Version
+        self, turns: Sequence[ServedTurn], live: PolicyRef
     ) -> tuple[Sequence[ServedTurn], Sequence[ServedTurn]]:
         """Return turns by the live version, and by the one before.
 

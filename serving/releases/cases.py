@@ -15,7 +15,7 @@ import msgspec
 
 from core.errors import Unavailable
 from core.events import GateVerdict, PolicyVersion
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import Clock, Policy, Renderer
 from core.settings import EvalSettings
 from serving.evals.cases import Case, Suite
@@ -42,7 +42,7 @@ class CaseGate:
     ) -> None:
         self._suite, self._open_policy, self._renderer = suite, open_policy, renderer
         self._settings, self._clock = settings, clock
-        self._between: tuple[Version, Version] | None = None  # candidate and live
+        self._between: tuple[PolicyRef, PolicyRef] | None = None  # candidate and live
         self._until_s = float("-inf")
         self._asking: _Asking | None = None
 
@@ -89,7 +89,7 @@ class CaseGate:
             self._asking = _Asking(self._ask(*self._between, left_s))
         return None
 
-    async def _ask(self, candidate: Version, live: Version, budget_s: float) -> GateDecision:
+    async def _ask(self, candidate: PolicyRef, live: PolicyRef, budget_s: float) -> GateDecision:
         until_s = asyncio.get_running_loop().time() + budget_s
         limits = Limits(budget_s, self._settings.concurrency, self._settings.allow_commands)
         async with self._open_policy() as policy:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from core import telemetry
 from core.errors import Conflict, GateRefused
 from core.events import PolicyVersion, Release, ReleaseState
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import CLUSTER, GUARD, ReplicaTarget
 from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
@@ -78,8 +78,8 @@ class ReleaseController(Stage):
         self._orders = OrderExecutor(store, settings, vocabulary, clock)
         self._canary = Canary(log, settings, clock)
         self._cases = cases
-        self._discarded: set[Version] = set()
-        self._current: Version | None = None  # the candidate under way
+        self._discarded: set[PolicyRef] = set()
+        self._current: PolicyRef | None = None  # the candidate under way
         self._swapped_at_s = float("-inf")
 
     def tick(self) -> float:
@@ -143,7 +143,7 @@ class ReleaseController(Stage):
             return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
         return self._intent(view, canary=version, canary_share=view.experiment.share)
 
-    def _take_back(self, view: ReleaseView, canary: Version, verdict: CanaryVerdict) -> None:
+    def _take_back(self, view: ReleaseView, canary: PolicyRef, verdict: CanaryVerdict) -> None:
         """Roll a canary back; where the steps before it led down as well, order the live version back, too."""
         now = self._clock.now()
 
@@ -169,7 +169,7 @@ class ReleaseController(Stage):
         if broken is None:
             return None
         version, why = broken
-        logger.error("version %d is taken back: %s", view.live, why)
+        logger.error("version %s is taken back: %s", view.live, why)
         now = self._clock.now()
         self._write(view, [], lambda work: work.orders.give(CLUSTER, "rollback", version, why, GUARD, now))
         self._canary.forget()
@@ -219,7 +219,7 @@ class ReleaseController(Stage):
         verdict = cases.verdict(view, candidate)
         if verdict is not None:
             self._write(view, [], lambda work: work.policies.put_verdict(version, verdict))
-            logger.info("version %d: %s: %s", version, verdict.action, verdict.why)
+            logger.info("version %s: %s: %s", version, verdict.action, verdict.why)
             if verdict.action == "refuse":
                 telemetry.GATE_REFUSALS.inc()
             cases.stop()
@@ -232,7 +232,7 @@ class ReleaseController(Stage):
         if self._cases is not None:
             self._cases.stop()
 
-    def _roll_out(self, view: ReleaseView, version: Version, why: str) -> Intent | None:
+    def _roll_out(self, view: ReleaseView, version: PolicyRef, why: str) -> Intent | None:
         """Turn the live lane; what its first replica refuses goes no further. Engines that are away turn later."""
         asked = [r for r in view.live_lane if r.name in view.targets and view.targets[r.name].serve == version]
         lane = [r for r in view.live_lane if r.serving is not None or r in asked]
@@ -252,9 +252,9 @@ class ReleaseController(Stage):
             return None
         return self._intent(view, serve=version, one_by_one=True)
 
-    def _reject(self, view: ReleaseView, version: Version, why: str) -> None:
+    def _reject(self, view: ReleaseView, version: PolicyRef, why: str) -> None:
         telemetry.GATE_REFUSALS.inc()
-        logger.warning("version %d is rejected: %s", version, why)
+        logger.warning("version %s is rejected: %s", version, why)
         self._current = None
         state: ReleaseState = "rolled_back" if view.canary is not None else "rejected"
         self._write(view, [self._event(version, state, why, "gate")])
@@ -321,9 +321,9 @@ class ReleaseController(Stage):
         self,
         view: ReleaseView,
         *,
-        serve: Version | None = None,
-        hold: frozenset[Version] = frozenset(),
-        canary: Version | None = None,
+        serve: PolicyRef | None = None,
+        hold: frozenset[PolicyRef] = frozenset(),
+        canary: PolicyRef | None = None,
         canary_share: float = 0.0,
         one_by_one: bool = False,
     ) -> Intent:
@@ -361,7 +361,7 @@ class ReleaseController(Stage):
         if any(step.state == "live" for step in told):
             self._swapped_at_s, self._current = self._clock.monotonic(), None
 
-    def _event(self, version: Version, state: ReleaseState, why: str, by: str) -> Release:
+    def _event(self, version: PolicyRef, state: ReleaseState, why: str, by: str) -> Release:
         return Release(
             version=version,
             cluster=CLUSTER,
@@ -371,7 +371,7 @@ class ReleaseController(Stage):
             at=self._clock.now(),
         )
 
-    def _discard_old(self, view: ReleaseView, live: Version) -> None:
+    def _discard_old(self, view: ReleaseView, live: PolicyRef) -> None:
         """Discard weights that will not serve again.
 
         Kept are `serving.versions.keep`, the anchor, the live and the previous version, those that canaries are held

@@ -16,7 +16,7 @@ import msgspec
 from core import telemetry
 from core.errors import GateRefused
 from core.events import Release, ReleaseState
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import CLUSTER, GUARD, Order, Switches
 from core.ports import Clock, Store
 from core.settings import ReleaseSettings
@@ -68,7 +68,7 @@ class OrderExecutor:
 
     # ------------------------------------------------------------------------------------------ serving another version
 
-    def _serve(self, order: Order, view: ReleaseView, served: Sequence[Version]) -> OrderOutcome:
+    def _serve(self, order: Order, view: ReleaseView, served: Sequence[PolicyRef]) -> OrderOutcome:
         undone = _undone(order, view, served)
         lane = view.live_lane
         if any(replica.serving == order.version for replica in lane) and self._gate(order, view) is None:
@@ -98,7 +98,7 @@ class OrderExecutor:
             return error.why
         return None
 
-    def _finish(self, order: Order, view: ReleaseView, undone: frozenset[Version]) -> OrderOutcome:
+    def _finish(self, order: Order, view: ReleaseView, undone: frozenset[PolicyRef]) -> OrderOutcome:
         if order.kind == "rollback":
             telemetry.ROLLBACKS.labels(by=GUARD if order.by == GUARD else "operator").inc()
             steps = [self._step(order, version, "rolled_back") for version in sorted(undone)]
@@ -135,12 +135,12 @@ class OrderExecutor:
         now = self.clock.now()
         return OrderOutcome(also=lambda work: work.orders.finish(order.order_id, now, code, why))
 
-    def _step(self, order: Order, version: Version, state: ReleaseState) -> Release:
+    def _step(self, order: Order, version: PolicyRef, state: ReleaseState) -> Release:
         return Release(version=version, cluster=CLUSTER, state=state, why=order.why, by=order.by, at=self.clock.now())
 
 
 def _what_is_wrong(
-    order: Order, view: ReleaseView, state: str | None, served: Sequence[Version]
+    order: Order, view: ReleaseView, state: str | None, served: Sequence[PolicyRef]
 ) -> tuple[ErrorCode, str] | None:
     version = order.version
     if state is None or state == "allocated":
@@ -173,7 +173,7 @@ def _what_is_wrong(
     return None
 
 
-def _undone(order: Order, view: ReleaseView, served: Sequence[Version]) -> frozenset[Version]:
+def _undone(order: Order, view: ReleaseView, served: Sequence[PolicyRef]) -> frozenset[PolicyRef]:
     """Return what a rollback takes back: all that went live since, the live version, and a canary."""
     if order.kind != "rollback":
         return frozenset()
@@ -199,6 +199,6 @@ def _switched(order: Order, switches: Switches) -> Switches | None:
     return None
 
 
-def _canary(view: ReleaseView) -> Version:
+def _canary(view: ReleaseView) -> PolicyRef:
     assert view.canary is not None
     return view.canary.version

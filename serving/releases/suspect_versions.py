@@ -7,7 +7,7 @@ version that fails it on every engine that has it is taken back.
 
 import logging
 
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import Clock
 from serving.releases.view import ReleaseView
 
@@ -22,21 +22,21 @@ class Doubts:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open: set[Version] = set()
-        self._settled_s: dict[Version, float] = {}
+        self._open: set[PolicyRef] = set()
+        self._settled_s: dict[PolicyRef, float] = {}
 
-    def raised(self, version: Version) -> None:
+    def raised(self, version: PolicyRef) -> None:
         """Note that a turn raised a doubt about a version."""
         self._open.add(version)
 
-    def to_probe(self, view: ReleaseView) -> frozenset[Version]:
+    def to_probe(self, view: ReleaseView) -> frozenset[PolicyRef]:
         """Return the doubted versions that serve, or are tried, now."""
         serving = {view.live, *(() if view.canary is None else (view.canary.version,))}
         self._open &= serving
         now_s = self._clock.monotonic()
         return frozenset(v for v in self._open if now_s - self._settled_s.get(v, float("-inf")) >= _AGAIN_S)
 
-    def confirmed(self, view: ReleaseView, version: Version) -> str | None:
+    def confirmed(self, view: ReleaseView, version: PolicyRef) -> str | None:
         """Return what is wrong with a doubted version by all engines that have it.
 
         None while one has not answered, or when one finds nothing wrong: then the doubt is over."""
@@ -52,5 +52,5 @@ class Doubts:
         if all(found):
             return found[0]
         fine = found.count("")
-        logger.info("version %d was doubted: %d of %d engines find its probe well", version, fine, len(found))
+        logger.info("version %s was doubted: %d of %d engines find its probe well", version, fine, len(found))
         return None

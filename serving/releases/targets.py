@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import Lane, ReplicaStatus, ReplicaTarget
 
 
@@ -18,14 +18,14 @@ class Intent:
     `serve`: for the live lane. `hold`: to be verified on every host besides. `one_by_one`: the live lane turns to
     `serve` replica by replica, so that a version that cannot serve fails on one of them; unreachable ones come last."""
 
-    serve: Version
-    hold: frozenset[Version] = frozenset()
-    canary: Version | None = None
+    serve: PolicyRef
+    hold: frozenset[PolicyRef] = frozenset()
+    canary: PolicyRef | None = None
     canary_share: float = 0.0
-    holdback: Version | None = None
+    holdback: PolicyRef | None = None
     one_by_one: bool = False
-    avoid: frozenset[Version] = frozenset()
-    doubt: frozenset[Version] = frozenset()
+    avoid: frozenset[PolicyRef] = frozenset()
+    doubt: frozenset[PolicyRef] = frozenset()
 
 
 def can_split(replicas: Sequence[ReplicaStatus]) -> bool:
@@ -39,7 +39,7 @@ def plan(
     """Return a target for each replica. Replicas keep their lane where possible, since prefixes are cached."""
     lanes = _lanes(replicas, current, intent)
     versions = _live_versions([r for r in replicas if lanes[r.name] == "live"], current, intent)
-    serves: dict[Lane, Version | None] = {"canary": intent.canary, "holdback": intent.holdback}
+    serves: dict[Lane, PolicyRef | None] = {"canary": intent.canary, "holdback": intent.holdback}
     extra = intent.hold | {v for v in (intent.canary, intent.holdback) if v is not None}
     targets = {}
     for replica in replicas:
@@ -80,10 +80,10 @@ def _lanes(replicas: Sequence[ReplicaStatus], current: Mapping[str, ReplicaTarge
 
 def _live_versions(
     lane: Sequence[ReplicaStatus], current: Mapping[str, ReplicaTarget], intent: Intent
-) -> dict[str, Version]:
+) -> dict[str, PolicyRef]:
     if not intent.one_by_one:
         return {replica.name: intent.serve for replica in lane}
-    versions: dict[str, Version] = {}
+    versions: dict[str, PolicyRef] = {}
     under_way = False
     for replica in lane:
         target = current.get(replica.name)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from core.events import PolicyVersion
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.alarms import StoredAlarm
 from core.operations.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ports import Store
@@ -16,10 +16,10 @@ _PAST = 64  # experiments: enough for the steps that are looked back on, with th
 @dataclass(frozen=True)
 class ReleaseView:
     sequence: int  # of the newest release: writes are made upon it
-    anchor: Version
-    live: Version
+    anchor: PolicyRef
+    live: PolicyRef
     live_was_proposed: bool  # made offline: what the learner made meanwhile does not descend from it
-    previous: Version | None  # what a rollback without a name goes to
+    previous: PolicyRef | None  # what a rollback without a name goes to
     candidates: tuple[PolicyVersion, ...]  # published and undecided, the oldest first
     canary: PolicyVersion | None
     experiment: Experiment | None  # running
@@ -30,25 +30,25 @@ class ReleaseView:
     targets: dict[str, ReplicaTarget]
     live_since: datetime
     alarms: tuple[StoredAlarm, ...]  # that hold releases: nothing goes live while there are any, the oldest first
-    undone: frozenset[Version]  # rolled back or rejected, and still in some engine
-    untried: frozenset[Version]  # candidates that some engine serves: to nobody yet, or on its way to all
+    undone: frozenset[PolicyRef]  # rolled back or rejected, and still in some engine
+    untried: frozenset[PolicyRef]  # candidates that some engine serves: to nobody yet, or on its way to all
 
     @property
     def live_lane(self) -> tuple[ReplicaStatus, ...]:
         """Replicas that serve, or shall serve, those who are in no experiment."""
         return tuple(r for r in self.replicas if r.name not in self.targets or self.targets[r.name].lane == "live")
 
-    def verified_by(self, version: Version) -> dict[str, float] | None:
+    def verified_by(self, version: PolicyRef) -> dict[str, float] | None:
         """Return the figures of the first replica that holds it."""
         return next((r.figures[version] for r in self.replicas if version in r.figures), None)
 
-    def refused_by_all(self, version: Version) -> str | None:
+    def refused_by_all(self, version: PolicyRef) -> str | None:
         """Return the reason when no replica could verify it; None while one may still, or none is there."""
         if self.replicas and all(version in replica.refused for replica in self.replicas):
             return self.replicas[0].refused[version]
         return None
 
-    def refused_by_all_asked(self, version: Version) -> str | None:
+    def refused_by_all_asked(self, version: PolicyRef) -> str | None:
         """Return the reason when each replica that must hold it refused, one at least; None while one may still."""
         asked = [r for r in self.replicas if r.name in self.targets and version in self.targets[r.name].hold]
         refused = [r.refused[version] for r in asked if version in r.refused]

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from core.errors import ConfigError, WeightsError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.model.weights_digest import checksum_of, digest_of_shards
 from core.ports import Blobs, WeightsRef
 from serving.weights.cache import Fingerprint, VersionCache, fingerprint
@@ -36,6 +36,7 @@ from serving.weights.deltas.manifest import (
     needed,
     read_base,
     read_manifest,
+    version_in,
 )
 from serving.weights.sample import promised_share
 
@@ -65,7 +66,7 @@ class BlobWeights:
 
     # ------------------------------------------------------------------------------------------ publish
 
-    def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
+    def publish(self, version: PolicyRef, shards: Sequence[Path], parent: PolicyRef | None) -> WeightsRef:
         """Publish a version. Raises WeightsError when it exists with other content, or a shard cannot be read."""
         path = manifest_path(version)
         ref = WeightsRef(version=version, digest=digest_of_shards(shards), path=path, parent=parent)
@@ -98,7 +99,7 @@ class BlobWeights:
         files = [self._put(ref.version, shard) for shard in shards]
         return Manifest(version=ref.version, digest=ref.digest, parent=ref.parent, shards=files)
 
-    def _put(self, version: Version, file: Path) -> File:
+    def _put(self, version: PolicyRef, file: Path) -> File:
         self._blobs.put_file(f"{folder(version)}/{file.name}", file)
         return File(name=file.name, bytes=file.stat().st_size, checksum=checksum_of(file))
 
@@ -256,7 +257,7 @@ class BlobWeights:
             refs.append(WeightsRef(version=manifest.version, digest=manifest.digest, path=path, parent=manifest.parent))
         return refs[::-1]
 
-    def discard(self, version: Version) -> None:
+    def discard(self, version: PolicyRef) -> None:
         """Discard a version, its manifest first, and delete what no version needs any more."""
         path = manifest_path(version)
         if self._blobs.exists(path):
@@ -288,9 +289,9 @@ def _check(path: str, manifest: Manifest, digest: str) -> None:
         raise WeightsError(f"{path}: the tensors' digest is {digest}, not {manifest.digest}")
 
 
-def _unneeded(paths: set[str]) -> Version | None:
+def _unneeded(paths: set[str]) -> PolicyRef | None:
     """Return a discarded version that no delta needs."""
     wanted = needed(paths)
-    found = (re.fullmatch(r"weights/(\d+)/link\.json", path) for path in paths)
-    versions = (Version(int(match[1])) for match in found if match)
-    return next((one for one in versions if one not in wanted and manifest_path(one) not in paths), None)
+    found = (re.fullmatch(r"weights/([^/]+)/link\.json", path) for path in paths)
+    versions = (version_in(match[1]) for match in found if match)
+    return next((one for one in versions if one and one not in wanted and manifest_path(one) not in paths), None)

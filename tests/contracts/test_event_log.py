@@ -17,7 +17,7 @@ from services import require_services
 from core import telemetry
 from core.errors import Fenced, GroupBusy, LogUnavailable, StoreUnavailable
 from core.events import Event, Outcome, Release, SessionEnded, Topic
-from core.ids import Namespace, OutcomeId, SessionId, Version, new_inference_id, new_session_id
+from core.ids import Namespace, OutcomeId, SessionId, base_ref, new_inference_id, new_session_id
 from core.ports import Consumer, EventLog, LogReader, Position, Record, TopicPartition
 from ingest.spool.spool import SpoolingLog
 from ingest.sqlite.log import SqliteEventLog
@@ -154,7 +154,7 @@ def test_an_outcome_that_names_only_the_inference_reaches_its_sessions_partition
 
 def test_releases_are_partitioned_by_version(log: EventLog) -> None:
     def release(version: int) -> Release:
-        return Release(version=Version(version), cluster="c", state="live", why="", by="gate", at=NOW)
+        return Release(version=base_ref(version), cluster="c", state="live", why="", by="gate", at=NOW)
 
     positions = log.append_blocking(Topic.RELEASES, [release(version) for version in range(2 * PARTITIONS)])
     partitions = log.partitions(Topic.RELEASES)

@@ -1,7 +1,7 @@
 """Every event survives encoding; everything else is refused with its reason."""
 
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,16 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core import events
-from core.codec import SCHEMA_VERSION, decode, encode
+from core.codec import SCHEMA_VERSION, decode, encode, to_builtins
 from core.errors import InvalidRequest, NewerSchema, Undecodable
-from core.events import Completion
+from core.events import Completion, Release, VersionSpan
+from core.ids import BASE, PolicyName, PolicyRef, Version, base_ref
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)  # any character but half a surrogate pair
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=5,
 )
+
+REFS = st.builds(PolicyRef, st.sampled_from([BASE, "acme", "a.b-c_2"]), st.integers(0, 2**63 - 1))
 
 
 def struct(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
@@ -56,6 +60,8 @@ def values(info: Any) -> st.SearchStrategy[Any]:
             return st.binary(max_size=8)
         case msgspec.inspect.AnyType():
             return JSON
+        case msgspec.inspect.CustomType(cls=cls) if cls is PolicyRef:
+            return REFS
     raise AssertionError(info)
 
 
@@ -149,3 +155,33 @@ def test_what_is_nested_too_deep_for_its_reader_is_undecodable(completion: Calla
 
     with pytest.raises(Undecodable, match="recursion"):
         far_down(600)
+
+
+def test_a_version_of_the_base_policy_is_recorded_as_a_number_as_it_always_was() -> None:
+    release = {
+        "type": "release",
+        "version": 12,
+        "cluster": "local",
+        "state": "live",
+        "why": "",
+        "by": "gate",
+        "at": NOW,
+    }
+    known = Release(version=base_ref(12), cluster="local", state="live", why="", by="gate", at=NOW)
+    for earlier in (1, 2):
+        assert decode(msgspec.msgpack.encode([earlier, release])) == known
+    assert encode(known) == msgspec.msgpack.encode([SCHEMA_VERSION, release])
+
+
+def test_a_version_of_another_policy_is_recorded_as_text() -> None:
+    span = VersionSpan(start=0, end=2, version=PolicyRef(PolicyName("acme"), Version(3)))
+    assert to_builtins(span) == {"start": 0, "end": 2, "version": "acme@3"}
+    release = Release(version=span.version, cluster="local", state="live", why="", by="gate", at=NOW)
+    assert decode(encode(release)) == release
+
+
+@pytest.mark.parametrize("version", ["acme", "Acme@1", "acme@-1", "@1", "base@1", "a/b@1", "1.5", 1.5, True, -1, 2**63])
+def test_what_names_no_version_is_undecodable(version: object) -> None:
+    release = {"type": "release", "version": version, "cluster": "c", "state": "live", "why": "", "by": "b", "at": NOW}
+    with pytest.raises(Undecodable, match=r"\$\.version"):
+        decode(msgspec.msgpack.encode([SCHEMA_VERSION, release]))

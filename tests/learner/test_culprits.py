@@ -9,7 +9,7 @@ from logged_world import World, logged_past, make_reward, make_turn, manifests, 
 
 from core.codec import decode
 from core.events import DeadLetter, Topic, VersionSpan
-from core.ids import Version
+from core.ids import base_ref
 from learner import stage
 from learner.poison_rewards import record_of
 
@@ -27,7 +27,7 @@ def letters(world: World) -> list[DeadLetter]:
 def test_a_turn_that_makes_no_tensors_is_set_aside(world: World) -> None:
     past = logged_past(8)
     turn = make_turn(3)
-    spans = (VersionSpan(start=1, end=2, version=Version(2**63)), VersionSpan(start=0, end=1, version=Version(1)))
+    spans = (VersionSpan(start=0, end=-1, version=base_ref(1)),)
     poison = msgspec.structs.replace(turn, policy_versions=spans)
     reward = make_reward(poison, 1.0)
     world.tell(*past[:4], (poison, reward), *past[4:])
@@ -39,7 +39,7 @@ def test_a_turn_that_makes_no_tensors_is_set_aside(world: World) -> None:
     assert letter.reason.startswith("the learner cannot take it: ")
     (made,) = manifests(world)
     assert {record.inference_id for record in made.turns} == {turn.inference_id for turn, _ in past}
-    assert made.version == Version(2)
+    assert made.version == base_ref(2)
     assert made.drops == {"failed": (poison.inference_id,)}
 
 

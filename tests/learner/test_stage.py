@@ -13,7 +13,7 @@ from logged_world import World, logged_past, make_reward, make_turn, manifests, 
 
 from core.errors import ConfigError, LogUnavailable
 from core.events import Segment, ToolCall
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.alarms import StoredAlarm
 from core.ports import WeightsRef
 from core.unstored import without_words
@@ -24,14 +24,14 @@ from learner.versions.manifest import memory_path_of, prove_exactly_once
 MakeWorld = Callable[[str], World]
 
 
-def published(world: World) -> list[Version]:
+def published(world: World) -> list[int]:
     with world.store.look() as view:
-        return [policy.version for policy, _ in view.policies.newest(100)][::-1]
+        return [policy.version.version for policy, _ in view.policies.newest(100)][::-1]
 
 
 def digest(world: World, version: int) -> str:
     with world.store.look() as view:
-        policy = view.policies.get(Version(version))
+        policy = view.policies.get(base_ref(version))
     assert policy is not None
     return policy.digest
 
@@ -44,10 +44,10 @@ def test_rewards_become_versions(make_world: MakeWorld) -> None:
     assert published(world) == [1, 2, 3, 4]  # 8 + 8 at once, and 4 that have waited long enough
     made = manifests(world)
     assert [len(one.turns) for one in made] == [8, 8, 4]
-    assert [one.parent for one in made] == [1, 2, 3]
+    assert [one.parent.version for one in made] == [1, 2, 3]
     assert prove_exactly_once(made) == 20
     with world.store.look() as view:
-        policy = view.policies.get(Version(2))
+        policy = view.policies.get(base_ref(2))
     assert policy is not None
     assert policy.turns == len(policy.outcome_arrivals) == 8
     world.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
@@ -275,8 +275,8 @@ def test_after_a_rollback_it_goes_on_from_what_serves(make_world: MakeWorld) -> 
     world.tell(*logged_past(8, seed=2))
     settle(learner)
     newest = manifests(world)[-1]
-    assert (newest.version, newest.parent) == (4, 2)
-    lineage = [one for one in manifests(world) if one.version != 3]
+    assert (newest.version, newest.parent) == (base_ref(4), base_ref(2))
+    lineage = [one for one in manifests(world) if one.version != base_ref(3)]
     assert prove_exactly_once(lineage) == 16
     learner.close()
 
@@ -294,7 +294,7 @@ def test_it_resumes_from_weights_whose_checkpoint_was_let_go(make_world: MakeWor
     world.tell(*logged_past(8, seed=7))
     settle(learner)
     newest = manifests(world)[-1]
-    assert (newest.version, newest.parent) == (6, 2)
+    assert (newest.version, newest.parent) == (base_ref(6), base_ref(2))
     learner.close()
 
 
@@ -316,12 +316,12 @@ def test_what_is_learned_beside_the_weights_goes_back_with_them(make_world: Make
     world.tell(*logged_past(8, seed=7))
     settle(learner)
     newest = manifests(world)[-1]
-    assert (newest.version, newest.parent, newest.afresh) == (6, 2, True)
+    assert (newest.version, newest.parent, newest.afresh) == (base_ref(6), base_ref(2), True)
     learner.close()
 
 
 def load_memory(world: World, version: int) -> dict[str, Any]:
-    content = world.blobs.get(memory_path_of(Version(version)))
+    content = world.blobs.get(memory_path_of(base_ref(version)))
     return dict(torch.load(BytesIO(content), weights_only=True))
 
 
@@ -344,7 +344,8 @@ def test_a_damaged_checkpoint_of_what_serves_costs_the_optimizer_alone(make_worl
     learner = world.learner()
     world.tell(*logged_past(8, seed=4))
     settle(learner)
-    assert (manifests(world)[-1].version, manifests(world)[-1].parent) == (4, 3)
+    newest = manifests(world)[-1]
+    assert (newest.version, newest.parent) == (base_ref(4), base_ref(3))
     learner.close()
 
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from api.turns.turn import Turn
 from core.events import ToolCall, VersionSpan
+from core.ids import PolicyRef
 from core.ports import Renderer
 
 Headers = list[tuple[bytes, bytes]]
@@ -25,7 +26,7 @@ class OnwardInfo(msgspec.Struct, kw_only=True, gc=False):
     session_id: str
     parent_id: str | None
     group_id: str
-    policy_version: int
+    policy_version: PolicyRef
     policy_versions: tuple[VersionSpan, ...]
     trainable: bool
     untrainable_reasons: tuple[str, ...]

@@ -33,10 +33,11 @@ from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import find_place
 from api.turns.transcripts import Transcript
 from api.turns.turn import Delta, Turn, TurnPlan
+from core import codec
 from core.errors import InvalidRequest
 from core.ids import new_group_id
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from api.turns.intake import take_in
 from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import place_text
 from api.turns.turn import Delta, Turn, TurnPlan
+from core import codec
 from core.ids import new_group_id
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 
 async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":

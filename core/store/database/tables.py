@@ -17,13 +17,21 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "6"
+from core.ids import BASE
+
+REVISION = "7"
 """The revision of the schema below: the newest of `migrations/`."""
 
 metadata = MetaData()
 
 Name = String().with_variant(String(collation="C"), "postgresql")
 """A string ordered byte by byte, as SQLite does, whatever the locale of the database."""
+
+
+def _of_policy(name: str = "policy", *, primary_key: bool = False) -> "Column[str]":
+    """Return the column of a version's policy: a version's key is its policy and number (`core.ids.PolicyRef`)."""
+    return Column(name, Name, primary_key=primary_key, nullable=False, server_default=BASE)
+
 
 # Builds that knew no revisions look here, and refuse a schema that is not theirs.
 meta = Table("meta", metadata, Column("key", Name, primary_key=True), Column("value", Name, nullable=False))
@@ -68,6 +76,7 @@ turns = Table(
     Column("learn", Boolean, nullable=False),
     Column("transcript_digest", Name),
     Column("record", LargeBinary, nullable=False),
+    _of_policy(),
     Index("turns_by_session", "namespace", "session_id", "turn_index"),
     Index("turns_by_latest_transcript", "namespace", "transcript_digest", "received_at"),
 )
@@ -160,14 +169,15 @@ ledger_sessions = Table(
 policies = Table(
     "policies",
     metadata,
-    Column("version", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    _of_policy(primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
     Column("state", Name, nullable=False),  # allocated, then a ReleaseState
     Column("digest", Name),
     Column("parent", BigInteger),
+    _of_policy("parent_policy"),
     Column("created_at", BigInteger, nullable=False),
     Column("record", LargeBinary),  # null while only allocated
-    Index("policies_by_state", "state", "version"),
-    sqlite_autoincrement=True,
+    Index("policies_by_state", "policy", "state", "version"),
 )
 
 releases = Table(
@@ -180,7 +190,8 @@ releases = Table(
     Column("why", Text, nullable=False),
     Column("by", Name, nullable=False),
     Column("at", BigInteger, nullable=False),
-    Index("releases_by_state", "cluster", "state", "sequence"),
+    _of_policy(),
+    Index("releases_by_state", "cluster", "policy", "state", "sequence"),
 )
 
 # Who may decide: the holder's epoch fences out those who lost the lease without noticing.
@@ -219,7 +230,8 @@ experiments = Table(
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     Column("record", LargeBinary, nullable=False),
-    Index("experiments_by_cluster", "cluster", "ended_at"),
+    _of_policy(),
+    Index("experiments_by_cluster", "cluster", "policy", "ended_at"),
 )
 
 orders = Table(
@@ -235,7 +247,8 @@ orders = Table(
     Column("done_at", BigInteger),
     Column("error_code", Name),
     Column("error", Text),
-    Index("orders_open", "cluster", "done_at"),
+    _of_policy(),
+    Index("orders_open", "cluster", "policy", "done_at"),
     sqlite_autoincrement=True,
 )
 
@@ -243,6 +256,7 @@ switches = Table(
     "switches",
     metadata,
     Column("cluster", Name, primary_key=True),
+    _of_policy(primary_key=True),
     Column("record", LargeBinary, nullable=False),
 )
 
@@ -257,7 +271,7 @@ dead_letters = Table(
     Column("at", BigInteger, nullable=False),
 )
 
-# A monitor has at most one open alarm in a workload: see `core.store.alarms`.
+# What monitors found, and what became of it; at most one open of a monitor in a workload: see `core.store.alarms`.
 alarms = Table(
     "alarms",
     metadata,
@@ -289,7 +303,7 @@ Index(
 )
 Index("alarms_untold", alarms.c.sequence, postgresql_where=UNTOLD, sqlite_where=UNTOLD)
 
-# The reference turns that a workload's recent turns are compared with.
+# The turns that a workload's recent ones are held against.
 monitor_references = Table(
     "monitor_references",
     metadata,

@@ -8,7 +8,7 @@ import msgspec
 from core import telemetry
 from core.errors import Conflict, EngineUnavailable
 from core.events import Sampling
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
 from serving.engines.local.model import Decoder, context_length, load_decoder
@@ -48,7 +48,7 @@ class LocalEngine:
         self._context_length = context_length(template.model.config, settings)
         self._probe = Probe(anchor_decoder, self._context_length, prompts, recent)
         self._scheduler = Scheduler(self._models, anchor.version, settings.local, self._context_length)
-        telemetry.POLICY_VERSION.set(anchor.version)
+        telemetry.POLICY_VERSION.set(anchor.version.version)
 
     @property
     def on_first_token(self) -> FirstToken | None:
@@ -74,7 +74,7 @@ class LocalEngine:
     # ------------------------------------------------------------------------------------------ Policy
 
     @property
-    def live_version(self) -> Version:
+    def live_version(self) -> PolicyRef:
         return self._scheduler.live
 
     @property
@@ -122,13 +122,13 @@ class LocalEngine:
     def holds_many(self) -> bool:
         return True
 
-    def serving(self) -> Version | None:
+    def serving(self) -> PolicyRef | None:
         return self.live_version if self._scheduler.is_alive else None
 
-    def pinnable(self) -> frozenset[Version]:
+    def pinnable(self) -> frozenset[PolicyRef]:
         return frozenset(self._models)
 
-    def loaded(self) -> Mapping[Version, str]:
+    def loaded(self) -> Mapping[PolicyRef, str]:
         return dict(self._digests)
 
     def load(self, ref: WeightsRef) -> None:
@@ -137,30 +137,30 @@ class LocalEngine:
         model, digest = build_version(live.model, self._weights.open(ref), ref)
         self._digests[ref.version], self._models[ref.version] = digest, live.alike(model)
 
-    def probe(self, version: Version) -> Mapping[str, float]:
+    def probe(self, version: PolicyRef) -> Mapping[str, float]:
         live = self.live_version
         return self._probe.measure((version, self._loaded(version)), (live, self._models[live]))
 
-    def what_is_wrong(self, version: Version) -> str | None:
+    def what_is_wrong(self, version: PolicyRef) -> str | None:
         return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
 
-    def switch(self, version: Version) -> None:
+    def switch(self, version: PolicyRef) -> None:
         self._loaded(version)
         self._scheduler.between_steps(lambda: self._scheduler.switch(version))
 
-    def unload(self, version: Version) -> None:
+    def unload(self, version: PolicyRef) -> None:
         """Unload a version. Raises Conflict while it is live or a request is pinned to it."""
         self._loaded(version)
         self._scheduler.between_steps(lambda: self._unload(version))
 
-    def _unload(self, version: Version) -> None:
+    def _unload(self, version: PolicyRef) -> None:
         if version == self.live_version:
             raise Conflict(f"version {version} is live", param="version")
         if users := self._scheduler.users(version):
             raise Conflict(f"version {version} still serves {users} requests", param="version")
         del self._models[version], self._digests[version]
 
-    def _loaded(self, version: Version) -> Decoder:
+    def _loaded(self, version: PolicyRef) -> Decoder:
         if version not in self._models:
             raise EngineUnavailable(f"version {version} is not loaded")
         return self._models[version]

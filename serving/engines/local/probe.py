@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from core.ids import Version
+from core.ids import PolicyRef
 from serving.engines.local.attention import Row
 from serving.engines.local.model import Decoder, slot_cache
 
@@ -41,9 +41,9 @@ class Probe:
         self._recent = recent
         self._sequences_LP = self._draw(anchor, [prompt[-max(1, self._tokens - _ANSWER) :] for prompt in begun])
         self._lock = threading.Lock()
-        self._measured: dict[Version, list[Tensor]] = {}  # of the two measured last
+        self._measured: dict[PolicyRef, list[Tensor]] = {}  # of the two measured last
 
-    def measure(self, candidate: tuple[Version, Decoder], live: tuple[Version, Decoder]) -> Mapping[str, float]:
+    def measure(self, candidate: tuple[PolicyRef, Decoder], live: tuple[PolicyRef, Decoder]) -> Mapping[str, float]:
         """Return the figures of the sanity gate.
 
         `finite`: 1 when all logits are; `kl_to_live`: mean over tokens of KL(candidate || live), nats, on the drawn

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from core import telemetry
 from core.errors import EngineUnavailable, NotFinite, OnwardError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import TokenChunk
 from core.settings import LocalEngineSettings
 from serving.engines.busy import BusyTime
@@ -28,14 +28,14 @@ from serving.engines.local.stream import Outbox, Stream, Token
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-FirstToken = Callable[[Version, datetime], None]
+FirstToken = Callable[[PolicyRef, datetime], None]
 
 
 class Scheduler:
     """`models` is shared with the engine, which adds versions; only this thread takes them away."""
 
     def __init__(
-        self, models: dict[Version, Decoder], live: Version, settings: LocalEngineSettings, context_length: int
+        self, models: dict[PolicyRef, Decoder], live: PolicyRef, settings: LocalEngineSettings, context_length: int
     ) -> None:
         self.models = models
         self.live = live
@@ -46,7 +46,7 @@ class Scheduler:
         self._running: list[sequence.Sequence] = []
         self._busy = BusyTime()
         self._waiting: deque[sequence.Sequence] = deque()
-        self._spoke: set[Version] = set()  # since it last went live
+        self._spoke: set[PolicyRef] = set()  # since it last went live
         self._outbox = Outbox()
         self._inbox: deque[sequence.Sequence] = deque()
         self._commands: deque[Callable[[], None]] = deque()
@@ -104,12 +104,12 @@ class Scheduler:
 
     # ------------------------------------------------------------------------------- for commands
 
-    def switch(self, version: Version) -> None:
+    def switch(self, version: PolicyRef) -> None:
         self.live = version
         self._spoke.discard(version)
-        telemetry.POLICY_VERSION.set(version)
+        telemetry.POLICY_VERSION.set(version.version)
 
-    def users(self, version: Version) -> int:
+    def users(self, version: PolicyRef) -> int:
         """Return the number of requests pinned to `version`."""
         return sum(each.pin == version for each in (*self._running, *self._waiting, *self._inbox))
 
@@ -161,7 +161,7 @@ class Scheduler:
         self._busy.running(len(self._running))
         telemetry.WAITING_REQUESTS.set(len(self._waiting))
 
-    def _version_of(self, each: sequence.Sequence) -> Version:
+    def _version_of(self, each: sequence.Sequence) -> PolicyRef:
         return self.live if each.pin is None else each.pin
 
     def _admit(self) -> None:
@@ -180,7 +180,7 @@ class Scheduler:
             telemetry.CACHED_TOKENS.inc(each.cached_tokens)
             self._running.append(each)
 
-    def _serve(self, version: Version, group: list[sequence.Sequence]) -> None:
+    def _serve(self, version: PolicyRef, group: list[sequence.Sequence]) -> None:
         """One step of the requests of one version."""
         for each in group:
             if each.computed_under != version:
@@ -212,7 +212,7 @@ class Scheduler:
                 chunks.append((each, count))
         return sorted(chunks, key=lambda chunk: chunk[1] != 1)
 
-    def _take(self, version: Version, group: Sequence[sequence.Sequence], samples: Samples) -> None:
+    def _take(self, version: PolicyRef, group: Sequence[sequence.Sequence], samples: Samples) -> None:
         taken = 0
         for index, (each, token_id, logprob) in enumerate(zip(group, samples.token_ids, samples.logprobs, strict=True)):
             if not math.isfinite(logprob):
@@ -229,9 +229,9 @@ class Scheduler:
             if self.on_first_token is not None:
                 self.on_first_token(version, datetime.now(UTC))
 
-    def _fail(self, each: sequence.Sequence, version: Version) -> None:
+    def _fail(self, each: sequence.Sequence, version: PolicyRef) -> None:
         """One row is not finite: it alone ends, and leaves nothing behind that another could go on from."""
-        logger.error("version %d computes no finite numbers for request %s", version, each.request.inference_id)
+        logger.error("version %s computes no finite numbers for request %s", version, each.request.inference_id)
         telemetry.NOT_FINITE_ROWS.inc()
         self._outbox.add(each.stream, NotFinite(version))
         self._free(each, is_finite=False)

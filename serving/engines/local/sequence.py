@@ -3,7 +3,7 @@
 import random
 
 from core.events import FinishReason, Sampling
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import GenerateRequest
 from serving.engines.local.stream import Stream
 
@@ -39,10 +39,10 @@ class Sequence:
         self.limit = self.prompt_tokens + request.sampling.max_tokens
         self.stop_token_ids = frozenset(request.stop_token_ids)
         self.top_logprobs = request.top_logprobs
-        self.pin: Version | None = request.version
+        self.pin: PolicyRef | None = request.version
         self.slot = -1  # none yet
         self.computed = 0  # tokens whose keys and values the slot holds ...
-        self.computed_under: Version | None = None  # ... under this version
+        self.computed_under: PolicyRef | None = None  # ... under this version
         self.cached_tokens = 0
         self.aborted = False
 

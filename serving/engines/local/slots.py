@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.ids import Version
+from core.ids import PolicyRef
 
-_NO_VERSION = -1
 _WORTH_TOKENS = 8  # fewer save less than the older prefix that they would displace
 
 
@@ -19,7 +18,7 @@ class SlotTable:
     def __init__(self, slots: int, slot_tokens: int) -> None:
         self._tokens_ST = np.zeros((slots, slot_tokens), dtype=np.int64)
         self._lengths_S = np.zeros(slots, dtype=np.int64)
-        self._versions_S = np.full(slots, _NO_VERSION, dtype=np.int64)
+        self._versions: list[PolicyRef | None] = [None] * slots
         self._freed_at_S = np.zeros(slots, dtype=np.int64)
         self._is_free_S = np.ones(slots, dtype=np.bool_)
         self._releases = 0
@@ -28,7 +27,7 @@ class SlotTable:
     def num_free(self) -> int:
         return int(self._is_free_S.sum())
 
-    def take(self, prompt: Sequence[int], version: Version) -> tuple[int, int]:
+    def take(self, prompt: Sequence[int], version: PolicyRef) -> tuple[int, int]:
         """Return a free slot and how many of the prompt's tokens it holds already.
 
         Never all of them, since the last one must be computed to sample from. The longest common prefix wins, unless it
@@ -36,7 +35,8 @@ class SlotTable:
         free = np.flatnonzero(self._is_free_S)
         assert len(free), "take needs a free slot"
         wanted = np.asarray(prompt[:-1], dtype=np.int64)
-        lengths = np.where(self._versions_S[free] == version, self._lengths_S[free], 0)
+        alike = np.array([self._versions[slot] == version for slot in free])
+        lengths = np.where(alike, self._lengths_S[free], 0)
         lengths = np.minimum(lengths, len(wanted))
         differs = self._tokens_ST[free, : len(wanted)] != wanted
         common = np.where(differs.any(axis=1), differs.argmax(axis=1), len(wanted)) if len(wanted) else lengths
@@ -47,18 +47,18 @@ class SlotTable:
         self._is_free_S[slot] = False
         return slot, int(cached[best])
 
-    def release(self, slot: int, tokens: Sequence[int], version: Version | None) -> None:
+    def release(self, slot: int, tokens: Sequence[int], version: PolicyRef | None) -> None:
         """`tokens`: those whose keys and values the slot holds, under `version`."""
         assert not self._is_free_S[slot]
         self._releases += 1
         self._tokens_ST[slot, : len(tokens)] = tokens
         self._lengths_S[slot] = len(tokens)
-        self._versions_S[slot] = _NO_VERSION if version is None else version
+        self._versions[slot] = version
         self._freed_at_S[slot] = self._releases
         self._is_free_S[slot] = True
 
     def forget(self) -> None:
         """Free every slot and forget what they hold."""
         self._lengths_S[:] = 0
-        self._versions_S[:] = _NO_VERSION
+        self._versions = [None] * len(self._versions)
         self._is_free_S[:] = True

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from core.errors import EngineUnavailable
 from core.events import FinishReason
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import TokenChunk
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class Token(NamedTuple):
     token_id: int
     logprob: float
-    version: Version
+    version: PolicyRef
     top: tuple[tuple[int, float], ...] | None
     finish_reason: FinishReason | None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from core.errors import ConfigError, Conflict, EngineUnavailable, WeightsError
-from core.ids import ANCHOR, Version
+from core.ids import ANCHOR, PolicyRef
 from core.model.probes import agrees, figures, get_probe, nearer
 from core.ports import Blobs, Weights, WeightsRef
 from core.settings import SglangSettings
@@ -55,8 +55,8 @@ class SglangEngine:
         self._admin = Admin(self._url, settings.admin_key, settings.timeouts.admin_s)
         self._shelf = VerifiedVersions(directory / "versions", model, settings.dtype)
         self._swap = Swap(self._admin, self._what_is_wrong, observe)
-        self._confirmed: Version | None = None  # and seen to serve
-        self._good: Version | None = None  # the last that was confirmed, though the engine may have gone since
+        self._confirmed: PolicyRef | None = None  # and seen to serve
+        self._good: PolicyRef | None = None  # the last that was confirmed, though the engine may have gone since
         self._asked_s = self._generated_s = float("-inf")
 
     @property
@@ -69,7 +69,7 @@ class SglangEngine:
 
     # ------------------------------------------------------------------------------------------ what serves
 
-    def serving(self) -> Version | None:
+    def serving(self) -> PolicyRef | None:
         """Asked of the engine, at most twenty times a second."""
         now_s = time.monotonic()
         if self._confirmed is not None and now_s - self._asked_s > _ASK_AGAIN_S:
@@ -79,7 +79,7 @@ class SglangEngine:
                 self._confirmed = None
         return self._confirmed
 
-    def _still_serves(self, version: Version, now_s: float) -> bool:
+    def _still_serves(self, version: PolicyRef, now_s: float) -> bool:
         try:
             if self._admin.label() != str(version):
                 return False
@@ -90,35 +90,35 @@ class SglangEngine:
             return self._admin.generates(self._settings.timeouts.health_s)
         return True
 
-    def pinnable(self) -> frozenset[Version]:
+    def pinnable(self) -> frozenset[PolicyRef]:
         serving = self._confirmed
         return frozenset() if serving is None else frozenset({serving})
 
     # ------------------------------------------------------------------------------------------ what is held
 
-    def loaded(self) -> Mapping[Version, str]:
+    def loaded(self) -> Mapping[PolicyRef, str]:
         return {version: held.ref.digest for version, held in self._shelf.held().items()}
 
     def load(self, ref: WeightsRef) -> None:
         self._shelf.put(ref, self._weights.open(ref))
 
-    def probe(self, version: Version) -> Mapping[str, float]:
+    def probe(self, version: PolicyRef) -> Mapping[str, float]:
         """Return a version's figures from the published records: this engine holds one version at a time."""
         own = get_probe(self._blobs, version, self._shelf.held()[version].ref.digest)
         live = version if self._good is None else self._good
         return figures(own, get_probe(self._blobs, live))
 
-    def what_is_wrong(self, version: Version) -> str | None:
+    def what_is_wrong(self, version: PolicyRef) -> str | None:
         return self._what_is_wrong(version) if version == self._confirmed else None
 
-    def unload(self, version: Version) -> None:
+    def unload(self, version: PolicyRef) -> None:
         if version in (self._confirmed, self._good):
             raise Conflict(f"version {version} is what a restart goes back to", param="version")
         self._shelf.drop(version)
 
     # ------------------------------------------------------------------------------------------ switching
 
-    def switch(self, version: Version) -> None:
+    def switch(self, version: PolicyRef) -> None:
         held = self._shelf.held()[version]
         self._confirmed = None
         if self._is_started_on(held):
@@ -130,7 +130,7 @@ class SglangEngine:
             self._end()  # dead, or it hangs: nothing that is asked of it would help
             raise
         except WeightsError as first:
-            logger.warning("%s: %s; loading version %d anew", self._name, first, version)
+            logger.warning("%s: %s; loading version %s anew", self._name, first, version)
             try:
                 self._reload(held.ref)
             except (WeightsError, EngineUnavailable) as second:
@@ -147,7 +147,7 @@ class SglangEngine:
         self._observe(Step.RELOAD, ref.version)
         self._accept(self._shelf.put(ref, self._weights.open(ref)), self._swap.to)
 
-    def _restore(self, failed: Version) -> None:
+    def _restore(self, failed: PolicyRef) -> None:
         """Return to the last good version: in place, else by restarting the server on it in the host's next round."""
         good = self._shelf.held().get(self._good) if self._good not in (None, failed) else None
         if good is None:
@@ -157,7 +157,7 @@ class SglangEngine:
         try:
             self._accept(good, self._swap.to)
         except (WeightsError, EngineUnavailable) as error:
-            logger.error("%s: version %d could not be restored: %s", self._name, good.ref.version, error)
+            logger.error("%s: version %s could not be restored: %s", self._name, good.ref.version, error)
             self._end()
 
     def _end(self) -> None:
@@ -194,7 +194,7 @@ class SglangEngine:
                 f"serving.sglang.dtype is {self._settings.dtype}, and the server at {self._url} has {info.dtype}"
             )
 
-    def _what_is_wrong(self, version: Version) -> str | None:
+    def _what_is_wrong(self, version: PolicyRef) -> str | None:
         """Probe: compare with the version's own record, and with its parent's."""
         ref = self._shelf.held()[version].ref
         record = get_probe(self._blobs, version, ref.digest)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from core.errors import ConfigError, EngineUnavailable, WeightsError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.settings import SglangSettings
 from serving.engines.sglang import launcher
 
@@ -61,11 +61,11 @@ class EngineProcess:
         self._group = log.with_suffix(".pid")
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
-        self.started_on: Version | None = None
+        self.started_on: PolicyRef | None = None
         self.is_starting = False
         self.url = f"http://127.0.0.1:{_free_port()}"
 
-    def start(self, model: Path, version: Version) -> None:
+    def start(self, model: Path, version: PolicyRef) -> None:
         """Start the server and return at once; it answers after a while, under the same URL each time."""
         assert not self.is_alive
         self._end_leftover()

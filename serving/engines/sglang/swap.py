@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from core.errors import WeightsError
-from core.ids import Version
+from core.ids import PolicyRef
 from serving.engines.sglang.admin import Admin
 from serving.engines.sglang.checksums import covers, disagreement
 from serving.engines.sglang.verified_versions import VerifiedVersion
@@ -54,17 +54,17 @@ def drawing() -> str:
     return "\n".join(["stateDiagram-v2", "    [*] --> restart", *arrows])
 
 
-Observer = Callable[[Step, Version], None]
+Observer = Callable[[Step, PolicyRef], None]
 
 
-def nothing(_: Step, __: Version) -> None:
+def nothing(_: Step, __: PolicyRef) -> None:
     """Nobody watches."""
 
 
 class Swap:
     """Takes one engine from what it serves to a held version."""
 
-    def __init__(self, admin: Admin, probe: Callable[[Version], str | None], observe: Observer) -> None:
+    def __init__(self, admin: Admin, probe: Callable[[PolicyRef], str | None], observe: Observer) -> None:
         """`probe` tells what is wrong with what serves, or None. `observe` is told of each step before it is done."""
         self._admin, self._probe, self._observe = admin, probe, observe
 
@@ -86,7 +86,7 @@ class Swap:
         self._do(Step.COMPARE, held.ref.version, lambda: self._compare(held))
         self._confirm(held.ref.version)
 
-    def _confirm(self, version: Version) -> None:
+    def _confirm(self, version: PolicyRef) -> None:
         self._observe(Step.PROBE, version)
         wrong = self._probe(version)
         if wrong is not None:
@@ -101,6 +101,6 @@ class Swap:
         if wrong is not None:
             raise WeightsError(f"version {held.ref.version}: the engine loaded another {wrong} than is in the file")
 
-    def _do(self, step: Step, version: Version, work: Callable[[], object]) -> None:
+    def _do(self, step: Step, version: PolicyRef, work: Callable[[], object]) -> None:
         self._observe(step, version)
         work()

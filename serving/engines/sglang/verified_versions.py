@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import WeightsError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.model.files import check_model_files
 from core.model.weights_digest import digest_of_shards, tensors_of
 from core.ports import WeightsRef
@@ -41,15 +41,15 @@ class VerifiedVersions:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory, self._model, self._served_dtype = directory, model, served_dtype
         self._layout = {name: tensor.shape for name, tensor in tensors_of(_shards(model)).items()}
-        self._held: dict[Version, VerifiedVersion] = {}
+        self._held: dict[PolicyRef, VerifiedVersion] = {}
 
-    def held(self) -> dict[Version, VerifiedVersion]:
+    def held(self) -> dict[PolicyRef, VerifiedVersion]:
         return dict(self._held)
 
     def put(self, ref: WeightsRef, shards: Sequence[Path]) -> VerifiedVersion:
         """Verify, lay out and keep. Raises WeightsError naming file and tensor that does not fit."""
         self._check(ref, shards)
-        target = self._directory / f"{ref.version:08d}"
+        target = self._directory / ref.version.padded
         shutil.rmtree(target, ignore_errors=True)  # half of one, from a host that ended
         target.mkdir()
         for file in sorted(self._model.iterdir()):
@@ -62,7 +62,7 @@ class VerifiedVersions:
         self._held[ref.version] = held
         return held
 
-    def drop(self, version: Version) -> None:
+    def drop(self, version: PolicyRef) -> None:
         held = self._held.pop(version, None)
         if held is not None:
             shutil.rmtree(held.directory, ignore_errors=True)

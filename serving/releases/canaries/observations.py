@@ -13,7 +13,7 @@ import msgspec
 from core import telemetry
 from core.errors import GroupBusy
 from core.events import Alarm, Completion, Purpose, Reward, Topic
-from core.ids import InferenceId
+from core.ids import InferenceId, PolicyRef
 from core.ports import Clock, Consumer, EventLog, Record, TopicPartition
 from core.records.handling import attempt, words_of
 
@@ -33,7 +33,7 @@ class ServedTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     experiment_id: str | None
     arm: str
     arm_assigned: str
-    version: int | None  # of the first token
+    version: PolicyRef | None  # of the first token
     received_at_s: float  # UTC, seconds since 1970
     workload: str
     purpose: Purpose
@@ -44,7 +44,7 @@ class ServedTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tokens: int
     empty: bool
     over_long: bool  # cut off by the limit
-    not_finite: int | None = None  # the version that computed no finite numbers for it
+    not_finite: PolicyRef | None = None  # the version that computed no finite numbers for it
 
 
 def served_turn(turn: Completion) -> ServedTurn:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import Experiment
 
 LEAST_STEPS = 2
@@ -28,12 +28,12 @@ RETURNED_AT = 0.0
 class Step:
     """One promotion, as it is thought of after its experiment: the mean of a normal posterior, and its variance."""
 
-    before: Version
+    before: PolicyRef
     difference: float
     squared_error: float
 
     @classmethod
-    def measured(cls, before: Version, difference: float, error: float) -> "Step":
+    def measured(cls, before: PolicyRef, difference: float, error: float) -> "Step":
         """Make a step from a measurement. An infinite error is that of too few users."""
         likely = LIKELY_STEP**2
         trust = 0.0 if math.isinf(error) else likely / (likely + error**2)
@@ -44,7 +44,7 @@ class Step:
 class Behind:
     """The distance by which a version is behind an earlier one."""
 
-    version: Version  # the earlier one
+    version: PolicyRef  # the earlier one
     steps: int
     difference: float
     error: float
@@ -53,11 +53,11 @@ class Behind:
         return f"reward {self.difference:+.3f} with an error of {self.error:.3f} in {self.steps} steps"
 
 
-def steps_to(version: Version, experiments: Iterable[Experiment]) -> tuple[Step, ...]:
+def steps_to(version: PolicyRef, experiments: Iterable[Experiment]) -> tuple[Step, ...]:
     """Return the steps that led to `version`, the newest first, up to an unmeasured one.
 
     `experiments`: the newest first, as the store lists them."""
-    measured: dict[Version, Step] = {}
+    measured: dict[PolicyRef, Step] = {}
     for each in experiments:
         if each.verdict == "promote" and each.canary not in measured and "error" in each.figures:
             measured[each.canary] = Step.measured(each.control, each.figures["difference"], each.figures["error"])

@@ -8,7 +8,7 @@ import numpy as np
 
 from core import telemetry
 from core.events import PolicyVersion
-from core.ids import Version
+from core.ids import PolicyRef
 
 _REMEMBERED = 100_000
 _QUANTILES = (0.5, 0.99)
@@ -22,8 +22,10 @@ class LoopTimer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._arrivals: dict[Version, tuple[Version | None, tuple[datetime, ...]]] = {}  # parent, and its own outcomes
-        self._spoke: dict[Version, datetime] = {}  # before it was known what they learned
+        self._arrivals: dict[
+            PolicyRef, tuple[PolicyRef | None, tuple[datetime, ...]]
+        ] = {}  # parent, and its own outcomes
+        self._spoke: dict[PolicyRef, datetime] = {}  # before it was known what they learned
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self._told = True  # the quantiles are those of all seconds
 
@@ -34,7 +36,7 @@ class LoopTimer:
         if at is not None:
             self.first_token(policy.version, at)
 
-    def first_token(self, version: Version, at: datetime) -> None:
+    def first_token(self, version: PolicyRef, at: datetime) -> None:
         with self._lock:
             if version not in self._arrivals:
                 self._spoke[version] = at
@@ -45,10 +47,10 @@ class LoopTimer:
         for value in seconds:
             telemetry.FEEDBACK_TO_SERVED_SECONDS.observe(value)
 
-    def _take(self, version: Version) -> list[datetime]:
+    def _take(self, version: PolicyRef) -> list[datetime]:
         """Its own outcomes and those of its line that no version has answered yet; each is taken once."""
         taken: list[datetime] = []
-        at: Version | None = version
+        at: PolicyRef | None = version
         while at in self._arrivals:
             parent, arrivals = self._arrivals[at]
             self._arrivals[at] = (None, ())  # what lies before it was taken, too

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from core.ids import UNKNOWN, Version
+from core.ids import UNKNOWN, PolicyRef
 from core.settings import CanarySettings
 from serving.releases.canaries.evidence import Arm, difference
 from serving.releases.canaries.ratchet import REFUSED_AT, RETURNED_AT, Step, behind
@@ -27,7 +27,7 @@ class CanaryVerdict:
     action: Literal["promote", "rollback", "wait"]
     why: str
     figures: dict[str, float] = field(default_factory=dict)
-    back_to: Version | None = None  # of a rollback by rewards: where the live version is to go as well
+    back_to: PolicyRef | None = None  # of a rollback by rewards: where the live version is to go as well
 
 
 def judge(
@@ -35,7 +35,7 @@ def judge(
     live: Arm,
     age_s: float,
     settings: CanarySettings,
-    live_version: Version = UNKNOWN,
+    live_version: PolicyRef = UNKNOWN,
     steps: Sequence[Step] = (),
 ) -> CanaryVerdict:
     """Judge a canary. `steps`: those that led to the live version, the newest first."""

@@ -11,11 +11,12 @@ from typing import Annotated
 
 import msgspec
 
+from core import codec
 from core.errors import WeightsError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import Blobs
 
-_DELTA = re.compile(r"weights/(\d+)/delta-(\d+)\.safetensors")
+_DELTA = re.compile(r"weights/([^/]+)/delta-([^/]+)\.safetensors")
 
 
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -34,7 +35,7 @@ class ChangedTensor(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    base: Version
+    base: PolicyRef
     base_digest: Digest
     depth: int  # deltas from the anchor to here
     file: File
@@ -42,43 +43,52 @@ class Delta(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    version: Version
+    version: PolicyRef
     digest: Digest
-    parent: Version | None
+    parent: PolicyRef | None
     shards: list[File]  # of full weights
     delta: Delta | None = None
 
     def encode(self) -> bytes:
         """Full ones for the eye, deltas for the wire."""
-        raw = msgspec.json.encode(self)
+        raw = msgspec.json.encode(self, enc_hook=codec.plain)
         return raw if self.delta else msgspec.json.format(raw)
 
 
-def folder(version: Version) -> str:
-    return f"weights/{version:08d}"
+def folder(version: PolicyRef) -> str:
+    return f"weights/{version.padded}"
 
 
-def manifest_path(version: Version) -> str:
+def manifest_path(version: PolicyRef) -> str:
     return f"{folder(version)}/manifest.json"
 
 
-def link_path(version: Version) -> str:
+def link_path(version: PolicyRef) -> str:
     return f"{folder(version)}/link.json"
 
 
-def delta_name(base: Version) -> str:
-    return f"delta-{base:08d}.safetensors"
+def delta_name(base: PolicyRef) -> str:
+    return f"delta-{base.padded}.safetensors"
 
 
-def needed(paths: Iterable[str]) -> set[Version]:
+def needed(paths: Iterable[str]) -> set[PolicyRef]:
     """Return the versions that a delta among these blobs needs."""
-    return {Version(int(match[2])) for path in paths if (match := _DELTA.fullmatch(path))}
+    bases = (version_in(match[2]) for path in paths if (match := _DELTA.fullmatch(path)))
+    return {base for base in bases if base is not None}
+
+
+def version_in(name: str) -> PolicyRef | None:
+    """Return the version that a folder or a delta is called by; None for a name that is not ours."""
+    try:
+        return PolicyRef.parse_padded(name)
+    except ValueError:
+        return None
 
 
 def read_manifest(blobs: Blobs, path: str) -> Manifest:
     """Read a manifest. Raises WeightsError naming one that is missing or invalid."""
     try:
-        manifest = msgspec.json.decode(blobs.get(path), type=Manifest)
+        manifest = msgspec.json.decode(blobs.get(path), type=Manifest, dec_hook=codec.typed)
     except FileNotFoundError as error:
         raise WeightsError(f"{path}: missing") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

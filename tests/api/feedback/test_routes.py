@@ -14,7 +14,7 @@ from reward_stream import NOW, events, put
 from api.access.identity import KeyRing
 from core.errors import ConfigError
 from core.events import PolicyVersion, Release
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import Experiment
 from core.settings import ApiKey, ApiSettings
 
@@ -91,7 +91,7 @@ def test_policies_and_rollback(service: Service) -> None:
                 version=version,
                 policy="base",
                 digest=f"d{number}",
-                parent=version - 1 or None,  # type: ignore[arg-type]
+                parent=base_ref(1) if number == 2 else None,
                 manifest=None,
                 weights="w",
                 created_at=NOW,
@@ -116,7 +116,7 @@ def test_orders_wait_until_they_are_carried_out(service: Service, kind: str) -> 
     answer = service.post(f"/v1/policies/7/{kind}", {"why": "worse"})
     assert (answer.status_code, answer.json()["version"]) == (200, 7)
     assert [(order.kind, order.version, order.why, order.by) for order in service.orders.done] == [
-        (kind, 7, "worse", "keyless")
+        (kind, base_ref(7), "worse", "keyless")
     ]
 
 
@@ -154,8 +154,8 @@ def test_experiments_are_listed(service: Service) -> None:
                 Experiment(
                     experiment_id=f"e{place}",
                     cluster="local",
-                    canary=Version(place + 2),
-                    control=Version(1),
+                    canary=base_ref(place + 2),
+                    control=base_ref(1),
                     share=0.2,
                     salt="s",
                     started_at=NOW + timedelta(seconds=place),

@@ -15,7 +15,7 @@ from prometheus_client import Counter
 
 from core import telemetry
 from core.events import PolicyVersion, Release, ReleaseState
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import CLUSTER, Experiment, ReplicaState, ReplicaStatus
 
 MakeService = Callable[..., Service]
@@ -70,7 +70,7 @@ def test_versions_engines_and_the_experiment_are_the_stores(service: Service) ->
         put_version(service, *states)
     with service.store.work() as work:
         work.policies.allocate(NOW)  # a number that nobody published anything under
-        running: Any = {"canary": Version(4), "control": Version(3), "share": 0.2, "salt": "s", "started_at": NOW}
+        running: Any = {"canary": base_ref(4), "control": base_ref(3), "share": 0.2, "salt": "s", "started_at": NOW}
         work.experiments.put(Experiment(experiment_id="e", cluster=CLUSTER, **running))
     put_engine(service, "a", "ready")
     put_engine(service, "b", "ready")

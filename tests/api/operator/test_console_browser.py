@@ -13,7 +13,7 @@ from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, reward, t
 from made_events import opening
 from playwright.sync_api import Browser, Page, expect
 
-from core.ids import Version
+from core.ids import base_ref
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 READER, ADMIN = "key-that-reads", "key-of-the-admin"
@@ -23,7 +23,7 @@ KEYS = (
 )
 VIEWS = ("rewards", "curves", "releases", "alarms", "health")
 WIDTHS = (400, 1600)
-LIVE = Version(VERSIONS - 1)
+LIVE = VERSIONS - 1
 REFUSED = "Failed to load resource: the server responded with a status of 4"
 OpenPage = Callable[..., Page]
 
@@ -32,7 +32,7 @@ OpenPage = Callable[..., Page]
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with serve(tmp_path_factory.mktemp("console") / "service", keys=KEYS) as service:
         fill(service.store, START)
-        service.policy.live_version = LIVE
+        service.policy.live_version = base_ref(LIVE)
         yield service
 
 
@@ -237,7 +237,7 @@ def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: 
     page.locator("#why").fill("it was kinder")  # the key is remembered
     page.keyboard.press("Enter")
     expect(page.locator("#order")).to_be_hidden()
-    done = [(order.kind, order.version, order.why) for order in world.orders.done[-2:]]
+    done = [(order.kind, order.version.version, order.why) for order in world.orders.done[-2:]]
     assert done == [("promote", VERSIONS, "it is better"), ("rollback", 2, "it was kinder")]
     orders = page.locator("#orders li")
     expect(orders.first).to_contain_text("roll back to version 2 by ada")

@@ -116,7 +116,7 @@ def test_stages_say_how_far_behind_the_log_they_are(service: Service) -> None:
     assert lags == {"writer": 3, "scorer": 3, "learner": 0}
     with service.store.work() as work:
         work.offsets.put("judge", TopicPartition(Topic.TURNS, 0), 0)
-        proposed = policy(work.policies.allocate(START), START)
+        proposed = policy(work.policies.allocate(START).version, START)
         work.policies.put(
             msgspec.structs.replace(proposed, log_offsets={}, verdict=GateVerdict(action="pass", why="better")),
         )

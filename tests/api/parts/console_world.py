@@ -18,7 +18,7 @@ from core.events import (
     ToolCall,
     VersionSpan,
 )
-from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version
+from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, base_ref
 from core.operations.fleet import CLUSTER, Experiment
 from core.ports import Store
 
@@ -33,7 +33,7 @@ def fill(store: Store, start: datetime, namespace: str = "default") -> None:
     with store.work() as work:
         for number in range(1, VERSIONS + 1):
             version = work.policies.allocate(start)
-            work.policies.put(policy(version, start + timedelta(seconds=30 * number)))
+            work.policies.put(policy(version.version, start + timedelta(seconds=30 * number)))
             states: tuple[ReleaseState, ...] = ("candidate", "canary") if number == VERSIONS else ("candidate", "live")
             for state in states:
                 at = start + timedelta(seconds=30 * number + 10)
@@ -42,7 +42,7 @@ def fill(store: Store, start: datetime, namespace: str = "default") -> None:
                 work.releases.put(release)
             if 1 < number < VERSIONS:
                 retired = Release(
-                    version=Version(number - 1), cluster=CLUSTER, state="retired", why="x", by="gate", at=at
+                    version=base_ref(number - 1), cluster=CLUSTER, state="retired", why="x", by="gate", at=at
                 )
                 work.releases.put(retired)
         work.experiments.put(experiment(start))
@@ -56,13 +56,13 @@ def inference_id(number: int) -> InferenceId:
     return InferenceId(f"turn-{number:05}")
 
 
-def policy(version: Version, at: datetime) -> PolicyVersion:
+def policy(version: int, at: datetime) -> PolicyVersion:
     verdict = GateVerdict(action="pass", why="no worse by 5.0%", figures={"cases": 40}) if version == VERSIONS else None
     return PolicyVersion(
-        version=version,
+        version=base_ref(version),
         policy="base",
         digest="d",
-        parent=Version(version - 1) if version > 1 else None,
+        parent=base_ref(version - 1) if version > 1 else None,
         manifest=None,
         log_offsets={"onward.rewards:0": 0},
         turns=32,
@@ -75,7 +75,7 @@ def policy(version: Version, at: datetime) -> PolicyVersion:
     )
 
 
-def figures(version: Version) -> dict[str, float]:
+def figures(version: int) -> dict[str, float]:
     """As an update has them."""
     names = ("loss", "policy_loss", "kl_loss", "entropy_loss", "ratio_p01", "ratio_p50", "ratio_p99", "ratio_max")
     names += ("truncated", "masked", "kept_share", "kl", "entropy", "explained_variance", "gradient_norm")
@@ -89,8 +89,8 @@ def experiment(start: datetime) -> Experiment:
     return Experiment(
         experiment_id="e",
         cluster=CLUSTER,
-        canary=Version(VERSIONS),
-        control=Version(VERSIONS - 1),
+        canary=base_ref(VERSIONS),
+        control=base_ref(VERSIONS - 1),
         share=0.2,
         salt="s",
         started_at=start,
@@ -103,7 +103,7 @@ def is_good(number: int) -> bool:
 
 
 def turn(number: int, start: datetime, namespace: str = "default") -> Completion:
-    version = Version(1 + number * VERSIONS // TURNS)
+    version = 1 + number * VERSIONS // TURNS
     said = (*ids(f"sum of {number}"), END)
     calls = (ToolCall(id="c", name="run_tests", arguments=json.dumps({"path": "x"}), index=0),) * (number % 2)
     return Completion(
@@ -129,8 +129,8 @@ def turn(number: int, start: datetime, namespace: str = "default") -> Completion
         trainable=True,
         policy="base",
         policy_versions=(
-            VersionSpan(start=0, end=4, version=Version(max(1, version - 1))),
-            VersionSpan(start=4, end=len(said), version=version),
+            VersionSpan(start=0, end=4, version=base_ref(max(1, version - 1))),
+            VersionSpan(start=4, end=len(said), version=base_ref(version)),
         ),
         tokenizer_digest="bytes-1",
         renderer="bytes",

@@ -10,7 +10,7 @@ from byte_renderer import END, ids
 
 from core.errors import EngineUnavailable, InvalidRequest
 from core.events import FinishReason, Sampling
-from core.ids import Version
+from core.ids import base_ref
 from core.ports import GenerateRequest, TokenChunk
 
 
@@ -43,7 +43,7 @@ class ScriptedPolicy:
     context_length = 2000
 
     def __init__(self) -> None:
-        self.live_version = Version(1)
+        self.live_version = base_ref(1)
         self.scripts: deque[Script] = deque()
         self.default = says("hello")
         self.requests: list[GenerateRequest] = []
@@ -92,7 +92,7 @@ class ScriptedPolicy:
             yield TokenChunk(
                 token_ids=tuple(part),
                 logprobs=() if script.without_logprobs else logprobs,
-                version=Version(script.versions[number]) if script.versions else self.live_version,
+                version=base_ref(script.versions[number]) if script.versions else self.live_version,
                 top_logprobs=tops if request.top_logprobs else (),
                 finish_reason=finish if start == starts[-1] else None,
                 replica="scripted",

@@ -12,6 +12,7 @@ from scripted_policy import Script, logprob_of, says
 
 from core.errors import NotFinite
 from core.events import Topic
+from core.ids import base_ref
 
 TOOLS = [
     {
@@ -291,12 +292,12 @@ def test_an_engine_that_fails_midway_costs_a_whole_answer_nothing(service: Servi
 
 def test_numbers_that_are_not_finite_end_their_turn_alone_and_name_the_version(service: Service) -> None:
     for stream, fails_at in ((False, 0), (True, 0), (False, 2)):
-        service.policy.scripts.append(says("abc", fails_at=fails_at, error=NotFinite(1)))
+        service.policy.scripts.append(says("abc", fails_at=fails_at, error=NotFinite(base_ref(1))))
         answer = service.chat("hi", stream=stream)
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "not_finite"
     turns = wait_for(lambda: len(service.all_turns()) == 3 and service.all_turns(), "a turn for each")
-    assert {turn.not_finite for turn in turns} == {1}
+    assert {turn.not_finite for turn in turns} == {base_ref(1)}
     assert sorted(len(turn.token_ids) for turn in turns) == [0, 0, 2]
     assert all(turn.finish_reason == "error" and "not_finite" in turn.untrainable_reasons for turn in turns)
     assert service.chat("hi").status_code == 200

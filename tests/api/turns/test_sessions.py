@@ -6,7 +6,6 @@ from api_harness import MODEL, Service, wait_for
 from scripted_policy import says
 
 from core.events import Completion, SessionEnded, Topic
-from core.ids import Version
 
 
 def user(text: str) -> dict[str, str]:
@@ -136,7 +135,7 @@ def test_the_tree_with_outcomes(service: Service) -> None:
     tree = service.get("/v1/sessions/s1").json()
     assert [turn["inference_id"] for turn in tree["turns"]] == [first.inference_id, second.inference_id]
     assert tree["turns"][1]["parent_id"] == first.inference_id
-    assert tree["turns"][1]["policy_versions"] == [{"start": 0, "end": 4, "version": Version(2)}]
+    assert tree["turns"][1]["policy_versions"] == [{"start": 0, "end": 4, "version": 2}]
     assert tree["turns"][1]["outcomes"][0]["outcome_id"] == said.json()["feedback_id"]
     assert tree["turns"][1]["rewards"] == []
     assert [outcome["name"] for outcome in tree["outcomes"]] == ["rating"]

@@ -11,14 +11,14 @@ from engine_world import MODEL, Published
 from sglang_server import PYTHON, require_sglang, sglang_server
 
 from core.errors import Conflict, EngineUnavailable, WeightsError
-from core.ids import ANCHOR, Version
+from core.ids import ANCHOR, PolicyRef, base_ref
 from core.ports import Engine
 from core.settings import LocalEngineSettings, ServingSettings, SglangSettings
 from serving.engines.local import LocalEngine
 from serving.engines.sglang.engine import SglangEngine
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
-TWO, THREE = Version(2), Version(3)
+TWO, THREE = base_ref(2), base_ref(3)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def sglang_of_its_own(world: Published) -> Iterator[Engine]:
     engine.close()
 
 
-def switch(engine: Engine, version: Version) -> None:
+def switch(engine: Engine, version: PolicyRef) -> None:
     """As a host does: again while the engine starts."""
     deadline_s = time.monotonic() + 180
     while True:
@@ -78,7 +78,7 @@ def engine(request: pytest.FixtureRequest, world: Published) -> Iterator[Engine]
         yield made
 
 
-def load(engine: Engine, world: Published, *versions: Version) -> None:
+def load(engine: Engine, world: Published, *versions: PolicyRef) -> None:
     for version in versions:
         if version not in engine.loaded():
             engine.load(world.refs[version])
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused_and_serving_goes_on(engine: Engine, world:
             tensors[name] = tensors[name][:-1].clone()
         case "unknown":
             tensors["model.layers.9.mlp.down_proj.weight"] = tensors[name].clone()
-    version = Version({"nan": 11, "missing": 12, "shape": 13, "unknown": 14}[damage])
+    version = base_ref({"nan": 11, "missing": 12, "shape": 13, "unknown": 14}[damage])
     ref = world.weights.publish(version, world.shards(damage, tensors), ANCHOR)
     if damage == "nan" and isinstance(engine, LocalEngine):
         engine.load(ref)  # its probe says so, and the gate refuses it
@@ -156,5 +156,5 @@ def test_what_does_not_fit_is_refused_and_serving_goes_on(engine: Engine, world:
 
 def test_a_digest_that_is_another_is_refused(engine: Engine, world: Published) -> None:
     with pytest.raises(WeightsError):
-        engine.load(msgspec.structs.replace(world.refs[THREE], version=Version(15), digest="0" * 64))
-    assert Version(15) not in engine.loaded()
+        engine.load(msgspec.structs.replace(world.refs[THREE], version=base_ref(15), digest="0" * 64))
+    assert base_ref(15) not in engine.loaded()

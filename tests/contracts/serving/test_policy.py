@@ -15,7 +15,7 @@ from moe_model import make_moe
 from core.blobs import FsspecBlobs
 from core.errors import EngineUnavailable, InvalidRequest
 from core.events import Sampling
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, base_ref
 from core.ports import GenerateRequest, Policy, TokenChunk
 from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
@@ -30,7 +30,7 @@ Ask = Callable[[GenerateRequest], list[TokenChunk]]
 @contextmanager
 def local(directory: Path) -> Iterator[Policy]:
     weights = BlobWeights(FsspecBlobs(directory / "blobs"))
-    anchor = weights.publish(Version(1), [MODEL / "model.safetensors"], None)
+    anchor = weights.publish(base_ref(1), [MODEL / "model.safetensors"], None)
     engine = LocalEngine(ServingSettings(local=LocalEngineSettings(slots=4)), MODEL, weights, anchor)
     engine.start()
     yield engine
@@ -172,7 +172,7 @@ def test_an_unknown_version_is_unavailable(ask: Ask) -> None:
         prompt_token_ids=PROMPT,
         sampling=Sampling(),
         stop_token_ids=(),
-        version=Version(99),
+        version=base_ref(99),
     )
     with pytest.raises(EngineUnavailable, match="99"):
         ask(request)

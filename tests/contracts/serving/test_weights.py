@@ -14,12 +14,12 @@ from safetensors.numpy import load_file, save_file
 
 from core.blobs import FsspecBlobs
 from core.errors import WeightsError
-from core.ids import Version
+from core.ids import base_ref
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from serving.weights.published import BlobWeights
 
-ONE, TWO = Version(1), Version(2)
+ONE, TWO = base_ref(1), base_ref(2)
 FOLDER = "weights/00000001"
 SHARD, MANIFEST = f"{FOLDER}/one.safetensors", f"{FOLDER}/manifest.json"
 TENSORS: dict[str, np.ndarray] = {"a": np.arange(64, dtype=np.float32), "b": np.ones((2, 3), dtype=np.float16)}
@@ -264,7 +264,7 @@ def test_a_shard_that_cannot_be_read_is_not_published(
 
 def test_what_is_discarded_is_gone_and_the_others_are_not(blobs: FsspecBlobs, host: Host, shards: list[Path]) -> None:
     weights = host(blobs)
-    refs = [weights.publish(Version(number), shards, None) for number in (1, 2, 10_000_000, 100_000_000)]
+    refs = [weights.publish(base_ref(number), shards, None) for number in (1, 2, 10_000_000, 100_000_000)]
     weights.open(refs[2])
     weights.discard(refs[2].version)
     weights.discard(refs[2].version)

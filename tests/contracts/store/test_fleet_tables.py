@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from stores import KINDS, database
 
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ports import Store
 
@@ -33,25 +33,27 @@ def status(name: str, cluster: str = HERE) -> ReplicaStatus:
         url=f"http://{name}",
         state="swapping",
         detail="of 2",
-        serving=Version(2),
-        pinnable=(Version(2), Version(3)),
+        serving=base_ref(2),
+        pinnable=(base_ref(2), base_ref(3)),
         holds_many=True,
-        figures={Version(3): {"kl": 0.25}},
-        refused={Version(4): "corrupt"},
+        figures={base_ref(3): {"kl": 0.25}},
+        refused={base_ref(4): "corrupt"},
         heartbeat_at=NOW,
     )
 
 
 def target(name: str) -> ReplicaTarget:
-    return ReplicaTarget(name=name, lane="canary", serve=Version(2), hold=(Version(2), Version(3)), avoid=(Version(4),))
+    return ReplicaTarget(
+        name=name, lane="canary", serve=base_ref(2), hold=(base_ref(2), base_ref(3)), avoid=(base_ref(4),)
+    )
 
 
 def experiment(name: str, started_at: datetime = NOW, cluster: str = HERE) -> Experiment:
     return Experiment(
         experiment_id=name,
         cluster=cluster,
-        canary=Version(3),
-        control=Version(2),
+        canary=base_ref(3),
+        control=base_ref(2),
         share=0.1,
         salt="s",
         started_at=started_at,
@@ -147,22 +149,22 @@ def test_experiments_are_listed_the_newest_first(store: Store) -> None:
 def test_switches_are_off_until_they_are_set(store: Store) -> None:
     with store.work() as work:
         assert work.fleet.switches(HERE) == Switches()
-        work.fleet.put_switches(HERE, Switches(pinned=Version(2)))
-        work.fleet.put_switches(HERE, Switches(held=(Version(3),)))
+        work.fleet.put_switches(HERE, Switches(pinned=base_ref(2)))
+        work.fleet.put_switches(HERE, Switches(held=(base_ref(3),)))
     with store.look() as view:
-        assert view.fleet.switches(HERE) == Switches(held=(Version(3),))
+        assert view.fleet.switches(HERE) == Switches(held=(base_ref(3),))
         assert view.fleet.switches(ELSEWHERE) == Switches()
 
 
 def test_orders_are_open_in_the_order_in_which_they_were_given_until_they_are_done(store: Store) -> None:
     with store.work() as work:
-        first = work.orders.give(HERE, "promote", Version(2), "good", "ada", NOW)
-        second = work.orders.give(HERE, "rollback", Version(3), "bad", "guard", NOW)
-        work.orders.give(ELSEWHERE, "pin", Version(2), "", "ada", NOW)
+        first = work.orders.give(HERE, "promote", base_ref(2), "good", "ada", NOW)
+        second = work.orders.give(HERE, "rollback", base_ref(3), "bad", "guard", NOW)
+        work.orders.give(ELSEWHERE, "pin", base_ref(2), "", "ada", NOW)
     with store.look() as view:
         assert view.orders.unfinished(HERE) == [
-            Order(order_id=first, kind="promote", version=Version(2), why="good", by="ada"),
-            Order(order_id=second, kind="rollback", version=Version(3), why="bad", by="guard"),
+            Order(order_id=first, kind="promote", version=base_ref(2), why="good", by="ada"),
+            Order(order_id=second, kind="rollback", version=base_ref(3), why="bad", by="guard"),
         ]
         assert view.orders.get(10**6) is None
         assert [order.order_id for order in view.orders.newest(HERE, 1)] == [second]
@@ -178,7 +180,7 @@ def test_orders_are_open_in_the_order_in_which_they_were_given_until_they_are_do
 def test_what_came_of_an_order_is_said_once(store: Store) -> None:
     """Who finishes it again, after a crash, changes nothing."""
     with store.work() as work:
-        order = work.orders.give(HERE, "hold", Version(2), "", "ada", NOW)
+        order = work.orders.give(HERE, "hold", base_ref(2), "", "ada", NOW)
         work.orders.finish(order, NOW)
         work.orders.finish(order, LATER, "refused", "too late")
         done = work.orders.get(order)

@@ -13,7 +13,7 @@ from stores import KINDS, Database, database
 from core.clock import from_micros, to_micros
 from core.errors import ConfigError, Fenced, StoreUnavailable
 from core.events import Completion, DeadLetter, Outcome, PolicyVersion, Release, ReleaseState, Reward, Topic
-from core.ids import InferenceId, Namespace, OutcomeId, SessionId, Version
+from core.ids import BASE, InferenceId, Namespace, OutcomeId, PolicyName, PolicyRef, SessionId, Version, base_ref
 from core.ports import Store, TopicPartition
 from core.store import open_sqlite, turns
 
@@ -113,7 +113,7 @@ def test_writers_wait_for_each_other(store: Store) -> None:
     for thread in threads:
         thread.join()
     with store.work() as work:
-        assert work.policies.allocate(NOW) == 81
+        assert work.policies.allocate(NOW) == base_ref(81)
 
 
 def test_a_read_is_consistent(store: Store, completion: Callable[..., Completion]) -> None:
@@ -228,21 +228,21 @@ def test_what_is_published_is_marked_and_nothing_else(store: Store) -> None:
 
 def test_versions_are_given_once(store: Store) -> None:
     with store.work() as work:
-        assert [work.policies.allocate(NOW) for _ in range(3)] == [1, 2, 3]
-        work.policies.put(policy(Version(1)))
-        work.policies.put(policy(Version(1), parent=Version(9)))  # filled already: stays
-        assert work.policies.get(Version(1)) == policy(Version(1))
-        assert work.policies.get(Version(2)) is None
-        assert work.policies.newest(10) == [(policy(Version(1)), "candidate")]
+        assert [work.policies.allocate(NOW).version for _ in range(3)] == [1, 2, 3]
+        work.policies.put(policy(base_ref(1)))
+        work.policies.put(policy(base_ref(1), parent=base_ref(9)))  # filled already: stays
+        assert work.policies.get(base_ref(1)) == policy(base_ref(1))
+        assert work.policies.get(base_ref(2)) is None
+        assert work.policies.newest(10) == [(policy(base_ref(1)), "candidate")]
 
 
 def test_releases_tell_what_is_live(store: Store) -> None:
     steps = [
-        release(Version(1), "live"),
-        release(Version(2), "candidate"),
-        release(Version(2), "live"),
-        release(Version(2), "rolled_back"),
-        release(Version(1), "live"),
+        release(base_ref(1), "live"),
+        release(base_ref(2), "candidate"),
+        release(base_ref(2), "live"),
+        release(base_ref(2), "rolled_back"),
+        release(base_ref(1), "live"),
     ]
     with store.work() as work:
         for _ in range(2):
@@ -251,12 +251,43 @@ def test_releases_tell_what_is_live(store: Store) -> None:
         assert work.releases.live("local") is None
         for step in steps:
             work.releases.put(step)
-        assert work.releases.live("local") == 1
+        assert work.releases.live("local") == base_ref(1)
         assert work.releases.live("elsewhere") is None
         assert [state for _, state in work.policies.newest(10)] == ["rolled_back", "live"]
         listed = work.releases.after(0, 10)
         assert [step for _, step in listed] == steps
         assert work.releases.after(listed[2][0], 1) == [listed[3]]
+
+
+def test_each_policy_has_its_own_versions(store: Store) -> None:
+    """Of the same number: no key, state, parent or look-up of one is the other's."""
+    acme = PolicyName("acme")
+    ours, theirs, next_one = base_ref(1), PolicyRef(acme, Version(1)), PolicyRef(acme, Version(2))
+    made = [policy(ours), policy(theirs, parent=ours), policy(next_one, parent=theirs)]
+    with store.work() as work:
+        assert work.policies.allocate_anchor(NOW) == ours
+        assert work.policies.allocate_anchor(NOW, acme) == work.policies.first(acme) == theirs
+        assert work.policies.allocate(NOW, acme) == next_one
+        for each in made:
+            work.policies.put(each)
+        for step in (release(ours, "live"), release(theirs, "live"), release(next_one, "rejected")):
+            work.releases.put(step)
+        assert [work.policies.get(each.version) for each in made] == made
+        assert work.policies.newest(10) == [(made[0], "live")]
+        assert [version for version, _ in work.policies.newest(10, acme)] == made[:0:-1]
+        assert work.policies.versions(acme) == [theirs, next_one]
+        assert [work.releases.live("local", each) for each in (BASE, acme)] == [ours, theirs]
+        assert work.releases.live_history("local", acme) == [theirs]
+        assert work.releases.last_in_state("local", "rejected") is None
+        assert work.releases.last_in_state("local", "rejected", acme) == next_one
+        lineage = work.policies.states_of_lineage(next_one)
+        assert lineage == [(next_one, "rejected"), (theirs, "live")], "as far as the live one"
+        work.releases.put(release(theirs, "rolled_back"))
+        lineage = work.policies.states_of_lineage(next_one)
+        assert lineage == [(next_one, "rejected"), (theirs, "rolled_back"), (ours, "live")]
+        assert work.policies.state_of(ours) == "live"
+        assert work.policies.count_states(acme) == {"rejected": 1, "rolled_back": 1}
+        assert work.curves.live_since(0).keys() == {ours, theirs}
 
 
 def test_an_owner_goes_on_where_the_last_one_stood(store: Store) -> None:
@@ -357,5 +388,5 @@ def test_a_locked_store_is_unavailable_and_then_usable(tmp_path: Path, monkeypat
     lock.execute("ROLLBACK")
     lock.close()
     with store.work() as work:
-        assert work.policies.allocate(NOW) == 1
+        assert work.policies.allocate(NOW) == base_ref(1)
     store.close()

@@ -17,7 +17,7 @@ from stores import KINDS, database
 
 from core.errors import Conflict, Fenced
 from core.events import Completion, Release, Topic
-from core.ids import Namespace, Version
+from core.ids import Namespace, PolicyRef, base_ref
 from core.ports import Store, TopicPartition
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -58,7 +58,7 @@ def at_once(count: int, do: Callable[[int], object]) -> list[object]:
 
 
 def test_versions_are_given_once_and_leave_none_out(store: Store) -> None:
-    def allocate(_: int) -> list[Version]:
+    def allocate(_: int) -> list[PolicyRef]:
         mine = []
         for attempt in range(10):
             with suppress(ZeroDivisionError), store.work() as work:
@@ -69,18 +69,18 @@ def test_versions_are_given_once_and_leave_none_out(store: Store) -> None:
         return mine
 
     given = [version for mine in at_once(4, allocate) for version in mine]  # type: ignore[attr-defined]
-    assert sorted(given) == list(range(1, 29))
+    assert sorted(given) == [base_ref(number) for number in range(1, 29)]
 
 
 def test_there_is_one_first_version(store: Store) -> None:
-    def start(_: int) -> Version:
+    def start(_: int) -> PolicyRef:
         with store.work() as work:
             return work.policies.allocate_anchor(NOW)
 
-    assert at_once(4, start) == [1] * 4
+    assert at_once(4, start) == [base_ref(1)] * 4
     with store.work() as work:
-        assert work.policies.allocate(NOW) == 2
-        assert work.policies.allocate_anchor(NOW) == 1
+        assert work.policies.allocate(NOW) == base_ref(2)
+        assert work.policies.allocate_anchor(NOW) == base_ref(1)
 
 
 def test_who_pages_by_sequence_misses_no_reward(store: Store) -> None:
@@ -130,7 +130,7 @@ def test_releases_are_written_upon_what_was_read(store: Store) -> None:
                 work.releases.lock()
                 if work.releases.last_sequence() != known:
                     raise Conflict("it has grown")
-                step = Release(version=Version(1), cluster="local", state="live", why=str(known), by="gate", at=NOW)
+                step = Release(version=base_ref(1), cluster="local", state="live", why=str(known), by="gate", at=NOW)
                 work.releases.put(step)
                 written += 1
         return written
@@ -234,7 +234,7 @@ def test_on_a_server_owners_of_different_partitions_do_not_wait_for_each_other(
             work.turns.put([completion()])
             work.rewards.put([(1, made_events.reward("a"))])
             work.policies.allocate(NOW)
-            release = Release(version=Version(1), cluster="local", state="live", why="", by="gate", at=NOW)
+            release = Release(version=base_ref(1), cluster="local", state="live", why="", by="gate", at=NOW)
             work.releases.put(release)
             work.leases.acquire("l", "host", NOW, 1.0)
         return True

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, WeightsError
-from core.ids import Version
+from core.ids import base_ref
 from core.model.probes import (
     Logprobs,
     ProbeRecord,
@@ -76,23 +76,23 @@ def blobs(tmp_path: Path) -> FsspecBlobs:
 def test_a_record_comes_back_as_it_was_put(blobs: FsspecBlobs) -> None:
     broken = make_record(logprobs=[[float("-inf")] * (TOKENS - 1)] * TEXTS, finite=False)
     for version, record in ((1, make_record()), (12, broken)):
-        put_probe(blobs, Version(version), record)
-        assert get_probe(blobs, Version(version), "digest") == record
+        put_probe(blobs, base_ref(version), record)
+        assert get_probe(blobs, base_ref(version), "digest") == record
     assert blobs.list("") == ["probes/00000001.msgpack", "probes/00000012.msgpack"]
 
 
 def test_the_last_put_stands_and_a_discarded_one_is_missing(blobs: FsspecBlobs) -> None:
-    put_probe(blobs, Version(3), make_record())
-    put_probe(blobs, Version(3), make_record(weights_digest="other"))
-    assert get_probe(blobs, Version(3)).weights_digest == "other"
-    discard_probe(blobs, Version(3))
+    put_probe(blobs, base_ref(3), make_record())
+    put_probe(blobs, base_ref(3), make_record(weights_digest="other"))
+    assert get_probe(blobs, base_ref(3)).weights_digest == "other"
+    discard_probe(blobs, base_ref(3))
     with pytest.raises(WeightsError, match=r"probes/00000003\.msgpack: missing"):
-        get_probe(blobs, Version(3))
+        get_probe(blobs, base_ref(3))
 
 
 def test_any_flipped_bit_and_any_lost_byte_is_found(blobs: FsspecBlobs) -> None:
-    put_probe(blobs, Version(3), make_record())
-    whole = blobs.get(path_of(Version(3)))
+    put_probe(blobs, base_ref(3), make_record())
+    whole = blobs.get(path_of(base_ref(3)))
     rng = random.Random(1)
     damaged = [whole[:length] for length in (0, 10, 32, len(whole) - 1)]
     for at in [0, 31, 32, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(50))]:
@@ -100,15 +100,15 @@ def test_any_flipped_bit_and_any_lost_byte_is_found(blobs: FsspecBlobs) -> None:
         content[at] ^= 1 << rng.randrange(8)
         damaged.append(bytes(content))
     for content in damaged:
-        blobs.put(path_of(Version(3)), content)
+        blobs.put(path_of(base_ref(3)), content)
         with pytest.raises(WeightsError, match=r"probes/00000003\.msgpack: (corrupt|no probe)"):
-            get_probe(blobs, Version(3))
+            get_probe(blobs, base_ref(3))
 
 
 def test_a_record_of_other_weights_is_refused(blobs: FsspecBlobs) -> None:
-    put_probe(blobs, Version(3), make_record(weights_digest="of version 2"))
+    put_probe(blobs, base_ref(3), make_record(weights_digest="of version 2"))
     with pytest.raises(WeightsError, match=r"probes/00000003\.msgpack: of weights of version 2, version 3 has digest"):
-        get_probe(blobs, Version(3), "digest")
+        get_probe(blobs, base_ref(3), "digest")
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_a_record_of_other_weights_is_refused(blobs: FsspecBlobs) -> None:
 def test_a_record_that_lacks_something_is_none(blobs: FsspecBlobs, change: dict[str, object]) -> None:
     """The bytes are whole, but the publisher wrote a wrong record."""
     data = msgspec.msgpack.encode(msgspec.to_builtins(make_record()) | change)
-    blobs.put(path_of(Version(3)), blake3(data).digest() + data)
+    blobs.put(path_of(base_ref(3)), blake3(data).digest() + data)
     with pytest.raises(WeightsError, match="no probe record"):
-        get_probe(blobs, Version(3))
+        get_probe(blobs, base_ref(3))
 
 
 # --------------------------------------------------------------------------------------------- is it this version?

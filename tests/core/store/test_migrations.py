@@ -1,13 +1,16 @@
 """Databases of earlier builds are migrated to this build's schema without losing anything."""
 
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from alembic import command, op
 from alembic.autogenerate import compare_metadata
@@ -18,7 +21,8 @@ from stores import KINDS, server_database
 
 from core.errors import ConfigError, Fenced, StoreUnavailable
 from core.events import Topic
-from core.ids import Namespace, SessionId, Version
+from core.ids import Namespace, PolicyName, PolicyRef, SessionId, Version, base_ref
+from core.operations.fleet import Switches
 from core.ports import TopicPartition
 from core.settings import PostgresSettings
 from core.store import SqlStore, open_postgres, open_sqlite
@@ -28,8 +32,9 @@ from core.store.database.postgres import DRIVER
 from core.store.work import Work
 
 LEFT_BY_REVISION_1 = Path(__file__).parents[1] / "store_1.sql"
-EARLIER = ("1", "2", "3", "4", "5")
+EARLIER = ("1", "2", "3", "4", "5", "6")
 NAMESPACE = Namespace("default")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @contextmanager
@@ -98,9 +103,9 @@ def check_all_is_there(store: SqlStore) -> None:
         assert waiting == {0: [emitted[1]], 1: [emitted[2], emitted[3]], 2: [], 3: []}
         owned = work.offsets.take_over("scorer", [TopicPartition(Topic.TURNS, n) for n in range(5)])
         assert [owned[source] for source in sorted(owned)] == [(2, 2), (2, 6), (2, 0), (2, 0), (1, None)]
-        assert work.releases.live("local") == 1
-        assert [policy.version for policy in work.policies.candidates()] == [2]
-        assert work.policies.allocate(first.received_at) == Version(4)
+        assert work.releases.live("local") == base_ref(1)
+        assert [policy.version for policy in work.policies.candidates()] == [base_ref(2)]
+        assert work.policies.allocate(first.received_at) == base_ref(4)
         with pytest.raises(Fenced, match="epoch 7 is over"):
             work.leases.fence("release:local", 7, first.received_at, 1.0)
         assert work.rewards.of_turns([first.inference_id]) == [emitted[0], emitted[3]]
@@ -233,6 +238,70 @@ def test_a_migration_does_not_make_others_wait_for_one_that_holds_a_table(
     assert migrate_postgres(server) == ("1", tables.REVISION)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_versions_of_before_there_were_policies_are_of_the_base_one(kind: str, tmp_path: Path) -> None:
+    with ExitStack() as opened:
+        if kind == "sqlite":
+            earlier_file(tmp_path / "store.db", "6")
+            with to_file(tmp_path / "store.db") as connection:
+                leave_words(connection)
+            store = open_sqlite(tmp_path / "store.db")
+        else:
+            settings = opened.enter_context(server_database())
+            earlier_database(settings, tmp_path, "6")
+            with connected(settings) as connection:
+                leave_words(connection)
+            migrate_postgres(settings)
+            store = open_postgres(settings)
+        opened.callback(store.close)
+        check_all_of_base(store)
+
+
+def leave_words(connection: Connection) -> None:
+    """As revision 6 had them: bare numbers, in columns and in records."""
+    for table in ("orders", "switches", "experiments"):
+        connection.execute(text(f"DELETE FROM {table}"))
+    pinned = msgspec.msgpack.encode({"pinned": 1, "held": [2]})
+    canary = {"experiment_id": "e", "cluster": "local", "canary": 2, "control": 1, "share": 0.1, "salt": "s"}
+    rows: dict[str, dict[str, object]] = {
+        "orders": {"order_id": 9, "kind": "pin", "version": 1, "why": "w", "by": "b", "created_at": 0},
+        "switches": {"record": pinned},
+        "experiments": {
+            "experiment_id": "e",
+            "canary": 2,
+            "started_at": 0,
+            "record": msgspec.msgpack.encode(canary | {"started_at": NOW}),
+        },
+    }
+    for table, row in rows.items():
+        values = {"cluster": "local", **row}
+        names = ", ".join(f'"{name}"' for name in values)
+        places = ", ".join(f":{name}" for name in values)
+        connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({places})"), values)
+    connection.commit()
+
+
+def check_all_of_base(store: SqlStore) -> None:
+    acme = PolicyName("acme")
+    with store.work() as work:
+        (order,) = work.orders.unfinished("local")
+        assert order.version == base_ref(1)
+        assert work.orders.unfinished("local", acme) == []
+        assert work.fleet.switches("local") == Switches(pinned=base_ref(1), held=(base_ref(2),))
+        assert work.fleet.switches("local", acme) == Switches()
+        running = work.experiments.running("local")
+        assert running is not None
+        assert (running.canary, running.control) == (base_ref(2), base_ref(1))
+        assert work.experiments.running("local", acme) is None
+        lineage = work.policies.states_of_lineage(base_ref(2))
+        assert [version for version, _ in lineage] == [base_ref(2), base_ref(1)]
+        # Another policy's versions are other versions, with no other schema.
+        assert work.policies.allocate(NOW, acme) == PolicyRef(acme, Version(1))
+        assert work.policies.state_of(PolicyRef(acme, Version(1))) == "allocated"
+        assert work.policies.state_of(base_ref(1)) == "live"
+        assert work.releases.live("local", acme) is None
+
+
 # ------------------------------------------------------------------------------------------ going back, and refusals
 
 
@@ -340,7 +409,7 @@ def details(connection: Connection) -> set[tuple[Any, ...]]:
     """Return all that the database knows of its schema, except the order of columns."""
     if connection.dialect.name == "sqlite":
         rows = connection.execute(text("SELECT name, replace(sql, '\"', '') FROM sqlite_master"))
-        return {(row[0], " ".join((row[1] or "").split())) for row in rows}
+        return {(row[0], re.sub(r"\s+(?=[,)])", "", " ".join((row[1] or "").split()))) for row in rows}
     columns = text(
         "SELECT table_name, column_name, data_type, is_nullable, collation_name, column_default "
         "FROM information_schema.columns WHERE table_schema = 'public'"

@@ -22,7 +22,7 @@ from bench.store.full_store import (
     turn,
 )
 from core.events import GateVerdict, Release
-from core.ids import UserHash, Version
+from core.ids import UserHash, base_ref
 from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
 from core.store import SqlStore, open_sqlite
 from core.store.work import Work
@@ -46,7 +46,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def release() -> Release:
-    return Release(version=Version(7), cluster="local", state="live", why="", by="gate", at=START)
+    return Release(version=base_ref(7), cluster="local", state="live", why="", by="gate", at=START)
 
 
 def ledger_turn(number: int) -> Turn:
@@ -106,13 +106,13 @@ USES: dict[str, Callable[[Any], object]] = {
     "curves.live_since": lambda view: view.curves.live_since(4900),
     "policies.allocate": lambda work: work.policies.allocate(START),
     "policies.put": lambda work: work.policies.put(policy()),
-    "policies.put_verdict": lambda work: work.policies.put_verdict(Version(7), GateVerdict(action="hold", why="x")),
-    "policies.get": lambda view: view.policies.get(Version(7)),
+    "policies.put_verdict": lambda work: work.policies.put_verdict(base_ref(7), GateVerdict(action="hold", why="x")),
+    "policies.get": lambda view: view.policies.get(base_ref(7)),
     "policies.newest": lambda view: view.policies.newest(100),
     "policies.first": lambda view: view.policies.first(),
     "policies.candidates": lambda view: view.policies.candidates(),
     "policies.in_state": lambda view: view.policies.in_state("canary"),
-    "policies.state_of": lambda view: view.policies.state_of(Version(7)),
+    "policies.state_of": lambda view: view.policies.state_of(base_ref(7)),
     "releases.put": lambda work: work.releases.put(release()),
     "releases.live": lambda view: view.releases.live("local"),
     "releases.live_since": lambda view: view.releases.live_since("local"),

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.events import PolicyVersion, Topic
-from core.ids import ANCHOR, Version
+from core.ids import ANCHOR, PolicyRef
 from core.model.probes import get_probe, put_probe
 from core.operations.fleet import CLUSTER
 from learner.model.policy_model import PolicyModel
@@ -36,11 +36,11 @@ class Publisher:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._foundation.close()
 
-    def publish_damaged(self) -> Version:
+    def publish_damaged(self) -> PolicyRef:
         """A version whose file rots in the blobs just after it was published, before anybody hears of it."""
         return self.publish(spoil=False, rot=True)
 
-    def publish(self, *, scale: float = 1e-4, share: float = 1.0, spoil: bool = False, rot: bool = False) -> Version:
+    def publish(self, *, scale: float = 1e-4, share: float = 1.0, spoil: bool = False, rot: bool = False) -> PolicyRef:
         """The last version's weights with noise on a share of them; `spoil`: the same with all of them drowned in it.
         Its parent is what is live."""
         foundation = self._foundation
@@ -76,7 +76,7 @@ class Publisher:
         foundation.log.append_blocking(Topic.POLICIES, [policy])
         return version
 
-    def _rot(self, version: Version) -> None:
+    def _rot(self, version: PolicyRef) -> None:
         blobs = self._foundation.blobs
         for path in blobs.list(f"weights/{version:08d}"):
             if "safetensors" in path or "delta" in path:

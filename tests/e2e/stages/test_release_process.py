@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from service_tree import Service, wait_for
 
 from core.events import PolicyVersion, Topic
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from onward.wiring.foundation import open_foundation
 
 MakeService = Callable[..., Service]
@@ -35,7 +35,7 @@ def controller(directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
         process.wait(30)
 
 
-def publish(directory: Path) -> Version:
+def publish(directory: Path) -> PolicyRef:
     """A version that differs a little from the anchor, as a learner publishes it."""
     foundation = open_foundation(directory)
     try:
@@ -46,12 +46,12 @@ def publish(directory: Path) -> Version:
         shard = directory / "made" / "model.safetensors"
         shard.parent.mkdir(exist_ok=True)
         save_file(changed, shard)
-        ref = foundation.weights.publish(version, [shard], Version(1))
+        ref = foundation.weights.publish(version, [shard], base_ref(1))
         policy = PolicyVersion(
             version=version,
             policy="onward-tiny",
             digest=ref.digest,
-            parent=Version(1),
+            parent=base_ref(1),
             manifest=None,
             weights=ref.path,
             created_at=foundation.clock.now(),

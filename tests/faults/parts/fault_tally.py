@@ -12,7 +12,7 @@ from service_tree import wait_for
 
 from core.errors import Unavailable
 from core.events import Completion, Outcome, Reward
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, PolicyRef
 from learner.versions.manifest import Manifest, decode, prove_exactly_once
 
 SETTLED_TIMEOUT_S = 300
@@ -118,14 +118,14 @@ class Lineage:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._read: dict[Version, tuple[Manifest, Version]] = {}
+        self._read: dict[PolicyRef, tuple[Manifest, PolicyRef]] = {}
         """Each with its parent."""
 
     def manifests(self) -> list[Manifest]:
         """Raises StoreUnavailable."""
         lineage: list[Manifest] = []
         with self._world.foundation.store.look() as view:
-            version: Version | None = view.policies.newest(1)[0][0].version
+            version: PolicyRef | None = view.policies.newest(1)[0][0].version
             while version is not None:
                 if version not in self._read:
                     policy = view.policies.get(version)

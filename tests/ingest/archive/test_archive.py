@@ -24,7 +24,7 @@ from core.blobs import FsspecBlobs
 from core.clock import ManualClock, to_micros
 from core.errors import Fenced, LogError, NewerSchema
 from core.events import Event, GateVerdict, PolicyVersion, Reward, SessionEnded, Topic
-from core.ids import Namespace, SessionId, Version
+from core.ids import Namespace, PolicyRef, SessionId
 from core.ports import Record, TopicPartition
 from core.store import SqlStore, open_sqlite
 from core.store.archived import Archived
@@ -420,7 +420,7 @@ def test_floors_are_where_groups_and_the_learner_stand(world: World) -> None:
         assert committed_by(world.log, "releases")(view, turns) == 5
 
 
-def published(version: Version, log_offsets: dict[str, int]) -> PolicyVersion:
+def published(version: PolicyRef, log_offsets: dict[str, int]) -> PolicyVersion:
     return PolicyVersion(
         version=version,
         policy="tiny",

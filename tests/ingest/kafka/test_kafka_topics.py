@@ -14,7 +14,7 @@ from services import require_broker, require_services
 
 from core.errors import ConfigError, LogUnavailable
 from core.events import Event, Release, ReleaseState, SessionEnded, Topic
-from core.ids import Namespace, SessionId, Version
+from core.ids import Namespace, PolicyRef, SessionId, base_ref
 from core.ports import TopicPartition
 from core.settings import KafkaSettings, load_settings
 from ingest.kafka.clients import topic_name
@@ -154,7 +154,7 @@ def test_releases_say_the_same_after_compaction(tmp_path: Path) -> None:
     finally:
         broker.kill()
     assert len(left) == len({step.version for step in chain}) < len(chain)
-    assert followed(left) == followed(chain) == (Version(2), {3, 5})
+    assert followed(left) == followed(chain) == (base_ref(2), {3, 5})
 
 
 CHAIN: list[tuple[int, ReleaseState]] = [
@@ -176,10 +176,10 @@ CHAIN: list[tuple[int, ReleaseState]] = [
 
 
 def release(version: int, state: ReleaseState) -> Release:
-    return Release(version=Version(version), cluster="c", state=state, why="", by="gate", at=NOW)
+    return Release(version=base_ref(version), cluster="c", state=state, why="", by="gate", at=NOW)
 
 
-def followed(steps: list[Release]) -> tuple[Version | None, set[int]]:
+def followed(steps: list[Release]) -> tuple[PolicyRef | None, set[int]]:
     lineage = Lineage()
     for step in steps:
         lineage.follow(step)

@@ -15,7 +15,7 @@ from logged_world import World, logged_past, make_reward, make_turn, manifests, 
 
 from core.errors import ConfigError
 from core.events import VersionSpan
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from core.settings import AdmissionSettings, LearnerSettings
 from learner.batches.admission import BatchAdmission
 from learner.batches.staleness import effective_share, left_out, measure, oldest_allowed, too_old, within
@@ -91,8 +91,8 @@ def test_age_is_bounded_by_the_kind_of_outcome() -> None:
     assert not too_old(turn, late, {"edited": 1.0}, 1000.0)  # another kind
 
 
-def versions(*numbers: int) -> list[Version]:
-    return [Version(number) for number in numbers]
+def versions(*numbers: int) -> list[PolicyRef]:
+    return [base_ref(number) for number in numbers]
 
 
 @given(st.lists(st.integers(1, 30), unique=True).map(sorted), st.integers(0, 30), st.integers(0, 5) | st.none())
@@ -104,9 +104,9 @@ def test_staleness_is_counted_in_released_versions(released: list[int], version:
 
 @pytest.mark.parametrize(("most", "fresh"), [(None, 12), (2, 12), (1, 7), (0, 2)])
 def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, fresh: int) -> None:
-    spans = [VersionSpan(start=a, end=b, version=Version(v)) for a, b, v in ((0, 5, 2), (5, 10, 3), (10, 12, 7))]
+    spans = [VersionSpan(start=a, end=b, version=base_ref(v)) for a, b, v in ((0, 5, 2), (5, 10, 3), (10, 12, 7))]
     turn = make_turn(0, policy_versions=tuple(spans))
-    other = make_turn(1, policy_versions=(VersionSpan(start=0, end=12, version=Version(7)),))
+    other = make_turn(1, policy_versions=(VersionSpan(start=0, end=12, version=base_ref(7)),))
     batch = [ScoredTurn(turn, make_reward(turn, 1.0)), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
     ledger = BatchAdmission(

@@ -16,7 +16,7 @@ import learner.versions.checkpoint
 import learner.versions.publish
 from core.errors import CheckpointError
 from core.events import PolicyVersion
-from core.ids import Version
+from core.ids import base_ref
 from core.model.probes import get_probe
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
@@ -73,7 +73,7 @@ def checkpoints(tmp_path: Path, state: LearnerState) -> Checkpoints:
 
 def meta_of(version: int) -> Meta:
     policy = PolicyVersion(
-        version=Version(version), policy="p", digest="", parent=None, manifest=None, weights="", created_at=START
+        version=base_ref(version), policy="p", digest="", parent=None, manifest=None, weights="", created_at=START
     )
     return Meta(policy=policy, lineage=(), live=None, refused=(), offsets={}, pending=(), applied={})
 
@@ -94,14 +94,14 @@ def test_a_file_that_was_cut_short_is_named(checkpoints: Checkpoints, tmp_path: 
     path = tmp_path / "checkpoint-00000003" / name
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CheckpointError, match=name):
-        checkpoints.of(Version(3))
+        checkpoints.of(base_ref(3))
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(checkpoints: Checkpoints, tmp_path: Path, name: str) -> None:
     (tmp_path / "checkpoint-00000003" / name).unlink()
     with pytest.raises(CheckpointError, match=name):
-        checkpoints.of(Version(3))
+        checkpoints.of(base_ref(3))
 
 
 def test_another_format_is_refused(checkpoints: Checkpoints, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_another_format_is_refused(checkpoints: Checkpoints, tmp_path: Path) -> 
     data = msgspec.msgpack.encode(msgspec.structs.replace(meta, format=FORMAT + 1))
     path.write_bytes(blake3(data).digest() + data)
     with pytest.raises(CheckpointError, match=f"meta.msgpack: format {FORMAT + 1}"):
-        checkpoints.of(Version(3))
+        checkpoints.of(base_ref(3))
 
 
 def test_what_was_never_finished_is_swept(checkpoints: Checkpoints, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_old_ones_go_but_not_the_live_one(make_world: MakeWorld) -> None:
 def test_a_checkpoint_gives_back_every_tensor(make_world: MakeWorld) -> None:
     world = make_world("a")
     trained(world, 2)
-    checkpoint = Checkpoints(world.directory / "learner").of(Version(3))
+    checkpoint = Checkpoints(world.directory / "learner").of(base_ref(3))
     assert checkpoint is not None
     states = [make_state(MODEL, LearnerSettings()) for _ in range(2)]
     for state in states:

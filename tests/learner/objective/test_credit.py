@@ -15,7 +15,7 @@ from logged_world import World, logged_past, make_reward, make_turn, manifests, 
 
 from core.errors import ConfigError
 from core.events import Completion, Credit, Reward
-from core.ids import Version
+from core.ids import base_ref
 from core.settings import load_settings
 from learner.objective.advantages import gae
 from learner.objective.advantages.value import ValueHead
@@ -78,7 +78,7 @@ def test_branches_count_in_the_mean_and_asides_not_at_all() -> None:
 
 def test_a_correction_keeps_what_followed_then() -> None:
     (turn, reward) = a_session("a", [1.0])[0]
-    before = Applied(revision=0, reward=0.5, follow=0.25, scale=1.0, version=Version(2), received_at=turn.received_at)
+    before = Applied(revision=0, reward=0.5, follow=0.25, scale=1.0, version=base_ref(2), received_at=turn.received_at)
     (found,) = with_follow([ScoredTurn(turn, reward, before)], 0.5)
     assert (found.follow, found.worth) == (0.25, 1.25)
 

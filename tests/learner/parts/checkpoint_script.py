@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from core.events import PolicyVersion
-from core.ids import Version
+from core.ids import base_ref
 from learner.versions.checkpoint import Checkpoints, Contents, Meta
 
 SIZES = (
@@ -25,7 +25,7 @@ SIZES = (
 
 def write(directory: Path, version: int) -> None:
     policy = PolicyVersion(
-        version=Version(version),
+        version=base_ref(version),
         policy="p",
         digest="",
         parent=None,
@@ -33,7 +33,7 @@ def write(directory: Path, version: int) -> None:
         weights="",
         created_at=datetime(2026, 3, 1, tzinfo=UTC),
     )
-    lineage = tuple(Version(1 << 40) for _ in range(SIZES[4] // 9))
+    lineage = tuple(base_ref(1 << 40) for _ in range(SIZES[4] // 9))
     meta = Meta(policy=policy, lineage=lineage, live=None, refused=(), offsets={}, pending=(), applied={})
     contents = Contents(
         {"w": torch.zeros(SIZES[0] // 4)}, {"s": torch.zeros(SIZES[1] // 4)}, {"m": torch.zeros(SIZES[2] // 4)}

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.events import Completion, LogprobSpace, PolicyVersion, Release, Reward, Sampling, Topic, VersionSpan
-from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, Version, new_inference_id
+from core.ids import GroupId, InferenceId, Namespace, OutcomeId, PolicyRef, SessionId, base_ref, new_inference_id
 from core.model.probes import ProbeRecord
 from core.settings import LearnerSettings
 from core.store import SqlStore, open_sqlite
@@ -89,7 +89,7 @@ def make_turn(number: int, *, temperature: float = 1.0, session: str | None = No
         "logprob_space": LogprobSpace(temperature=temperature),
         "trainable": True,
         "policy": "onward-tiny",
-        "policy_versions": (VersionSpan(start=0, end=len(answer), version=Version(1)),),
+        "policy_versions": (VersionSpan(start=0, end=len(answer), version=base_ref(1)),),
         "tokenizer_digest": tokenizer_digest(),
         "renderer": "r",
         "finish_reason": "length",
@@ -138,7 +138,7 @@ class World:
 
     def release(self, version: int, state: str = "live") -> None:
         release = Release(
-            version=Version(version),
+            version=base_ref(version),
             cluster="local",
             state=state,
             why="test",
@@ -220,7 +220,7 @@ def lineage_of_newest(world: World) -> list[Manifest]:
     return lineage
 
 
-def publications(world: World) -> list[Version]:
+def publications(world: World) -> list[PolicyRef]:
     """What the log says was published, as often as it says it."""
     consumer = world.log.consumer("test", [Topic.POLICIES])
     records = consumer.poll(1000, 0.0)

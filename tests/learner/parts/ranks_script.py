@@ -11,6 +11,7 @@ from pathlib import Path
 
 from logged_world import open_world
 
+from core.ids import ANCHOR, base_ref
 from core.stages.rounds import Rounds
 from learner.model.ranks import Ranks, joined_ranks
 from learner.rank_group import dismiss, follow
@@ -20,12 +21,12 @@ def lead(directory: Path, updates: int, settings: dict[str, object], ranks: Rank
     world = open_world(directory)
     learner = world.learner(ranks=ranks, settings=settings)
     rounds = Rounds("learner", learner)
-    before = learner.newest or 1
-    while (learner.newest or 1) < before + updates:
+    before = (learner.newest or ANCHOR).version
+    while (learner.newest or ANCHOR).version < before + updates:
         assert rounds.step(0.0), "nothing is left to learn from"
     with world.store.look() as view:
         for version in range(before + 1, before + updates + 1):
-            made = view.policies.get(version)  # type: ignore[arg-type]
+            made = view.policies.get(base_ref(version))
             assert made is not None
             sys.stdout.write(json.dumps(made.metrics) + "\n")
     learner.close()

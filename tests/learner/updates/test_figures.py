@@ -12,7 +12,7 @@ from logged_world import MODEL, World, logged_past, settle
 from past_batches import DEFAULT, some_batch
 
 from core.events import VersionSpan
-from core.ids import Version
+from core.ids import base_ref
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
@@ -20,7 +20,7 @@ from learner.timing import Pace, is_of_machine
 from learner.updates.state import make_state
 from learner.updates.update import update
 
-RELEASED = tuple(map(Version, (1, 3, 4, 9)))
+RELEASED = tuple(map(base_ref, (1, 3, 4, 9)))
 
 
 def test_the_terms_of_the_loss_add_up_to_it() -> None:
@@ -59,7 +59,7 @@ def test_staleness_is_told_in_released_versions() -> None:
 
 
 def sampled_from(scored: ScoredTurn, version: int) -> ScoredTurn:
-    span = VersionSpan(start=0, end=len(scored.turn.token_ids), version=Version(version))
+    span = VersionSpan(start=0, end=len(scored.turn.token_ids), version=base_ref(version))
     return replace(scored, turn=msgspec.structs.replace(scored.turn, policy_versions=(span,)))
 
 

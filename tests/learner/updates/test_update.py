@@ -16,7 +16,7 @@ from past_batches import DEFAULT, some_batch
 from torch import Tensor, nn
 
 from core.events import VersionSpan
-from core.ids import Version
+from core.ids import base_ref
 from core.settings import AdmissionSettings, AdvantageSettings, ComputeSettings, LearnerSettings, OptimizerSettings
 from learner.sequences.joining import merge
 from learner.sequences.scored import Applied, ScoredTurn
@@ -140,7 +140,7 @@ def test_rewards_that_are_all_alike_train_no_weights_and_are_counted(advantage: 
         result = update(state, alike, settings)
         assert {record.dropped for record in result.records} == {"all_alike"}
         assert all(map(torch.equal, weights(state), before))
-    applied = Applied(revision=0, reward=0.0, scale=1.0, version=Version(1), received_at=alike[-1].turn.received_at)
+    applied = Applied(revision=0, reward=0.0, scale=1.0, version=base_ref(1), received_at=alike[-1].turn.received_at)
     corrected = [*alike[:-1], replace(alike[-1], applied=applied)]
     kept = [record.dropped for record in update(state, corrected, settings).records]
     assert kept == ["all_alike"] * (len(alike) - 1) + [None]

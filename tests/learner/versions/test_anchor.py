@@ -6,7 +6,7 @@ import pytest
 import torch
 from logged_world import World, logged_past, settle
 
-from core.ids import Version
+from core.ids import base_ref
 from learner.stage import Learner
 from learner.versions.lineage import Lineage
 
@@ -19,7 +19,7 @@ def teach(world: World, learner: Learner, seed: int) -> float:
     settle(learner)
     version = learner.newest
     assert version is not None
-    world.release(version)
+    world.release(version.version)
     settle(learner)
     checkpoint = learner._checkpoints.of(version)
     assert checkpoint is not None
@@ -29,8 +29,8 @@ def teach(world: World, learner: Learner, seed: int) -> float:
 def is_anchor(learner: Learner, version: int | None) -> bool:
     """Whether its weights are the anchor's, which says that it is that version."""
     state = learner._rank_group._state
-    assert learner._lineage.anchor == version
-    checkpoint = None if version is None else learner._checkpoints.of(Version(version))
+    assert learner._lineage.anchor == (None if version is None else base_ref(version))
+    checkpoint = None if version is None else learner._checkpoints.of(base_ref(version))
     if checkpoint is None:
         return state.anchor.is_given
     wanted = type(state.policy)(state.anchor._directory, "cpu")
@@ -70,7 +70,7 @@ def test_a_rollback_takes_it_back(make_world: MakeWorld) -> None:
         world.release(version, "rolled_back")
     world.release(2)
     teach(world, learner, 5)
-    assert learner._lineage.versions == [1, 2, 5]
+    assert learner._lineage.versions == [base_ref(1), base_ref(2), base_ref(5)]
     assert is_anchor(learner, 5), "two versions after the given model, again"
     learner.close()
 
@@ -79,7 +79,7 @@ def test_a_rollback_takes_it_back(make_world: MakeWorld) -> None:
     ("live", "anchor", "due"), [(3, None, 3), (2, None, None), (5, 3, 5), (4, 3, None), (9, 3, None)]
 )
 def test_when_it_is_due(live: int, anchor: int | None, due: int | None) -> None:
-    lineage = Lineage([Version(number) for number in range(1, 7)], Version(live))
-    lineage.anchor = None if anchor is None else Version(anchor)
-    assert lineage.due_anchor(2) == due
+    lineage = Lineage([base_ref(number) for number in range(1, 7)], base_ref(live))
+    lineage.anchor = None if anchor is None else base_ref(anchor)
+    assert lineage.due_anchor(2) == (None if due is None else base_ref(due))
     assert lineage.due_anchor(None) is None

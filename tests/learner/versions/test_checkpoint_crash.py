@@ -10,6 +10,7 @@ from pathlib import Path
 import checkpoint_script
 import pytest
 
+from core.ids import base_ref
 from learner.versions.checkpoint import Checkpoints
 
 FILES = ("model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst", "meta.msgpack")
@@ -51,11 +52,11 @@ def test_a_crash_at_any_byte_leaves_the_last_good_one(good: Path, tmp_path: Path
         assert not there & (set(FILES) - before - {name})
         found, faults = Checkpoints(directory).newest()
         assert found is not None
-        assert (found.version, faults, partial.exists()) == (2, [], False)
+        assert (found.version, faults, partial.exists()) == (base_ref(2), [], False)
         checkpoint_script.write(directory, 3)
         again, faults = Checkpoints(directory).newest()
         assert again is not None
-        assert (again.version, faults) == (3, [])
+        assert (again.version, faults) == (base_ref(3), [])
 
 
 def test_a_disk_that_lost_the_end_of_a_file_costs_that_checkpoint_alone(good: Path, tmp_path: Path) -> None:
@@ -68,4 +69,4 @@ def test_a_disk_that_lost_the_end_of_a_file_costs_that_checkpoint_alone(good: Pa
         torn.write_bytes(torn.read_bytes()[:bound])
         found, faults = Checkpoints(directory).newest()
         assert found is not None
-        assert (found.version, [str(torn) in str(fault) for fault in faults]) == (2, [True])
+        assert (found.version, [str(torn) in str(fault) for fault in faults]) == (base_ref(2), [True])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from logged_world import World, logged_past, make_reward, manifests, settle
 
-from core.ids import Version
+from core.ids import base_ref
 from learner.versions.manifest import as_one, encode, path_of, prove_exactly_once
 from learner.versions.provenance import applied_on
 
@@ -27,11 +27,11 @@ def test_what_several_updates_trained_stands_once_in_their_sum(make_world: MakeW
     assert len(updates) >= 3
     trained = {record.inference_id for made in updates for record in made.turns if record.dropped is None}
 
-    one = as_one(updates, Version(9), Version(1))
+    one = as_one(updates, base_ref(9), base_ref(1))
     assert prove_exactly_once([one]) == len(trained) < sum(len(made.turns) for made in updates)
     assert {record.inference_id for record in one.turns} == trained
-    world.blobs.put(path_of(Version(9)), encode(one))
-    applied = applied_on([Version(1), Version(9)], world.blobs)
+    world.blobs.put(path_of(base_ref(9)), encode(one))
+    applied = applied_on([base_ref(1), base_ref(9)], world.blobs)
     assert applied.keys() == trained
     assert (applied[turn.inference_id].revision, applied[turn.inference_id].reward) == (1, -1.0)
-    assert applied[turn.inference_id].version == 9
+    assert applied[turn.inference_id].version == base_ref(9)

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 import learner.versions.probe
 from core.errors import WeightsError
 from core.events import PolicyVersion
-from core.ids import Version
+from core.ids import ANCHOR, PolicyRef, base_ref
 from core.model.probe_prompts import probe_prompts
 from core.model.probes import ProbeRecord, agrees, figures, get_probe, mismatch, nearer, path_of
 from core.model.weights_digest import digest_of_shards
@@ -60,7 +60,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 def policy_of(world: World, version: int) -> PolicyVersion:
     with world.store.look() as view:
-        policy = view.policies.get(Version(version))
+        policy = view.policies.get(base_ref(version))
     assert policy is not None
     return policy
 
@@ -73,7 +73,7 @@ def published(world: World, version: int) -> Tensors:
 
 
 def probe_of(world: World, version: int) -> ProbeRecord:
-    return get_probe(world.blobs, Version(version), policy_of(world, version).digest)
+    return get_probe(world.blobs, base_ref(version), policy_of(world, version).digest)
 
 
 def trained(world: World, batches: int, settings: Mapping[str, object] = {}) -> World:
@@ -223,7 +223,7 @@ def test_a_learner_publishes_what_its_weights_say(make_world: MakeWorld) -> None
 
 def test_who_reads_of_a_version_finds_its_probe(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world, put_policy = make_world("a"), Policies.put
-    seen: list[Version] = []
+    seen: list[PolicyRef] = []
 
     def put(policies: Policies, policy: PolicyVersion) -> None:
         assert get_probe(world.blobs, policy.version, policy.digest).finite
@@ -232,12 +232,12 @@ def test_who_reads_of_a_version_finds_its_probe(make_world: MakeWorld, monkeypat
 
     monkeypatch.setattr(Policies, "put", put)
     trained(world, 1)
-    assert seen == [2]
+    assert seen == [base_ref(2)]
 
 
 def test_a_learner_without_the_anchors_probe_says_so(make_world: MakeWorld) -> None:
     world = make_world("a")
-    world.blobs.delete(path_of(Version(1)))
+    world.blobs.delete(path_of(base_ref(1)))
     world.tell(*logged_past(8))
     one = world.learner()
     with pytest.raises(WeightsError, match="probes/00000001"):
@@ -247,7 +247,7 @@ def test_a_learner_without_the_anchors_probe_says_so(make_world: MakeWorld) -> N
 
 def test_a_resumed_learner_publishes_the_same_bits(make_world: MakeWorld) -> None:
     world = trained(make_world("a"), 2)
-    path = path_of(Version(3))
+    path = path_of(base_ref(3))
     before = world.blobs.get(path)
     world.blobs.delete(path)
     world.learner().close()
@@ -263,22 +263,22 @@ def anchor(world: World, model: Path, probes: Callable[[Path], ProbeRecord] = an
 
 def test_the_anchors_probe_is_made_once(make_world: MakeWorld) -> None:
     world = make_world("a")
-    before = world.blobs.get(path_of(Version(1)))
+    before = world.blobs.get(path_of(base_ref(1)))
     anchor(world, MODEL, lambda model: pytest.fail("made again"))
-    assert world.blobs.get(path_of(Version(1))) == before
+    assert world.blobs.get(path_of(base_ref(1))) == before
     assert probe_of(world, 1) == anchor_probe(MODEL)
 
 
 def test_the_anchor_is_not_released_without_its_probe(make_world: MakeWorld, tmp_path: Path) -> None:
     """Neither when the start is cut short there; the next start completes it."""
     made = make_world("a")
-    made.blobs.delete(path_of(Version(1)))
+    made.blobs.delete(path_of(base_ref(1)))
     world = replace(made, store=open_sqlite(tmp_path / "fresh.db"))
 
     def cut_short(model: Path) -> ProbeRecord:
         raise WeightsError(f"{model}: no memory is left")
 
-    def live() -> Version | None:
+    def live() -> PolicyRef | None:
         with world.store.look() as view:
             return view.releases.live(CLUSTER)
 
@@ -287,7 +287,7 @@ def test_the_anchor_is_not_released_without_its_probe(make_world: MakeWorld, tmp
             anchor(world, MODEL, cut_short)
         assert live() is None
         anchor(world, MODEL)
-        assert live() == 1
+        assert live() == ANCHOR
         assert probe_of(world, 1) == anchor_probe(MODEL)
     finally:
         world.store.close()
@@ -295,14 +295,14 @@ def test_the_anchor_is_not_released_without_its_probe(make_world: MakeWorld, tmp
 
 def test_a_directory_from_before_probes_gets_one(make_world: MakeWorld) -> None:
     world = make_world("a")
-    world.blobs.delete(path_of(Version(1)))
+    world.blobs.delete(path_of(base_ref(1)))
     anchor(world, MODEL)
     assert probe_of(world, 1) == anchor_probe(MODEL)
 
 
 def test_a_directory_from_before_probes_takes_none_of_another_model(make_world: MakeWorld, tmp_path: Path) -> None:
     world = make_world("a")
-    world.blobs.delete(path_of(Version(1)))
+    world.blobs.delete(path_of(base_ref(1)))
     other = tmp_path / "other"
     shutil.copytree(MODEL, other)
     tensors = load_file(other / "model.safetensors")
@@ -310,7 +310,7 @@ def test_a_directory_from_before_probes_takes_none_of_another_model(make_world: 
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(WeightsError, match="other: its weights are"):
         anchor(world, other, lambda model: probe_of_model(model, "cpu"))
-    assert not world.blobs.exists(path_of(Version(1)))
+    assert not world.blobs.exists(path_of(base_ref(1)))
 
 
 # ----------------------------------------------------------------------------------------------- confirming

@@ -19,7 +19,7 @@ from logged_world import (
 )
 
 from core.events import Completion, Reward
-from core.ids import UserHash, Version
+from core.ids import UserHash, base_ref
 from core.settings import LearnerSettings
 from learner.sequences.scored import ScoredTurn
 from learner.updates.state import make_state
@@ -54,7 +54,7 @@ def test_what_only_an_abandoned_branch_learned_is_new_to_the_lineage(make_world:
     world.release(2)
     learn(world, corrected(kept[:4], 0.1) + corrected(abandoned[:4], -0.1))
     newest = manifests(world)[-1]
-    assert (newest.version, newest.parent) == (4, 2)
+    assert (newest.version, newest.parent) == (base_ref(4), base_ref(2))
     before = {record.inference_id: record.applied_revision for record in newest.turns}
     assert [before[turn.inference_id] for turn, _ in kept[:4]] == [0] * 4
     assert [before[turn.inference_id] for turn, _ in abandoned[:4]] == [None] * 4
@@ -72,9 +72,9 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def test_manifests_say_what_the_checkpoint_does(learned: World) -> None:
     """The scale too, which a correction is divided by, and when the turn was, which its memory ends by."""
-    kept = Checkpoints(learned.directory / "learner").of(Version(3))
+    kept = Checkpoints(learned.directory / "learner").of(base_ref(3))
     assert kept is not None
-    found = applied_on([Version(1), Version(2), Version(3)], learned.blobs)
+    found = applied_on([base_ref(1), base_ref(2), base_ref(3)], learned.blobs)
     assert len({applied.scale for applied in found.values()} | {1.0}) > 2
     assert found == kept.meta.applied
 

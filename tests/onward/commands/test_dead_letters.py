@@ -8,14 +8,14 @@ import pytest
 from core.codec import encode
 from core.errors import ConfigError, OnwardError
 from core.events import DeadLetter, Event, PolicyVersion, Reward, SessionEnded, Topic
-from core.ids import InferenceId, Namespace, SessionId, Version
+from core.ids import InferenceId, Namespace, SessionId, base_ref
 from onward.commands import dead_letters
 from onward.wiring.foundation import open_foundation
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ENDED = SessionEnded(session_id=SessionId("s"), namespace=Namespace("n"), received_at=NOW)
 POLICY = PolicyVersion(
-    version=Version(1), policy="p", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
+    version=base_ref(1), policy="p", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
 )
 
 REWARD = Reward(

@@ -10,7 +10,7 @@ from logged_world import World, logged_past, manifests, open_world, settle
 from sqlalchemy import delete
 
 from core.errors import ConfigError
-from core.ids import Version
+from core.ids import base_ref
 from core.store.database import tables
 from learner.versions import manifest
 from onward.cli import app
@@ -55,9 +55,13 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def test_every_version_comes_out_as_it_was(lived: World, capsys: pytest.CaptureFixture[str]) -> None:
     made = {one.version: one for one in manifests(lived)}
-    assert (made[Version(6)].parent, made[Version(6)].afresh, made[Version(7)].parent) == (2, True, 6)
+    assert (made[base_ref(6)].parent, made[base_ref(6)].afresh, made[base_ref(7)].parent) == (
+        base_ref(2),
+        True,
+        base_ref(6),
+    )
     assert any(one.held_to is not None for one in made.values())
-    assert any(record.applied_revision is not None for record in made[Version(7)].turns)
+    assert any(record.applied_revision is not None for record in made[base_ref(7)].turns)
 
     assert prove(lived.directory, None, PARTITIONS)
 
@@ -73,7 +77,7 @@ def test_a_branch_that_was_left_is_proven_too(lived: World, capsys: pytest.Captu
 
 
 def test_an_update_of_another_reward_is_told_apart(lived: World, capsys: pytest.CaptureFixture[str]) -> None:
-    path = manifest.path_of(Version(6))
+    path = manifest.path_of(base_ref(6))
     kept = lived.blobs.get(path)
     made = manifest.decode(kept)
     first = msgspec.structs.replace(made.rewards[0], value=made.rewards[0].value + 1.0)

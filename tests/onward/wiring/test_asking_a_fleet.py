@@ -10,7 +10,7 @@ from scripted_sglang import ScriptedSglang
 
 from core.errors import ConfigError
 from core.events import Release
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import CLUSTER, ReplicaStatus
 from onward.wiring.engines import ask_fleet
 from onward.wiring.foundation import Foundation, open_foundation
@@ -19,7 +19,7 @@ from serving.evals.cases import Case
 from serving.evals.engine_answers import EngineAnswers, Lost
 from serving.rendering import load_renderer
 
-ONE = Version(1)
+ONE = base_ref(1)
 SGLANG = {"ONWARD_SERVING__ENGINE": "sglang"}
 CASE = Case.model_validate({"name": "case", "prompt": "?", "checker": {"kind": "exact", "text": ""}, "max_tokens": 2})
 

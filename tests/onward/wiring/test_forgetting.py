@@ -11,7 +11,7 @@ from logged_world import MODEL, anchor_probe
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from core.ids import Version
+from core.ids import base_ref
 from core.ports import WeightsRef
 from onward.wiring.foundation import Foundation, open_offline
 from serving.engines.local import LocalEngine
@@ -24,7 +24,7 @@ from serving.rendering import load_renderer
 
 CASES, TOKENS, STEPS = 12, 6, 12
 ASKED = {"sums": "[web] write total_{n}(xs): sum of xs", "names": "[data] write name_{n}(x): first of x"}
-CANDIDATE = Version(2)
+CANDIDATE = base_ref(2)
 
 
 def case(group: str, number: int, said: str = "?") -> Case:

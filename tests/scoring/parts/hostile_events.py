@@ -19,7 +19,7 @@ from core.events import (
     ToolCallTarget,
     VersionSpan,
 )
-from core.ids import InferenceId, OutcomeId, SessionId, UserHash
+from core.ids import InferenceId, OutcomeId, SessionId, UserHash, base_ref
 
 NUMBERS = st.sampled_from(
     [0, -1, 1, 2**31, 2**63 - 1, -(2**63), 2**63, 1e-40, 1e308, -1e308, 5e-324, -0.0, float("inf"), float("nan")]
@@ -131,7 +131,7 @@ def turns(
         logprob_space=LogprobSpace(temperature=draw(st.sampled_from([1.0, 0.5]))),
         segments=tuple(Segment(start=start, end=end, kind="tool") for start, end in draw(st.lists(RANGES, max_size=2))),
         policy_versions=tuple(
-            VersionSpan(start=start, end=min(end, 100), version=draw(st.sampled_from([1, 0, 2**62])))
+            VersionSpan(start=start, end=min(end, 100), version=base_ref(draw(st.sampled_from([1, 0, 2**62]))))
             for start, end in draw(st.lists(RANGES, max_size=2))
         ),
         finish_reason=draw(st.sampled_from(["stop", "length", "tool_calls", "abort", "error"])),

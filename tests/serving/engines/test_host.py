@@ -16,7 +16,7 @@ from stepping import step
 
 from core.clock import SystemClock
 from core.errors import StoreUnavailable
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from core.operations.fleet import ReplicaStatus, ReplicaTarget
 from serving.engines.host import EngineHost
 from serving.releases import CLUSTER
@@ -41,8 +41,8 @@ def want(world: ReleaseWorld, serve: int, *hold: int) -> None:
     target = ReplicaTarget(
         name=world.names[0],
         lane="live",
-        serve=Version(serve),
-        hold=tuple(Version(version) for version in sorted({serve, *hold})),
+        serve=base_ref(serve),
+        hold=tuple(base_ref(version) for version in sorted({serve, *hold})),
     )
     with world.store.work() as work:
         work.fleet.put_target(CLUSTER, target)
@@ -75,12 +75,12 @@ def test_what_is_to_be_held_is_verified_beside_what_serves(world: ReleaseWorld) 
     world.run()
     assert set(status(world).figures) == {1, 2, 3}
     assert status(world).pinnable == ((1, 2, 3) if world.engine.holds_many else (1,))
-    assert world.engine.serving() == 1
+    assert world.engine.serves == 1
     want(world, 3, 1)
     world.run()
-    assert set(world.engine.loaded()) == {1, 3}
+    assert world.engine.held == {1, 3}
     assert world.engine.loads.count(3) == 1
-    assert world.engine.serving() == 3
+    assert world.engine.serves == 3
 
 
 def test_what_serves_comes_first(world: ReleaseWorld) -> None:
@@ -102,7 +102,7 @@ def test_what_was_refused_is_asked_again_when_it_is_wanted_again(world: ReleaseW
     assert status(world).refused == {}
     want(world, 2)
     world.run()
-    assert world.engine.serving() == 2
+    assert world.engine.serves == 2
 
 
 def test_a_version_that_nobody_published_is_refused(world: ReleaseWorld) -> None:
@@ -118,29 +118,29 @@ def test_what_is_not_verified_is_not_served(world: ReleaseWorld) -> None:
     slow = threading.Event()
     probe = world.engine.probe
 
-    def wait_and_probe(version: Version) -> Any:
+    def wait_and_probe(version: PolicyRef) -> Any:
         assert slow.wait(30)
         return probe(version)
 
     world.engine.probe = wait_and_probe  # type: ignore[method-assign]
     want(world, 2)
-    world.run(until=lambda: 2 in world.engine.loaded())
+    world.run(until=lambda: 2 in world.engine.held)
     for _ in range(5):
         world.round()
-    assert world.engine.serving() == 1
+    assert world.engine.serves == 1
     want(world, 1)
     for _ in range(5):
         world.round()
-    assert 2 in world.engine.loaded(), "nor taken from under the loader"
+    assert 2 in world.engine.held, "nor taken from under the loader"
     slow.set()
-    world.run(until=lambda: set(world.engine.loaded()) == {1})
+    world.run(until=lambda: world.engine.held == {1})
 
 
 def test_a_misread_version_is_refused_by_its_digest(world: ReleaseWorld) -> None:
     world.engine.misread.add(2)
     want(world, 2, 1)
     world.run()
-    assert "loaded digest other, published" in status(world).refused[Version(2)]
+    assert "loaded digest other, published" in status(world).refused[2]
     assert 2 not in world.engine.switches
 
 
@@ -159,8 +159,8 @@ def test_whatever_is_wanted_comes_about(world: ReleaseWorld, wanted: list[set[in
     target = world.targets()[world.names[0]]
     world.run(
         until=lambda: (
-            set(world.engine.loaded()) == set(target.hold)
-            and world.engine.serving() == status(world).serving == target.serve
+            world.engine.held == set(target.hold)
+            and world.engine.serves == status(world).serving == target.serve
             and status(world).state == "ready"
         )
     )
@@ -194,8 +194,8 @@ def test_a_host_that_ends_anywhere_is_followed_by_one_that_goes_on(world: Releas
                 world.start_engine(name)
             world.start_host(name)
             world.run()
-        assert world.engine.serving() == serve, at
-        assert set(world.engine.loaded()) == {1, serve, 4}, at
+        assert world.engine.serves == serve, at
+        assert world.engine.held == {1, serve, 4}, at
         assert (status(world).state, status(world).refused) == ("ready", {}), at
         if not ended:
             break
@@ -231,10 +231,10 @@ def test_while_the_store_is_away_the_engine_serves_on(world: ReleaseWorld, monke
     with monkeypatch.context() as patch:
         patch.setattr(host._store, "read", gone)
         assert step(host, 0) == 0
-    assert world.engine.serving() == 2
+    assert world.engine.serves == 2
     want(world, 3)
     world.run()
-    assert world.engine.serving() == 3
+    assert world.engine.serves == 3
 
 
 def test_a_host_that_drains_says_so_and_one_that_closes_is_forgotten(world: ReleaseWorld) -> None:
@@ -314,7 +314,7 @@ def test_a_wake_is_not_waited_for(world: ReleaseWorld) -> None:
 def _nothing(world: ReleaseWorld) -> Any:
     from core.ports import WeightsRef
 
-    return WeightsRef(version=Version(1), digest="", path=str(Path()))
+    return WeightsRef(version=base_ref(1), digest="", path=str(Path()))
 
 
 def _wait(condition: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, pro
 
 from core import telemetry
 from core.errors import ConfigError, Conflict, EngineUnavailable, InvalidRequest, NotFinite, WeightsError
-from core.ids import Version
+from core.ids import ANCHOR, PolicyRef, base_ref
 from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
 from serving.engines.local.sequence import Sequence
@@ -38,7 +38,7 @@ def test_top_logprobs_are_the_likeliest(world: World, engine: LocalEngine) -> No
     for at, top in enumerate(tops):
         prefix = [*prompt(1, 8), *given.token_ids[:at]]
         with torch.inference_mode():
-            stock = world.models[Version(1)](torch.tensor([prefix])).logits[0, -1].log_softmax(-1).topk(3)
+            stock = world.models[base_ref(1)](torch.tensor([prefix])).logits[0, -1].log_softmax(-1).topk(3)
         assert [token for token, _ in top] == stock.indices.tolist()
         assert [logprob for _, logprob in top] == pytest.approx(stock.values.tolist(), abs=1e-4)
 
@@ -71,7 +71,7 @@ def test_truncated_samples_stay_inside_and_report_the_models_own_logprobs(
         assert (scored - torch.tensor(given.logprobs)).abs().max() <= 1e-4
         for at, token in enumerate(given.token_ids):
             with torch.inference_mode():
-                logits = world.models[Version(1)](torch.tensor([tokens[: 10 + at]])).logits[0, -1]
+                logits = world.models[base_ref(1)](torch.tensor([tokens[: 10 + at]])).logits[0, -1]
             ordered, order = (logits / 0.8).softmax(-1).sort(descending=True)
             rank = order.tolist().index(token)
             if "top_p" in fields:
@@ -95,8 +95,8 @@ def test_biases_and_penalties_move_the_choice(engine: LocalEngine) -> None:
 
 def test_a_swap_under_many_streams_loses_none(world: World, make_engine: MakeEngine) -> None:
     engine = make_engine(local={"slots": 12})
-    firsts: list[tuple[Version, datetime]] = []
-    engine.on_first_token = lambda version, at: firsts.append((version, at))
+    firsts: list[tuple[PolicyRef, datetime]] = []
+    engine.on_first_token = lambda version, at: firsts.append((version.version, at))
     versions = [world.publish(number) for number in (201, 202, 203)]
 
     async def run() -> list[Answer]:
@@ -122,17 +122,17 @@ def test_a_swap_under_many_streams_loses_none(world: World, make_engine: MakeEng
     assert {version for each in given for version in each.versions} == {1, 201, 202, 203}
     assert [version for version, _ in firsts] == [1, 201, 202, 203]
     assert all(datetime.now(UTC) - at < timedelta(minutes=1) for _, at in firsts)
-    assert engine.live_version == 203
+    assert engine.live_version == base_ref(203)
     assert telemetry.POLICY_VERSION._value.get() == 203
 
 
 def test_a_version_that_goes_live_again_speaks_first_again(world: World, make_engine: MakeEngine) -> None:
     engine = make_engine(local={"slots": 2})
-    firsts: list[Version] = []
-    engine.on_first_token = lambda version, _at: firsts.append(version)
+    firsts: list[PolicyRef] = []
+    engine.on_first_token = lambda version, _at: firsts.append(version.version)
     engine.load(world.publish(204))
     for version in (1, 204, 1):
-        engine.switch(Version(version))
+        engine.switch(base_ref(version))
         answers(engine, request(prompt(1, 5), max_tokens=2))
     assert firsts == [1, 204, 1]
 
@@ -140,14 +140,14 @@ def test_a_version_that_goes_live_again_speaks_first_again(world: World, make_en
 def test_pinned_requests_stay_while_others_follow(world: World, make_engine: MakeEngine) -> None:
     engine = make_engine(local={"slots": 8})
     engine.load(world.publish(205))
-    engine.switch(Version(205))
+    engine.switch(base_ref(205))
 
     async def run() -> list[Answer]:
         pinned = asyncio.ensure_future(answer(engine, request(prompt(1, 10), max_tokens=100, seed=1, version=1)))
         live = asyncio.ensure_future(answer(engine, request(prompt(1, 10), max_tokens=100, seed=1)))
         await until(lambda: telemetry.RUNNING_REQUESTS._value.get() == 2)
         with pytest.raises(Conflict, match="still serves 1"):
-            await asyncio.to_thread(engine.unload, Version(1))
+            await asyncio.to_thread(engine.unload, base_ref(1))
         return [await pinned, await live]
 
     pinned, live = asyncio.run(run())
@@ -156,9 +156,9 @@ def test_pinned_requests_stay_while_others_follow(world: World, make_engine: Mak
         scored = world.score(version, [*prompt(1, 10), *given.token_ids])[9:]
         assert (scored - torch.tensor(given.logprobs)).abs().max() <= 1e-4
     with pytest.raises(Conflict, match="live"):
-        engine.unload(Version(205))
-    engine.unload(Version(1))
-    assert set(engine.loaded()) == {205}
+        engine.unload(base_ref(205))
+    engine.unload(base_ref(1))
+    assert set(engine.loaded()) == {base_ref(205)}
     with pytest.raises(EngineUnavailable, match="version 1 is not loaded"):
         answers(engine, request(prompt(1, 10), version=1))
 
@@ -167,7 +167,7 @@ def test_loaded_tells_the_digest_of_what_is_loaded(world: World, make_engine: Ma
     engine = make_engine(local={"slots": 1})
     ref = world.publish(206)
     engine.load(ref)
-    assert engine.loaded() == {1: world.anchor.digest, 206: ref.digest}
+    assert engine.loaded() == {ANCHOR: world.anchor.digest, base_ref(206): ref.digest}
 
 
 def test_what_is_loaded_outlives_its_file(world: World, make_engine: MakeEngine) -> None:
@@ -268,7 +268,7 @@ def test_weights_that_do_not_fit_are_refused_and_serving_goes_on(
     engine = make_engine(local={"slots": 2})
     with pytest.raises(WeightsError, match=named):
         engine.load(world.publish(version, change))
-    assert set(engine.loaded()) == {1}
+    assert set(engine.loaded()) == {ANCHOR}
     (given,) = answers(engine, request(prompt(1, 5), max_tokens=3))
     assert set(given.versions) == {1}
 
@@ -282,7 +282,7 @@ def test_corrupt_weights_are_refused(world: World, make_engine: MakeEngine) -> N
     shard.write_bytes(content)
     with pytest.raises(WeightsError, match="corrupt"):
         engine.load(ref)
-    assert set(engine.loaded()) == {1}
+    assert set(engine.loaded()) == {ANCHOR}
 
 
 def poison(tensors: dict[str, torch.Tensor]) -> None:
@@ -292,7 +292,7 @@ def poison(tensors: dict[str, torch.Tensor]) -> None:
 def test_nan_weights_are_caught_by_the_probe_and_by_the_sampler(world: World, make_engine: MakeEngine) -> None:
     engine = make_engine(local={"slots": 3})
     engine.load(world.publish(306, poison))
-    assert engine.probe(Version(306))["finite"] == 0
+    assert engine.probe(base_ref(306))["finite"] == 0
     asked = [request(prompt(n, 30), max_tokens=5, version=306) for n in range(3)]
     for each in asked:
         with pytest.raises(EngineUnavailable, match="finite"):
@@ -321,7 +321,7 @@ def test_a_row_that_is_not_finite_fails_alone(
     *given, failed = asyncio.run(together())
     assert [each.token_ids for each in given] == alone
     assert isinstance(failed, NotFinite)
-    assert failed.version == 1
+    assert failed.version == ANCHOR
     assert telemetry.NOT_FINITE_ROWS._value.get() - before == 1
     assert [given.token_ids for given in answers(engine, *asked)] == alone
 
@@ -370,17 +370,17 @@ def test_the_probe_tells_distance_and_entropy(world: World, make_engine: MakeEng
 
     def nudge(tensors: dict[str, torch.Tensor]) -> None:
         torch.manual_seed(1)  # version 1's own, slightly moved
-        for name, tensor in world.models[Version(1)].named_parameters():
+        for name, tensor in world.models[base_ref(1)].named_parameters():
             tensors[name] = tensor.detach() * (1.02 if "mlp" in name else 1.0)
 
     engine.load(world.publish(307, nudge))
     engine.load(world.publish(308))
-    same, near, far = (engine.probe(Version(version)) for version in (1, 307, 308))
+    same, near, far = (engine.probe(base_ref(version)) for version in (1, 307, 308))
     assert same["kl_to_live"] == pytest.approx(0, abs=1e-6)
     assert 0 < near["kl_to_live"] < 0.1 < far["kl_to_live"]
     assert 0 < same["entropy"] < math.log(VOCABULARY)
     assert same["finite"] == near["finite"] == far["finite"] == 1
-    assert make_engine(local={"slots": 2}).probe(Version(1)) == same, "a fixed seed"
+    assert make_engine(local={"slots": 2}).probe(base_ref(1)) == same, "a fixed seed"
 
 
 def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
@@ -394,19 +394,19 @@ def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
 
     def forget_one_word(tensors: dict[str, torch.Tensor]) -> None:
         torch.manual_seed(1)
-        for name, tensor in world.models[Version(1)].named_parameters():
+        for name, tensor in world.models[base_ref(1)].named_parameters():
             tensors[name] = tensor.detach().clone()
         tensors["model.embed_tokens.weight"][word] *= -1
 
     engine.load(world.publish(310, forget_one_word))
-    before = engine.probe(Version(310))
+    before = engine.probe(base_ref(310))
     said += [(word,) * 20] * 3
-    after = engine.probe(Version(310))
+    after = engine.probe(base_ref(310))
     assert after["kl_to_live"] > 2 * before["kl_to_live"]
     assert after["entropy"] == before["entropy"]
     said[:] = [(9, 10, 11) * 10] * 5 + [(word,) * 20] * 2
-    assert engine.probe(Version(310))["kl_to_live"] < after["kl_to_live"] / 2, "a few of many decide nothing"
-    assert engine.probe(Version(1))["kl_to_live"] == pytest.approx(0, abs=1e-6)
+    assert engine.probe(base_ref(310))["kl_to_live"] < after["kl_to_live"] / 2, "a few of many decide nothing"
+    assert engine.probe(base_ref(1))["kl_to_live"] == pytest.approx(0, abs=1e-6)
 
 
 def test_a_step_that_fails_tells_its_requests_and_the_engine_goes_on(

@@ -10,7 +10,7 @@ from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, pro
 
 from core import telemetry
 from core.events import Sampling
-from core.ids import Version
+from core.ids import base_ref
 from core.settings import ServingSettings
 from serving.engines.local import LocalEngine
 from serving.engines.local.attention import Row
@@ -36,7 +36,7 @@ def test_greedy_equals_generate_for_mixed_lengths_in_one_batch(
     asked = [request(prompt(n, n), temperature=0.0, max_tokens=24) for n in LENGTHS]
     for given in answers(make_engine(local={"slots": 6, "prefill_tokens": 32}), *asked):
         ids = torch.tensor([given.request.prompt_token_ids])
-        made = world.models[Version(1)].generate(
+        made = world.models[base_ref(1)].generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24, pad_token_id=0
         )
         assert given.token_ids == made[0, ids.shape[1] :].tolist()
@@ -106,7 +106,7 @@ def test_a_swap_in_mid_request_is_exact_on_both_sides(world: World, make_engine:
             asyncio.ensure_future(answer(engine, each, lambda: seen.__setitem__(0, seen[0] + 1))) for each in asked
         ]
         await until(lambda: seen[0] >= 40)
-        await asyncio.to_thread(engine.switch, Version(101))
+        await asyncio.to_thread(engine.switch, base_ref(101))
         return [await task for task in tasks]
 
     given = asyncio.run(run())
@@ -131,7 +131,7 @@ def test_a_prefix_is_never_reused_across_versions(world: World, make_engine: Cal
     engine = make_engine(local={"slots": 2})
     answers(engine, request(prompt(1, 40), max_tokens=4))
     engine.load(world.publish(102))
-    engine.switch(Version(102))
+    engine.switch(base_ref(102))
     (given,) = answers(engine, request(prompt(1, 40), max_tokens=10, seed=1))
     assert given.cached_tokens == 0
     assert set(given.versions) == {102}
@@ -158,7 +158,7 @@ def test_rows_of_any_shape_in_any_slots_are_computed_alike(world: World, lean: b
         logits = decoder.forward(cache, rows, [t for row in rows for t in sequences[row.slot][row.start : row.end]])
         for row, row_logits in zip(rows, logits, strict=True):
             with torch.inference_mode():
-                stock = world.models[Version(1)](torch.tensor([sequences[row.slot][: row.end]])).logits[0, -1]
+                stock = world.models[base_ref(1)](torch.tensor([sequences[row.slot][: row.end]])).logits[0, -1]
             assert torch.allclose(row_logits, stock, atol=1e-4)
             computed[row.slot] = row.end
 

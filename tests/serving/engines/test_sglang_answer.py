@@ -13,7 +13,7 @@ from api.turns.capture import Capture
 from core.clock import SystemClock
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import VersionSpan
-from core.ids import UNKNOWN, Version
+from core.ids import UNKNOWN, base_ref
 from core.ports import TokenChunk
 from serving.engines.sglang.generation.answer import EngineAnswer
 from serving.engines.sglang.generation.spans import version_of, version_spans, within
@@ -78,7 +78,7 @@ def captured(chunks: Sequence[TokenChunk]) -> Capture:
 
 
 def span(start: int, end: int, version: int) -> VersionSpan:
-    return VersionSpan(start=start, end=end, version=Version(version))
+    return VersionSpan(start=start, end=end, version=base_ref(version))
 
 
 # ------------------------------------------------------------------------------------------------ any answer
@@ -135,7 +135,7 @@ def test_however_it_is_told_the_answer_is_the_same(run: Run, is_incremental: boo
 
 def test_one_label_from_first_to_last_is_certain() -> None:
     chunks = take_all([event([4]), event([5], 2), event([6], 3, finish="length")])
-    assert [(chunk.version, chunk.confirmed) for chunk in chunks] == [(3, True)] * 3
+    assert [(chunk.version, chunk.confirmed) for chunk in chunks] == [(base_ref(3), True)] * 3
     assert chunks[-1].finish_reason == "length"
     assert captured(chunks).faults() == ()
 
@@ -163,7 +163,7 @@ def test_a_change_that_the_last_event_does_not_explain_is_a_fault() -> None:
 
 def test_the_last_event_is_a_chunk_for_each_version_that_spoke_in_it() -> None:
     chunks = take_all([event([4, 5, 6], finish="stop", label="4", spans=[("3", 0, 1), ("4", 1, 3)])])
-    assert [(chunk.token_ids, chunk.version) for chunk in chunks] == [((4,), 3), ((5, 6), 4)]
+    assert [(chunk.token_ids, chunk.version) for chunk in chunks] == [((4,), base_ref(3)), ((5, 6), base_ref(4))]
     assert [chunk.version_spans is None for chunk in chunks] == [True, False]
 
 
@@ -188,7 +188,7 @@ def test_a_stranger_that_spoke_earlier_makes_the_turn_untrainable(label: str) ->
     """The tokens were told with the label that came after it."""
     last = event([6], 3, label="3", finish="stop", spans=[("default", 0, 2), ("3", 2, 3)])
     capture = captured(take_all([event([4, 5], label=label), last]))
-    assert capture.version_spans() == (span(0, 2, UNKNOWN), span(2, 3, 3))
+    assert capture.version_spans() == (span(0, 2, 0), span(2, 3, 3))
     assert capture.faults() == ("unknown_version",)
 
 
@@ -216,7 +216,7 @@ def test_a_token_drawn_from_no_numbers_ends_its_request_and_names_the_version() 
     """JSON has no NaN: the server says null, and samples on."""
     with pytest.raises(NotFinite, match="version 3 computes no finite numbers") as failed:
         take_all([event([4, 5], logprobs=[-0.5, None], finish="stop")])
-    assert failed.value.version == 3
+    assert failed.value.version == base_ref(3)
 
 
 def test_an_event_without_logprobs_is_a_fault() -> None:
@@ -243,8 +243,8 @@ def test_an_event_without_news_is_no_chunk() -> None:
 def test_an_end_without_a_token_is_a_chunk() -> None:
     chunks = take_all([event([4], 1), event([], 1, finish="stop", spans=[("3", 0, 1)])])
     assert [(chunk.token_ids, chunk.version, chunk.finish_reason) for chunk in chunks] == [
-        ((4,), 3, None),
-        ((), 3, "stop"),
+        ((4,), base_ref(3), None),
+        ((), base_ref(3), "stop"),
     ]
     assert captured(chunks).faults() == ()
 

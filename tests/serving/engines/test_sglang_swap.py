@@ -11,7 +11,7 @@ from engine_world import MODEL, Published
 from sglang_server import PYTHON, SglangServer, sglang_server
 
 from core.errors import EngineUnavailable, WeightsError
-from core.ids import ANCHOR, Version
+from core.ids import ANCHOR, PolicyRef, base_ref
 from core.model.probes import agrees, get_probe
 from core.settings import SglangSettings, SglangTimeoutSettings
 from serving.engines.sglang.admin import Admin
@@ -19,7 +19,7 @@ from serving.engines.sglang.engine import SglangEngine
 from serving.engines.sglang.swap import NEXT, Step, drawing
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
-TWO, THREE = Version(2), Version(3)
+TWO, THREE = base_ref(2), base_ref(3)
 SETTINGS = SglangSettings(python=PYTHON, timeouts=SglangTimeoutSettings(admin_s=5.0, health_every_s=0.1, health_s=2.0))
 
 
@@ -34,7 +34,7 @@ class Watcher:
         self.steps: list[Step] = []
         self.before: dict[Step, object] = {}
 
-    def __call__(self, step: Step, version: Version) -> None:
+    def __call__(self, step: Step, version: PolicyRef) -> None:
         self.steps.append(step)
         action = self.before.get(step)
         if action is not None:
@@ -78,7 +78,7 @@ def engine(world: Published, server: SglangServer, tmp_path: Path, watcher: Watc
     made.close()
 
 
-def really_serves(world: Published, server: SglangServer, version: Version) -> bool:
+def really_serves(world: Published, server: SglangServer, version: PolicyRef) -> bool:
     """Asked of the server, past everything that is tested."""
     admin = Admin(server.url, None, 5.0)
     try:

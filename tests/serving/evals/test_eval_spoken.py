@@ -15,7 +15,7 @@ from scripted_sglang import Line, dies, dies_after_a_token, is_busy, refuses
 
 from core.errors import EngineUnavailable, InvalidRequest
 from core.events import VersionSpan
-from core.ids import UNKNOWN, Version
+from core.ids import UNKNOWN, PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk
 from serving.engines.local import LocalEngine
 from serving.evals.cases import CannotRun, Case
@@ -24,10 +24,10 @@ from serving.evals.engine_answers import EngineAnswers, Lost
 CASE = Case.model_validate(
     {"name": "case", "prompt": "!!", "checker": {"kind": "exact", "text": "yes"}, "max_tokens": 2}
 )
-OTHER = Version(9)
+OTHER = base_ref(9)
 
 
-def chunk(text: str, version: Version = LIVE, **fields: Any) -> TokenChunk:
+def chunk(text: str, version: PolicyRef = LIVE, **fields: Any) -> TokenChunk:
     return TokenChunk(token_ids=tuple(map(ord, text)), logprobs=(-1.0,) * len(text), version=version, **fields)
 
 
@@ -49,7 +49,7 @@ def ask(*chunks: TokenChunk | Exception) -> str:
     return asyncio.run(EngineAnswers(Says(*chunks), Letters(), LIVE)(CASE))  # type: ignore[arg-type]
 
 
-def spans(*versions: Version) -> tuple[VersionSpan, ...]:
+def spans(*versions: PolicyRef) -> tuple[VersionSpan, ...]:
     return tuple(VersionSpan(start=n, end=n + 1, version=version) for n, version in enumerate(versions))
 
 
@@ -143,13 +143,13 @@ def test_what_an_engine_of_a_fleet_refuses_cannot_run(tmp_path: Path) -> None:
 
 def test_a_case_is_no_users_first_token(make_engine: Callable[..., LocalEngine]) -> None:
     engine, heard = make_engine(), []
-    engine.on_first_token = lambda version, _: heard.append(version)
+    engine.on_first_token = lambda version, _: heard.append(version.version)
 
     class Numbers(Letters):
         def feed(self, token_ids: Sequence[int]) -> Any:
             return super().feed([ord("a")] * len(token_ids))
 
-    assert asyncio.run(EngineAnswers(engine, Numbers(), Version(1))(CASE)) == "aa"  # type: ignore[arg-type]
+    assert asyncio.run(EngineAnswers(engine, Numbers(), base_ref(1))(CASE)) == "aa"  # type: ignore[arg-type]
     assert heard == []
     answers(engine, request([1, 2], max_tokens=1, version=1))
     assert heard == [1], "a user's is"

@@ -3,7 +3,7 @@
 import pytest
 
 from core.events import GateVerdict
-from core.ids import Version
+from core.ids import base_ref
 from serving.evals.gate import GateDecision
 from serving.evals.verdicts import of_cases, of_users, together
 
@@ -38,11 +38,15 @@ def test_users_who_cannot_tell_hold_it_and_say_why() -> None:
 
 
 def test_all_that_was_asked_has_a_say() -> None:
-    cases = of_cases(GateDecision("pass", "no worse", {"cases": 40, "low": -0.02}), Version(3))
-    assert cases.against == 3
+    cases = of_cases(GateDecision("pass", "no worse", {"cases": 40, "low": -0.02}), base_ref(3))
+    assert cases.against == base_ref(3)
     worse, unsure = (GateVerdict(action=action, why=action) for action in ("refuse", "hold"))
     assert together([cases]).action == "pass"
-    assert [together(found).against for found in ([unsure, cases], [cases, worse], [worse])] == [3, 3, None]
+    assert [together(found).against for found in ([unsure, cases], [cases, worse], [worse])] == [
+        base_ref(3),
+        base_ref(3),
+        None,
+    ]
     assert together([cases, unsure]).action == "hold"
     assert together([unsure, cases, worse]).action == "refuse"
     assert together([cases, worse]).why == "cases: no worse; refuse"

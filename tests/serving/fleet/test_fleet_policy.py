@@ -29,14 +29,14 @@ from stepping import step
 from core import telemetry
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from core.ports import TokenChunk
 from core.settings import ServingSettings, SglangSettings, SglangTimeoutSettings
 from serving.engines.model_facts import ModelFacts
 from serving.fleet import FleetPolicy
 from serving.fleet import policy as fleet_policy
 
-NEXT = Version(4)
+NEXT = base_ref(4)
 
 
 def told(chunks: list[TokenChunk]) -> list[tuple[str | None, int]]:
@@ -109,7 +109,7 @@ def test_the_first_token_of_each_newer_version_is_told_once(tmp_path: Path) -> N
         return await line.end()
 
     async def run() -> None:
-        heard: list[Version] = []
+        heard: list[PolicyRef] = []
         async with fleet_of(tmp_path) as world:
             world.policy.on_first_token = lambda version, _: heard.append(version)
             world.a.scripts += [changes, speaks_the_next, speaks_the_next]

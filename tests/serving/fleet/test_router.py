@@ -13,13 +13,13 @@ from stepping import step
 
 from core import telemetry
 from core.errors import StoreUnavailable
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from core.operations.fleet import CLUSTER, Lane
 from serving.fleet.router import choose
 from serving.fleet.snapshot import FleetSnapshot, Replica
 from serving.fleet.view import FleetView
 
-CANARY = Version(4)
+CANARY = base_ref(4)
 
 
 def replica(name: str, **changes: object) -> Replica:
@@ -132,7 +132,7 @@ def test_suspects_are_asked_last_and_yet_are_asked(them: list[str], data: st.Dat
 )
 @pytest.mark.parametrize("version", [None, LIVE])
 def test_who_cannot_or_shall_not_serve_gets_nothing(
-    changes: dict[str, object], is_asked: bool, version: Version | None
+    changes: dict[str, object], is_asked: bool, version: PolicyRef | None
 ) -> None:
     found = choose(snapshot(replica("a", **changes), replica("b")), version, "session", {})
     assert sorted(names(found)) == (["a", "b"] if is_asked else ["b"])
@@ -151,7 +151,7 @@ def test_a_version_is_answered_in_any_lane_by_those_who_have_it() -> None:
         replica("leaving", state="draining", pinnable=frozenset({CANARY})),
     )
     assert sorted(names(choose(them, CANARY, "session", {}))) == ["canary", "many"]
-    assert choose(them, Version(9), "session", {}) == []
+    assert choose(them, base_ref(9), "session", {}) == []
 
 
 def test_of_an_empty_fleet_nobody_answers() -> None:

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.blobs import FsspecBlobs
-from core.ids import ANCHOR, Version
+from core.ids import ANCHOR, base_ref
 from core.model.probes import ProbeRecord, put_probe
 from core.ports import WeightsRef
 from learner.model.policy_model import PolicyModel
@@ -51,8 +51,8 @@ class Published:
 
     def publish_tensors(self, version: int, tensors: dict[str, torch.Tensor], *, parent: int = 1) -> WeightsRef:
         shards = self.shards(f"{version}", tensors)
-        ref = self.weights.publish(Version(version), shards, Version(parent))
+        ref = self.weights.publish(base_ref(version), shards, base_ref(parent))
         self.policy.load(shards)
-        put_probe(self.blobs, Version(version), record(self.policy, self.anchor_probe, ref.digest))
-        self.refs[Version(version)] = ref
+        put_probe(self.blobs, base_ref(version), record(self.policy, self.anchor_probe, ref.digest))
+        self.refs[base_ref(version)] = ref
         return ref

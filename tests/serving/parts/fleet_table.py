@@ -8,12 +8,12 @@ import msgspec
 
 from core.clock import ManualClock
 from core.events import Release
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from core.operations.fleet import CLUSTER, Lane, ReplicaState, ReplicaStatus, ReplicaTarget
 from core.store import SqlStore, open_sqlite
 from serving.fleet.view import FleetView
 
-LIVE = Version(3)
+LIVE = base_ref(3)
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TIMEOUT_S = 5.0
 
@@ -39,12 +39,12 @@ class FleetTable:
         with self.store.work() as work:
             work.fleet.put_status(msgspec.structs.replace(status, **changes))
 
-    def want(self, name: str, lane: Lane, serve: Version, avoid: tuple[Version, ...] = ()) -> None:
+    def want(self, name: str, lane: Lane, serve: PolicyRef, avoid: tuple[PolicyRef, ...] = ()) -> None:
         target = ReplicaTarget(name=name, lane=lane, serve=serve, hold=(serve,), avoid=avoid)
         with self.store.work() as work:
             work.fleet.put_target(CLUSTER, target)
 
-    def release(self, version: Version) -> None:
+    def release(self, version: PolicyRef) -> None:
         release = Release(version=version, cluster=CLUSTER, state="live", why="", by="gate", at=self.clock.now())
         with self.store.work() as work:
             while work.policies.allocate(self.clock.now()) < version:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from core.blobs import FsspecBlobs
 from core.events import Sampling
-from core.ids import InferenceId, Version
+from core.ids import InferenceId, PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk, WeightsRef
 from serving.engines.local import LocalEngine
 from serving.weights.published import BlobWeights
@@ -27,9 +27,9 @@ class World:
         self.directory = directory
         self.model_dir = directory / "model"
         self.weights = BlobWeights(FsspecBlobs(directory / "blobs"))
-        self.models: dict[Version, PreTrainedModel] = {}
+        self.models: dict[PolicyRef, PreTrainedModel] = {}
         self.anchor = self.publish(1)
-        self.models[Version(1)].save_pretrained(self.model_dir)
+        self.models[base_ref(1)].save_pretrained(self.model_dir)
 
     def publish(self, version: int, change: Callable[[dict[str, Any]], None] | None = None) -> WeightsRef:
         """A model drawn with `version` as its seed, its tensors changed by `change`."""
@@ -55,13 +55,13 @@ class World:
         path = self.directory / f"v{version}" / "model.safetensors"
         path.parent.mkdir()
         save_file(tensors, path)
-        self.models[Version(version)] = model
-        return self.weights.publish(Version(version), [path], Version(version - 1) if version > 1 else None)
+        self.models[base_ref(version)] = model
+        return self.weights.publish(base_ref(version), [path], base_ref(version - 1) if version > 1 else None)
 
     @torch.inference_mode()
     def score(self, version: int, tokens: list[int], temperature: float = 1.0) -> torch.Tensor:
         """Log-probabilities [len(tokens) - 1] of tokens[1:] by a full forward pass of the stock model, float32."""
-        logits = self.models[Version(version)](torch.tensor([tokens])).logits[0, :-1].float() / temperature
+        logits = self.models[base_ref(version)](torch.tensor([tokens])).logits[0, :-1].float() / temperature
         return logits.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
 
 
@@ -73,7 +73,7 @@ class Answer:
         self.chunks = chunks
         self.token_ids = [token for chunk in chunks for token in chunk.token_ids]
         self.logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
-        self.versions = [chunk.version for chunk in chunks for _ in chunk.token_ids]
+        self.versions = [chunk.version.version for chunk in chunks for _ in chunk.token_ids]
         self.finish_reason = chunks[-1].finish_reason
         self.cached_tokens = chunks[0].cached_tokens
 
@@ -88,7 +88,7 @@ def request(
         sampling=Sampling(**fields),
         stop_token_ids=stop,
         top_logprobs=top_logprobs,
-        version=None if version is None else Version(version),
+        version=None if version is None else base_ref(version),
     )
 
 

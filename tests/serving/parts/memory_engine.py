@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from mortal import Fuse
 
 from core.errors import Conflict, EngineUnavailable, WeightsError
-from core.ids import Version
+from core.ids import PolicyRef
 from core.model.weights_digest import digest_of_shards
 from core.ports import Weights, WeightsRef
 
@@ -15,6 +15,8 @@ FINE = {"finite": 1.0, "kl_to_live": 0.01, "entropy": 1.5}
 class MemoryEngine:
     """Implements core.ports.Engine: holds digests of what it really read, of one version in service or of many.
 
+    Tests, who speak of the base policy alone, tell it versions by their numbers, and are told what it did so.
+
     An engine of many serves the anchor from its start, as the embedded one; the other nothing before its first switch.
     """
 
@@ -23,55 +25,64 @@ class MemoryEngine:
         self.fuse = Fuse()
         self._weights = weights
         self._digests = {anchor.version: digest_of_shards(weights.open(anchor))} if many else {}
-        self._live: Version | None = anchor.version if many else None
-        self.loads: list[Version] = []
-        self.switches: list[Version] = []
-        self.doubts: list[Version] = []
-        self.figures: dict[Version, Mapping[str, float]] = {}
-        self.pinned: set[Version] = set()
+        self._live: PolicyRef | None = anchor.version if many else None
+        self.loads: list[int] = []
+        self.switches: list[int] = []
+        self.doubts: list[int] = []
+        self.figures: dict[int, Mapping[str, float]] = {}
+        self.pinned: set[int] = set()
         self.misread: set[int] = set()
         self.unfit: set[int] = set()  # cannot be loaded
         self.unservable: set[int] = set()  # can be loaded, and not be switched to
         self.away = False
 
-    def serving(self) -> Version | None:
+    def serving(self) -> PolicyRef | None:
         return None if self.away else self._live
 
-    def pinnable(self) -> frozenset[Version]:
+    def pinnable(self) -> frozenset[PolicyRef]:
         return frozenset(self._digests) if self.holds_many else frozenset({self._live} - {None})  # type: ignore[arg-type]
 
-    def loaded(self) -> Mapping[Version, str]:
+    @property
+    def held(self) -> set[int]:
+        return {version.version for version in self._digests}
+
+    @property
+    def serves(self) -> int | None:
+        serving = self.serving()
+        return None if serving is None else serving.version
+
+    def loaded(self) -> Mapping[PolicyRef, str]:
         return dict(self._digests)
 
     def load(self, ref: WeightsRef) -> None:
         self._call()
-        if ref.version in self.unfit:
+        if ref.version.version in self.unfit:
             raise WeightsError(f"{self.name} cannot load version {ref.version}")
         digest = digest_of_shards(self._weights.open(ref))
-        self._digests[ref.version] = "other" if ref.version in self.misread else digest
-        self.loads.append(ref.version)
+        self._digests[ref.version] = "other" if ref.version.version in self.misread else digest
+        self.loads.append(ref.version.version)
 
-    def probe(self, version: Version) -> Mapping[str, float]:
+    def probe(self, version: PolicyRef) -> Mapping[str, float]:
         self._call()
         assert version in self._digests
-        return self.figures.get(version, FINE)
+        return self.figures.get(version.version, FINE)
 
-    def what_is_wrong(self, version: Version) -> str | None:
+    def what_is_wrong(self, version: PolicyRef) -> str | None:
         self._call()
-        self.doubts.append(version)
+        self.doubts.append(version.version)
         return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
 
-    def switch(self, version: Version) -> None:
+    def switch(self, version: PolicyRef) -> None:
         self._call()
         assert version in self._digests
-        if version in self.unservable:
+        if version.version in self.unservable:
             raise WeightsError(f"{self.name} cannot serve version {version}")
         self._live = version
-        self.switches.append(version)
+        self.switches.append(version.version)
 
-    def unload(self, version: Version) -> None:
+    def unload(self, version: PolicyRef) -> None:
         self._call()
-        if version == self._live or version in self.pinned:
+        if version == self._live or version.version in self.pinned:
             raise Conflict(f"version {version} is in use")
         del self._digests[version]
 

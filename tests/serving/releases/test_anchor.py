@@ -9,6 +9,7 @@ from release_world import ReleaseWorld
 from core.blobs import FsspecBlobs
 from core.errors import WeightsError
 from core.events import PolicyVersion, Topic
+from core.ids import ANCHOR
 from core.model.probes import get_probe
 from core.model.weights_digest import digest_of_shards
 
@@ -19,7 +20,7 @@ def test_the_anchor_is_made_and_released_once(make_world: MakeWorld) -> None:
     world = make_world()
     refs = [world.anchor() for _ in range(3)]
     assert len(set(refs)) == 1
-    assert refs[0].version == 1
+    assert refs[0].version == ANCHOR
     assert refs[0].digest == digest_of_shards([world.model / "model.safetensors"])
     assert [(r.version, r.state, r.by) for r in world.history()] == [(1, "live", "start")]
     assert [(r.version, r.state, r.by) for r in world.said()] == [(1, "live", "start")]

@@ -9,7 +9,7 @@ from release_world import START
 from core.clock import ManualClock
 from core.errors import Conflict, Fenced
 from core.events import PolicyVersion, Release, ReleaseState, Topic
-from core.ids import Version
+from core.ids import PolicyRef, base_ref
 from core.store import SqlStore, open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from serving.releases.chain import Chain
@@ -25,7 +25,7 @@ class World:
         for _ in range(3):
             self.publish()
 
-    def publish(self) -> Version:
+    def publish(self) -> PolicyRef:
         with self.store.work() as work:
             version = work.policies.allocate(self.clock.now())
             work.policies.put(
@@ -46,12 +46,12 @@ class World:
 
     def step(self, version: int, state: ReleaseState) -> Release:
         return Release(
-            version=Version(version), cluster="local", state=state, why="test", by="gate", at=self.clock.now()
+            version=base_ref(version), cluster="local", state=state, why="test", by="gate", at=self.clock.now()
         )
 
     def history(self) -> list[tuple[int, str]]:
         with self.store.look() as view:
-            return [(release.version, release.state) for _, release in view.releases.after(0, 100)]
+            return [(release.version.version, release.state) for _, release in view.releases.after(0, 100)]
 
     def told(self) -> list[tuple[int, str]]:
         consumer = self.log.consumer("reader", [Topic.RELEASES])
@@ -59,7 +59,7 @@ class World:
             events = [record.event for record in consumer.poll(1000, 0)]
         finally:
             consumer.close()
-        return [(event.version, event.state) for event in events if isinstance(event, Release)]
+        return [(event.version.version, event.state) for event in events if isinstance(event, Release)]
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import ReplicaStatus, ReplicaTarget
 from serving.releases.targets import Intent, can_split, leaves_users, plan
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-ONE, TWO, THREE = Version(1), Version(2), Version(3)
+ONE, TWO, THREE = base_ref(1), base_ref(2), base_ref(3)
 
 
 def replica(name: str, serving: int | None = 1, *, many: bool = False, refused: tuple[int, ...] = ()) -> ReplicaStatus:
@@ -20,9 +20,9 @@ def replica(name: str, serving: int | None = 1, *, many: bool = False, refused: 
         cluster="local",
         url="",
         state="ready",
-        serving=None if serving is None else Version(serving),
+        serving=None if serving is None else base_ref(serving),
         holds_many=many,
-        refused={Version(version): "bad" for version in refused},
+        refused={base_ref(version): "bad" for version in refused},
         heartbeat_at=NOW,
     )
 
@@ -88,7 +88,7 @@ def test_the_live_lane_turns_replica_by_replica() -> None:
     targets = plan(fleet_of(3), {}, Intent(serve=ONE))
     order = []
     for _ in range(6):
-        targets = plan([replica(name, t.serve) for name, t in targets.items()], targets, intent)
+        targets = plan([replica(name, t.serve.version) for name, t in targets.items()], targets, intent)
         order.append([t.serve for t in targets.values()])
     assert order[:3] == [[TWO, ONE, ONE], [TWO, TWO, ONE], [TWO, TWO, TWO]]
     assert order[3:] == [[TWO, TWO, TWO]] * 3

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, WeightsError
-from core.ids import Version
+from core.ids import base_ref
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from serving.weights.published import BlobWeights
@@ -59,7 +59,7 @@ class World:
         parent = parent if parent is not None else number - 1 or None
         shards = self.write(number, self.tensors)
         self.refs[number] = (by or self.publisher).publish(
-            Version(number), shards, None if parent is None else Version(parent)
+            base_ref(number), shards, None if parent is None else base_ref(parent)
         )
         return self.refs[number]
 
@@ -116,10 +116,10 @@ def test_what_it_is_made_upon_and_of_stands_in_the_manifest(chain: World) -> Non
     assert {"embed", "up"} <= set(delta["tensors"])
     assert all({"encoding", "bytes", "digest"} == set(entry) for entry in delta["tensors"].values())
     assert chain.refs[3] == WeightsRef(
-        version=Version(3),
+        version=base_ref(3),
         digest=digest_of_shards(chain.shards[3]),
         path="weights/00000003/manifest.json",
-        parent=Version(2),
+        parent=base_ref(2),
     )
 
 
@@ -162,9 +162,9 @@ def test_a_publisher_elsewhere_fetches_what_it_needs(chain: World) -> None:
 def test_publishing_again_changes_nothing(chain: World) -> None:
     before = {path: chain.blobs.get(path) for path in chain.blobs.list("")}
     for by in (chain.publisher, chain.host(), BlobWeights(chain.blobs)):
-        assert by.publish(Version(4), chain.shards[4], Version(3)) == chain.refs[4]
+        assert by.publish(base_ref(4), chain.shards[4], base_ref(3)) == chain.refs[4]
     with pytest.raises(WeightsError, match=r"weights/00000004/manifest\.json: version 4 is published with digest"):
-        chain.publisher.publish(Version(4), chain.shards[5], Version(3))
+        chain.publisher.publish(base_ref(4), chain.shards[5], base_ref(3))
     assert {path: chain.blobs.get(path) for path in chain.blobs.list("")} == before
 
 
@@ -193,7 +193,7 @@ def test_a_full_anchor_comes_every_so_often(world: World) -> None:
     one = world.host()
     for number in range(1, 9):
         world.check(number, one)
-    assert [ref.version for ref in one.chain(world.refs[6])] == [4, 5, 6]
+    assert [ref.version.version for ref in one.chain(world.refs[6])] == [4, 5, 6]
 
 
 def test_one_of_one_is_full(world: World) -> None:
@@ -224,7 +224,7 @@ def test_another_layout_is_published_full(world: World, change: str) -> None:
         size = int.from_bytes(raw[:8], "little")
         header = json.dumps({"__metadata__": {"format": "pt"}, **json.loads(raw[8 : 8 + size])}).encode()
         shards[0].write_bytes(len(header).to_bytes(8, "little") + header + raw[8 + size :])
-    ref = world.publisher.publish(Version(2), shards, Version(1))
+    ref = world.publisher.publish(base_ref(2), shards, base_ref(1))
     assert not [name for name in world.files(2) if name.startswith("delta")]
     assert [path.read_bytes() for path in world.host().open(ref)] == [path.read_bytes() for path in shards]
 
@@ -233,9 +233,9 @@ def test_another_layout_is_published_full(world: World, change: str) -> None:
 def test_without_a_published_parent_it_is_full(world: World, parent: int | None) -> None:
     world.publish(1)
     shards = world.write(2, small_step(world.rng, world.tensors))
-    ref = world.publisher.publish(Version(2), shards, None if parent is None else Version(parent))
+    ref = world.publisher.publish(base_ref(2), shards, None if parent is None else base_ref(parent))
     assert world.files(2) == FULL
-    assert ref.parent == parent
+    assert ref.parent == (None if parent is None else base_ref(parent))
 
 
 def test_what_a_delta_does_not_make_smaller_is_full(world: World) -> None:
@@ -291,7 +291,7 @@ def test_branches_share_what_they_grew_from(chain: World) -> None:
     """A rollback: version 6 goes on from version 3."""
     chain.tensors = small_step(chain.rng, dict(chain.tensors))
     chain.publish(6, parent=3)
-    assert [ref.version for ref in chain.publisher.chain(chain.refs[6])] == [1, 2, 3, 6]
+    assert [ref.version.version for ref in chain.publisher.chain(chain.refs[6])] == [1, 2, 3, 6]
     one = chain.host()
     chain.check(5, one)
     chain.check(6, one)
@@ -310,7 +310,7 @@ def test_a_link_to_other_content_is_named(chain: World, tmp_path: Path) -> None:
     """Version 2 was made again, differently: what was made upon the first one does not fit."""
     for path in chain.blobs.list("weights/00000002/"):
         chain.blobs.delete(path)
-    chain.host().publish(Version(2), chain.shards[5], Version(1))
+    chain.host().publish(base_ref(2), chain.shards[5], base_ref(1))
     for use in (chain.host().open, chain.host().chain):
         with pytest.raises(WeightsError, match=r"weights/00000002/manifest\.json: digest .*, and the delta upon it"):
             use(chain.refs[3])
@@ -322,8 +322,8 @@ def test_a_link_to_other_content_is_named(chain: World, tmp_path: Path) -> None:
 
 def test_what_a_kept_version_needs_stays(chain: World) -> None:
     for number in (1, 3, 2):
-        chain.publisher.discard(Version(number))
-        chain.publisher.discard(Version(number))
+        chain.publisher.discard(base_ref(number))
+        chain.publisher.discard(base_ref(number))
         with pytest.raises(WeightsError, match=rf"weights/0000000{number}/manifest\.json: missing"):
             chain.host().open(chain.refs[number])
         for kept in {1, 2, 3, 4, 5} - {1, 3, 2, number}:
@@ -335,37 +335,37 @@ def test_what_a_kept_version_needs_stays(chain: World) -> None:
 
 def test_what_nothing_needs_any_more_goes_with_the_last_that_did(chain: World) -> None:
     for number in (2, 1, 4):
-        chain.publisher.discard(Version(number))
+        chain.publisher.discard(base_ref(number))
         assert all(chain.files(one) for one in range(1, 6))
-    chain.publisher.discard(Version(5))
+    chain.publisher.discard(base_ref(5))
     assert [number for number in range(1, 6) if chain.files(number)] == [1, 2, 3]
     chain.check(3, chain.host())
-    chain.publisher.discard(Version(3))
+    chain.publisher.discard(base_ref(3))
     assert chain.blobs.list("") == []
 
 
 def test_branches_keep_what_they_share(chain: World) -> None:
     chain.publish(6, parent=3)
     for number in (1, 2, 3, 4, 5):
-        chain.publisher.discard(Version(number))
+        chain.publisher.discard(base_ref(number))
     assert [number for number in range(1, 7) if chain.files(number)] == [1, 2, 3, 6]
     chain.check(6, chain.host())
 
 
 def test_upon_a_discarded_parent_it_is_full(chain: World) -> None:
-    chain.publisher.discard(Version(4))
+    chain.publisher.discard(base_ref(4))
     chain.publish(6, parent=4)
     assert chain.files(6) == FULL
 
 
 def test_a_discarded_version_may_be_published_again(chain: World) -> None:
-    chain.publisher.discard(Version(3))
+    chain.publisher.discard(base_ref(3))
     with pytest.raises(WeightsError, match=r"weights/00000003/link\.json: version 3 is published with digest"):
-        chain.host().publish(Version(3), chain.shards[5], Version(2))
-    assert chain.host().publish(Version(3), chain.shards[3], Version(2)) == chain.refs[3]
+        chain.host().publish(base_ref(3), chain.shards[5], base_ref(2))
+    assert chain.host().publish(base_ref(3), chain.shards[3], base_ref(2)) == chain.refs[3]
     for number in range(1, 6):
         chain.check(number, chain.host())
-    chain.publisher.discard(Version(3))
+    chain.publisher.discard(base_ref(3))
     chain.check(4, chain.host())
 
 
@@ -381,7 +381,7 @@ def test_a_parent_discarded_under_way_is_not_relied_on(
     def discard(path: str) -> None:
         if path.startswith("weights/00000006/delta") and not done:
             done.append(path)
-            elsewhere.discard(Version(5))
+            elsewhere.discard(base_ref(5))
 
     def before(path: str, source: Path) -> None:
         discard(path)
@@ -398,7 +398,7 @@ def test_a_parent_discarded_under_way_is_not_relied_on(
     assert exists("weights/00000006/manifest.json")
     assert chain.files(6) == FULL
     chain.check(6, chain.host())
-    chain.publisher.discard(Version(4))
+    chain.publisher.discard(base_ref(4))
     assert not chain.files(5), "and it is not needed for nothing"
 
 
@@ -442,19 +442,19 @@ def test_a_discard_that_was_cut_off_harms_nobody(tmp_path: Path, lives: int) -> 
     for number in (2, 3, 1):
         dead.append(number)
         try:
-            world.publisher.discard(Version(number))
+            world.publisher.discard(base_ref(number))
         except Died:
             break
     blobs.lives = 1_000_000
     for number in {1, 2, 3, 4} - set(dead):
         world.check(number, world.host())
     for number in dead:
-        world.host().discard(Version(number))
+        world.host().discard(base_ref(number))
     for number in {1, 2, 3, 4} - set(dead):
         world.check(number, world.host())
-    world.host().discard(Version(4))
+    world.host().discard(base_ref(4))
     for number in (1, 2, 3):
-        world.host().discard(Version(number))
+        world.host().discard(base_ref(number))
     assert blobs.list("") == []
 
 
@@ -469,15 +469,15 @@ def test_a_publication_that_was_cut_off_is_completed(tmp_path: Path, lives: int)
         blobs.lives = lives
         if lives < 2:
             with pytest.raises(Died):
-                world.publisher.publish(Version(2), first, Version(1))
+                world.publisher.publish(base_ref(2), first, base_ref(1))
         blobs.lives = 1_000_000
         if lives < 2:
             assert "manifest.json" not in world.files(2)
         for shards, parent in ((first if again == 2 else other, 1), (other, None)):
-            world.refs[3] = world.host().publish(Version(3), shards, None if parent is None else Version(parent))
+            world.refs[3] = world.host().publish(base_ref(3), shards, None if parent is None else base_ref(parent))
             assert world.files(3) == (FULL if parent is None else ["delta-00000001.safetensors", "manifest.json"])
             shutil.rmtree(tmp_path / str(again) / "blobs" / "weights" / "00000003")
-        world.refs[2] = world.host().publish(Version(2), first, Version(1))
+        world.refs[2] = world.host().publish(base_ref(2), first, base_ref(1))
         assert world.files(2) == delta_of(2)
         world.check(2, world.host())
 

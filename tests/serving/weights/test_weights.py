@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from core.blobs import FsspecBlobs
 from core.errors import WeightsError
-from core.ids import Version
+from core.ids import base_ref
 from core.model.weights_digest import digest_of_shards
 from serving.weights.published import BlobWeights
 
@@ -31,15 +31,15 @@ def test_the_digest_does_not_depend_on_the_shards(tmp_path_factory: pytest.TempP
         save_file({name: tensors[name] for name, place in zip(NAMES, places, strict=True) if place == shard}, path)
         shards.append(path)
     weights = BlobWeights(FsspecBlobs(directory / "blobs"))
-    one = weights.publish(Version(1), [whole], None)
-    two = weights.publish(Version(2), shards, Version(1))
+    one = weights.publish(base_ref(1), [whole], None)
+    two = weights.publish(base_ref(2), shards, base_ref(1))
     assert one.digest == two.digest
     found = {name: tensor for path in weights.open(two) for name, tensor in load_file(path).items()}
     assert {name: tensor.tolist() for name, tensor in found.items()} == {n: t.tolist() for n, t in tensors.items()}
 
 
 def test_the_shipped_weights_go_in_and_come_out(tmp_path: Path) -> None:
-    ref = BlobWeights(FsspecBlobs(tmp_path)).publish(Version(1), [TINY], None)
+    ref = BlobWeights(FsspecBlobs(tmp_path)).publish(base_ref(1), [TINY], None)
     (opened,) = BlobWeights(FsspecBlobs(tmp_path)).open(ref)
     assert opened.read_bytes() == TINY.read_bytes()
     assert ref.digest == digest_of_shards([TINY])
@@ -48,7 +48,7 @@ def test_the_shipped_weights_go_in_and_come_out(tmp_path: Path) -> None:
 def test_a_version_is_verified_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was verified is not read again, unless it was touched since; another process reads it all."""
     weights = BlobWeights(FsspecBlobs(tmp_path))
-    ref = weights.publish(Version(1), [TINY], None)
+    ref = weights.publish(base_ref(1), [TINY], None)
     (opened,) = weights.open(ref)
     with monkeypatch.context() as patch:
         patch.setattr("serving.weights.published.digest_of_shards", None)
@@ -65,6 +65,6 @@ def test_a_version_is_verified_once_in_a_process(tmp_path: Path, monkeypatch: py
 def test_a_publication_leaves_the_given_files_alone(tmp_path: Path) -> None:
     before = TINY.read_bytes()
     weights = BlobWeights(FsspecBlobs(tmp_path))
-    weights.publish(Version(1), [TINY], None)
-    weights.discard(Version(1))
+    weights.publish(base_ref(1), [TINY], None)
+    weights.discard(base_ref(1))
     assert TINY.read_bytes() == before

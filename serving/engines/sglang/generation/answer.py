@@ -16,7 +16,7 @@ import msgspec
 
 from core.errors import EngineUnavailable, NotFinite
 from core.events import FinishReason, VersionSpan
-from core.ids import UNKNOWN, Version
+from core.ids import UNKNOWN, PolicyRef
 from core.ports import TokenChunk
 from serving.engines.sglang.generation.refusals import refusal
 from serving.engines.sglang.generation.spans import version_of, version_spans, within
@@ -94,7 +94,7 @@ class EngineAnswer:
         ] or [self._chunk((), [], [], spans[-1].version if spans else label)]
 
     def _chunk(
-        self, token_ids: tuple[int, ...], entries: list[TopEntry], tops: list[list[TopEntry] | None], version: Version
+        self, token_ids: tuple[int, ...], entries: list[TopEntry], tops: list[list[TopEntry] | None], version: PolicyRef
     ) -> TokenChunk:
         reasons: tuple[str, ...] = (_UNKNOWN_VERSION,) if version == UNKNOWN else ()
         if any(entry[0] is None or not math.isfinite(entry[0]) for entry in entries):

@@ -1,19 +1,19 @@
-"""Translation of an engine's labels to version numbers. The engine's host sets the labels, in decimal."""
+"""Translation of an engine's labels to our versions. The engine's host sets the labels, as text."""
 
 from collections.abc import Iterable, Sequence
 
 from core.events import VersionSpan
-from core.ids import UNKNOWN, Version
+from core.ids import UNKNOWN, PolicyRef
 from serving.engines.sglang.generation.wire import Span
 
-_MAX_DIGITS = 18  # of a 64-bit number
 
-
-def version_of(label: str | None) -> Version:
-    """UNKNOWN for a label that is no number of ours, such as the `default` of a server that nobody labelled."""
-    if label is None or not label.isascii() or not label.isdigit() or len(label) > _MAX_DIGITS or label[0] == "0":
+def version_of(label: str | None) -> PolicyRef:
+    """UNKNOWN for a label that is no version of ours, such as the `default` of a server that nobody labelled."""
+    try:
+        version = PolicyRef.parse(label or "")
+    except ValueError:
         return UNKNOWN
-    return Version(int(label))
+    return version if version.version else UNKNOWN
 
 
 def version_spans(spans: Iterable[Span], length: int) -> tuple[VersionSpan, ...]:

@@ -10,7 +10,7 @@ from release_world import ReleaseWorld
 
 from core.errors import EngineUnavailable
 from core.events import Sampling
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import CLUSTER
 from core.ports import GenerateRequest, OutputDelta, Policy, TokenChunk
 from core.settings import EvalSettings
@@ -45,12 +45,12 @@ class Fleet:
     it serves at that moment."""
 
     context_length = 1000
-    live_version = Version(1)
+    live_version = base_ref(1)
 
     def __init__(self, world: ReleaseWorld) -> None:
         self.world = world
         self.wrong: dict[int, int] = {}  # by version: how many cases it gets wrong, from the first
-        self.asked: list[tuple[str, Version, str]] = []  # engine, version and case
+        self.asked: list[tuple[str, int, str]] = []  # engine, version and case
         self.on_ask: Callable[[int], None] = lambda _: None  # called with how many were asked
 
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
@@ -64,9 +64,9 @@ class Fleet:
         if not able:
             raise EngineUnavailable(f"no engine serves version {request.version}")
         engine, case = self.world.engines[able[0].name], "".join(map(chr, request.prompt_token_ids))
-        self.asked.append((engine.name, request.version, case))
+        self.asked.append((engine.name, request.version.version, case))
         self.on_ask(len(self.asked))
-        text = "no" if int(case) < self.wrong.get(request.version, 0) else "yes"
+        text = "no" if int(case) < self.wrong.get(request.version.version, 0) else "yes"
         for place, letter in enumerate(text):
             await asyncio.sleep(0)
             spoke = request.version if engine.holds_many else engine.serving()
@@ -115,7 +115,7 @@ def check_users(world: ReleaseWorld) -> None:
     view = FleetView(world.store, CLUSTER, world.clock, world.serving.fleet.heartbeat_timeout_s)
     states = world.states()
     for replica in choose(view.snapshot, None, None, {}):
-        serving = world.engines[replica.name].serving()
+        serving = world.engines[replica.name].serves
         is_fit = serving is None or states[serving] != "candidate" or (judged(world, serving) or ("",))[0] == "pass"
         assert is_fit, (replica, states)
 
@@ -123,6 +123,6 @@ def check_users(world: ReleaseWorld) -> None:
 def judged(world: ReleaseWorld, version: int) -> tuple[str, str] | None:
     """(action, why) of what is stored on it."""
     with world.store.look() as view:
-        policy = view.policies.get(Version(version))
+        policy = view.policies.get(base_ref(version))
     assert policy is not None
     return None if policy.verdict is None else (policy.verdict.action, policy.verdict.why)

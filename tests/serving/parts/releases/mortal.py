@@ -8,7 +8,7 @@ from typing import Any
 
 from core.blobs import FsspecBlobs
 from core.events import Event, Topic
-from core.ids import Version
+from core.ids import PolicyRef
 from core.ports import Consumer, EventLog, Position, RebalanceListener, WeightsRef
 from core.store import SqlStore
 from core.store.work import Work
@@ -96,10 +96,10 @@ class MortalBlobs(FsspecBlobs):
 class MortalWeights(BlobWeights):
     fuse = Fuse()
 
-    def publish(self, version: Version, shards: Sequence[Path], parent: Version | None) -> WeightsRef:
+    def publish(self, version: PolicyRef, shards: Sequence[Path], parent: PolicyRef | None) -> WeightsRef:
         self.fuse()
         return super().publish(version, shards, parent)
 
-    def discard(self, version: Version) -> None:
+    def discard(self, version: PolicyRef) -> None:
         self.fuse()
         super().discard(version)

@@ -1,4 +1,5 @@
-"""A release controller and hosts over a real log, store and weights: rounds, orders, and an end at any moment."""
+"""A release controller and hosts over a real log, store and weights: rounds, orders, and an end at any moment. Its
+versions are the base policy's, and told by their numbers."""
 
 import sqlite3
 import time
@@ -11,13 +12,14 @@ import numpy as np
 from changed_settings import changed
 from memory_engine import MemoryEngine
 from mortal import Fuse, MortalBlobs, MortalLog, MortalStore, MortalWeights
+from numbered import numbered
 from safetensors.numpy import save_file
 from stepping import step
 
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.events import Event, GateVerdict, PolicyVersion, Release, ReleaseState, Topic
-from core.ids import Version
+from core.ids import base_ref
 from core.model.probes import ProbeRecord
 from core.model.weights_digest import digest_of_shards
 from core.operations.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget
@@ -127,19 +129,17 @@ class ReleaseWorld:
         store, log = MortalStore(self.store, fuse), MortalLog(self.log, fuse)
         return ensure_anchor(store, log, weights, blobs, self.model, "tiny", probe_of_model, self.clock)
 
-    def publish(
-        self, parent: int = 1, arrivals: Sequence[datetime] = (), verdict: GateVerdict | None = None
-    ) -> Version:
+    def publish(self, parent: int = 1, arrivals: Sequence[datetime] = (), verdict: GateVerdict | None = None) -> int:
         """As a learner does, or (with a verdict) `onward propose`: a number, weights, the store, the log."""
         with self.store.work() as work:
             version = work.policies.allocate(self.clock.now())
-        shards = self.shards_at(self.directory / f"{version}.safetensors", version)
-        ref = self.weights.publish(version, shards, Version(parent))
+        shards = self.shards_at(self.directory / f"{version}.safetensors", version.version)
+        ref = self.weights.publish(version, shards, base_ref(parent))
         policy = PolicyVersion(
             version=version,
             policy="tiny",
             digest=ref.digest,
-            parent=Version(parent),
+            parent=base_ref(parent),
             manifest=None,
             outcome_arrivals=tuple(arrivals),
             weights=ref.path,
@@ -149,7 +149,7 @@ class ReleaseWorld:
         with self.store.work() as work:
             work.policies.put(policy)
         self.log.append_blocking(Topic.POLICIES, [policy])
-        return version
+        return version.version
 
     # ------------------------------------------------------------------------------------------ processes
 
@@ -255,7 +255,7 @@ class ReleaseWorld:
             and (name not in targets or name not in statuses or not _has(statuses[name], targets[name]))
         ]
 
-    def release(self, parent: int = 1) -> Version:
+    def release(self, parent: int = 1) -> int:
         version = self.publish(parent)
         self.run()
         assert self.states()[version] == "live", self.states()
@@ -265,13 +265,13 @@ class ReleaseWorld:
 
     def order(self, kind: OrderKind, version: int, why: str = "worse") -> int:
         with self.store.work() as work:
-            return work.orders.give(CLUSTER, kind, Version(version), why, "ada", self.clock.now())
+            return work.orders.give(CLUSTER, kind, base_ref(version), why, "ada", self.clock.now())
 
     def answer(self, order_id: int) -> Order:
         with self.store.look() as view:
             order = view.orders.get(order_id)
         assert order is not None
-        return order
+        return numbered(order)  # type: ignore[no-any-return]
 
     def obey(self, kind: OrderKind, version: int, why: str = "worse") -> Order:
         order_id = self.order(kind, version, why)
@@ -287,12 +287,13 @@ class ReleaseWorld:
 
     def states(self) -> dict[int, str]:
         with self.store.look() as view:
-            return {policy.version: state for policy, state in reversed(view.policies.newest(1000))}
+            listed = reversed(view.policies.newest(1000))
+        return {policy.version.version: state for policy, state in listed}
 
     def history(self) -> list[Release]:
         """As the store has it."""
         with self.store.look() as view:
-            return [release for _, release in view.releases.after(0, 1000)]
+            return [numbered(release) for _, release in view.releases.after(0, 1000)]
 
     def steps(self, version: int) -> list[ReleaseState]:
         """A version's states in the store, in order."""
@@ -303,22 +304,23 @@ class ReleaseWorld:
         return next(release.why for release in reversed(self.history()) if release.version == version)
 
     @property
-    def live(self) -> Version | None:
+    def live(self) -> int | None:
         with self.store.look() as view:
-            return view.releases.live(CLUSTER)
+            live = view.releases.live(CLUSTER)
+        return None if live is None else live.version
 
     def statuses(self) -> dict[str, ReplicaStatus]:
         with self.store.look() as view:
-            return {status.name: status for status in view.fleet.statuses(CLUSTER)}
+            return {status.name: numbered(status) for status in view.fleet.statuses(CLUSTER)}
 
     def targets(self) -> dict[str, ReplicaTarget]:
         with self.store.look() as view:
-            return view.fleet.targets(CLUSTER)
+            return numbered(view.fleet.targets(CLUSTER))  # type: ignore[no-any-return]
 
     def experiments(self) -> list[Experiment]:
         """The newest first."""
         with self.store.look() as view:
-            return view.experiments.newest(CLUSTER, 100)
+            return numbered(view.experiments.newest(CLUSTER, 100))  # type: ignore[no-any-return]
 
     def said(self) -> list[Release]:
         """As the log has it, in order."""
@@ -331,7 +333,7 @@ class ReleaseWorld:
         for source in reader.assignment():
             reader.seek(source, self.log.earliest(source))
         while records := reader.poll(1000, 0):
-            events += [record.event for record in records if record.event is not None]
+            events += [numbered(record.event) for record in records if record.event is not None]
         return events
 
     def has_weights(self, version: int) -> bool:
@@ -342,7 +344,7 @@ class ReleaseWorld:
     def check_chain(self, *, in_order: bool = True) -> None:
         """Each step may follow the one before it; nobody goes live beside another; the log knows all, and no more.
         `in_order`: the log's last word on each version is the store's."""
-        states: dict[Version, ReleaseState] = {}
+        states: dict[int, ReleaseState] = {}
         for release in self.history():
             before = states.get(release.version, "candidate")
             assert release.state == before == "rolled_back" or release.state in STEPS[before], (release, before)
@@ -353,13 +355,13 @@ class ReleaseWorld:
         last = {release.version: release.state for release in said}
         assert not in_order or last == {release.version: release.state for release in history}
 
-    def check_one_lives(self, *, in_order: bool = True) -> Version:
+    def check_one_lives(self, *, in_order: bool = True) -> int:
         """Store, engines and log agree on the one version that serves."""
         self.check_chain(in_order=in_order)
         live = self.live
         assert live is not None
         assert [version for version, state in self.states().items() if state == "live"] == [live]
-        assert {engine.serving() for engine in self.engines.values()} == {live}
+        assert {numbered(engine.serving()) for engine in self.engines.values()} == {live}
         assert not in_order or [release.version for release in self.said() if release.state == "live"][-1] == live
         return live
 

@@ -10,7 +10,7 @@ from planted import plant_arms
 from release_world import ReleaseWorld
 
 from bench.releases.ratchet_trials import draw, draw_habits, looks
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import CLUSTER, Experiment
 from core.settings import CanarySettings
 from serving.releases.canaries.evidence import ArmStatistics
@@ -32,8 +32,8 @@ def promoted(canary: int, control: int, difference: float = -0.1, **fields: Any)
     usual: dict[str, Any] = {
         "experiment_id": f"e{canary}-{control}",
         "cluster": CLUSTER,
-        "canary": Version(canary),
-        "control": Version(control),
+        "canary": base_ref(canary),
+        "control": base_ref(control),
         "share": 0.2,
         "salt": "s",
         "started_at": NOW,
@@ -45,19 +45,19 @@ def promoted(canary: int, control: int, difference: float = -0.1, **fields: Any)
 
 
 def step(before: int, difference: float, error: float) -> Step:
-    return Step(Version(before), difference, error**2)
+    return Step(base_ref(before), difference, error**2)
 
 
 def test_steps_lead_back_to_what_nobody_measured() -> None:
     ended = [promoted(7, 5, -0.2), promoted(6, 5, verdict="rollback"), promoted(5, 3), promoted(2, 1)]
-    assert [found.before for found in steps_to(Version(7), ended)] == [5, 3]
-    assert steps_to(Version(7), ended)[0] == Step.measured(Version(5), -0.2, 0.1)
-    assert steps_to(Version(6), ended) == (), "it was taken back"
-    assert steps_to(Version(7), [promoted(7, 5, figures={}), promoted(5, 3)]) == (), "an operator promoted it"
-    assert steps_to(Version(1), ended) == ()
+    assert [found.before.version for found in steps_to(base_ref(7), ended)] == [5, 3]
+    assert steps_to(base_ref(7), ended)[0] == Step.measured(base_ref(5), -0.2, 0.1)
+    assert steps_to(base_ref(6), ended) == (), "it was taken back"
+    assert steps_to(base_ref(7), [promoted(7, 5, figures={}), promoted(5, 3)]) == (), "an operator promoted it"
+    assert steps_to(base_ref(1), ended) == ()
     long = [promoted(number + 1, number) for number in range(40, 0, -1)]
-    assert len(steps_to(Version(41), long)) == MOST_STEPS
-    assert len(steps_to(Version(2), [promoted(2, 1), promoted(1, 2)])) == 2, "no way in circles"
+    assert len(steps_to(base_ref(41), long)) == MOST_STEPS
+    assert len(steps_to(base_ref(2), [promoted(2, 1), promoted(1, 2)])) == 2, "no way in circles"
 
 
 def test_the_sum_of_steps_tells_what_none_of_them_does() -> None:
@@ -65,7 +65,7 @@ def test_the_sum_of_steps_tells_what_none_of_them_does() -> None:
     assert behind(steps, 2.0) is None
     found = behind([step(4, -0.04, 0.03), *steps], 2.0)
     assert found is not None
-    assert (found.version, found.steps) == (1, 4)
+    assert (found.version, found.steps) == (base_ref(1), 4)
     assert found.difference == pytest.approx(-0.13)
     assert found.error == pytest.approx(0.06)
     assert behind([step(1, -9.0, 0.1)], 2.0) is None, "one step is its own experiment's business"
@@ -73,19 +73,19 @@ def test_the_sum_of_steps_tells_what_none_of_them_does() -> None:
 
 
 def test_what_is_hardly_known_is_taken_for_little() -> None:
-    found = Step.measured(Version(1), -0.2, LIKELY_STEP)
+    found = Step.measured(base_ref(1), -0.2, LIKELY_STEP)
     assert (found.difference, found.squared_error) == (pytest.approx(-0.1), pytest.approx(LIKELY_STEP**2 / 2))
-    lucky, known = Step.measured(Version(1), 0.5, 0.15), Step.measured(Version(1), -0.05, 0.001)
+    lucky, known = Step.measured(base_ref(1), 0.5, 0.15), Step.measured(base_ref(1), -0.05, 0.001)
     assert lucky.difference < 0.1
     assert known.difference == pytest.approx(-0.05, abs=1e-4)
-    assert Step.measured(Version(1), 0.0, math.inf) == Step(Version(1), 0.0, LIKELY_STEP**2)
+    assert Step.measured(base_ref(1), 0.0, math.inf) == Step(base_ref(1), 0.0, LIKELY_STEP**2)
 
 
 def test_the_best_so_far_is_what_counts_and_not_the_first() -> None:
     """It went up by one step before it went down."""
     found = behind([step(3, -0.1, 0.03), step(2, -0.1, 0.03), step(1, 0.5, 0.03)], 2.0)
     assert found is not None
-    assert found.version == 2
+    assert found.version == base_ref(2)
     assert behind([step(2, -0.1, math.inf), step(1, -0.1, 0.01)], 2.0) is None, "what nobody knows says nothing"
 
 
@@ -100,15 +100,15 @@ def test_a_canary_is_held_against_earlier_versions_before_it_is_promoted() -> No
     arms = arm(100, 0.1, 0.2), arm(400, 0.12, 0.2)  # an error of 0.022
     settings = CanarySettings(horizon_turns=100)
     before = [step(2, -0.03, 0.02), step(1, -0.03, 0.02)]
-    assert judge(*arms, 0.0, settings, Version(3)).action == "promote"
-    assert judge(*arms, 0.0, settings, Version(3), [step(2, -0.01, 0.02)]).action == "promote"
-    refused = judge(*arms, 0.0, settings, Version(3), before)
-    assert (refused.action, refused.back_to) == ("rollback", 1)
+    assert judge(*arms, 0.0, settings, base_ref(3)).action == "promote"
+    assert judge(*arms, 0.0, settings, base_ref(3), [step(2, -0.01, 0.02)]).action == "promote"
+    refused = judge(*arms, 0.0, settings, base_ref(3), before)
+    assert (refused.action, refused.back_to) == ("rollback", base_ref(1))
     assert refused.why.startswith("worse than version 1: reward -0.07")
-    assert judge(*arms, 0.0, CanarySettings(horizon_turns=101), Version(3), before).action == "wait", (
+    assert judge(*arms, 0.0, CanarySettings(horizon_turns=101), base_ref(3), before).action == "wait", (
         "not before its end"
     )
-    better = judge(arm(100, 0.5, 0.2), arms[1], 0.0, settings, Version(3), before)
+    better = judge(arm(100, 0.5, 0.2), arms[1], 0.0, settings, base_ref(3), before)
     assert (better.action, better.back_to) == ("promote", None)
 
 

@@ -12,16 +12,16 @@ from release_world import START
 
 from core import telemetry
 from core.events import PolicyVersion
-from core.ids import Version
+from core.ids import base_ref
 from serving.releases import LoopTimer
 
 
 def policy(version: int, arrivals: Sequence[datetime], parent: int | None = None) -> PolicyVersion:
     return PolicyVersion(
-        version=Version(version),
+        version=base_ref(version),
         policy="tiny",
         digest="d",
-        parent=Version(parent or version - 1),
+        parent=base_ref(parent or version - 1),
         manifest=None,
         outcome_arrivals=tuple(arrivals),
         weights="w",
@@ -47,8 +47,8 @@ def test_superseded_versions_hand_their_arrivals_on() -> None:
     timer.published(policy(2, [START]))
     timer.published(policy(3, [after(2)]))
     assert timed() == before, "nobody served"
-    timer.first_token(Version(3), after(5))
-    timer.first_token(Version(3), after(9))
+    timer.first_token(base_ref(3), after(5))
+    timer.first_token(base_ref(3), after(9))
     assert timed() == before + 2, "only the first token counts"
     timer.publish_quantiles()
     assert (quantile("0.5"), quantile("0.99")) == (4.0, pytest.approx(4.98))
@@ -59,15 +59,15 @@ def test_what_one_line_learned_another_did_not() -> None:
     timer, before = LoopTimer(), timed()
     timer.published(policy(2, [START], parent=1))
     timer.published(policy(3, [START, START], parent=1))
-    timer.first_token(Version(3), after(1))
+    timer.first_token(base_ref(3), after(1))
     assert timed() == before + 2
-    timer.first_token(Version(2), after(1))
+    timer.first_token(base_ref(2), after(1))
     assert timed() == before + 3
 
 
 def test_the_engine_may_speak_before_the_log_does() -> None:
     timer, before = LoopTimer(), timed()
-    timer.first_token(Version(2), after(3))
+    timer.first_token(base_ref(2), after(3))
     assert timed() == before
     timer.published(policy(2, [START]))
     assert timed() == before + 1
@@ -79,9 +79,9 @@ def test_a_policy_told_twice_counts_its_arrivals_once() -> None:
     timer, before = LoopTimer(), timed()
     for _ in range(2):
         timer.published(policy(2, [START]))
-    timer.first_token(Version(2), after(1))
+    timer.first_token(base_ref(2), after(1))
     timer.published(policy(2, [START]))
-    timer.first_token(Version(2), after(2))
+    timer.first_token(base_ref(2), after(2))
     assert timed() == before + 1
 
 
@@ -90,7 +90,7 @@ def test_a_version_that_serves_again_times_nothing_again() -> None:
     timer.published(policy(2, [START]))
     timer.published(policy(3, [START]))
     for version in (2, 3, 2):
-        timer.first_token(Version(version), after(1))
+        timer.first_token(base_ref(version), after(1))
     assert timed() == before + 2
 
 
@@ -102,7 +102,7 @@ def test_quantiles_are_exact(seconds: list[float], cuts: list[int]) -> None:
     at, taken = after(2e6), [timedelta(seconds=value) for value in seconds]
     for version, (start, end) in enumerate(pairwise(places), 2):
         timer.published(policy(version, [at - value for value in taken[start:end]]))
-        timer.first_token(Version(version), at)
+        timer.first_token(base_ref(version), at)
     timer.publish_quantiles()
     exact = [value.total_seconds() for value in taken]
     for which in ("0.5", "0.99"):

@@ -55,7 +55,7 @@ def test_a_canary_is_begun_with_all_that_a_router_needs(world: ReleaseWorld) -> 
     begun = experiment(world)
     assert (begun.canary, begun.control, begun.share, begun.ended_at) == (2, 1, 0.2, None)
     assert len(begun.salt) >= 16
-    assert world.engine.serving() == 1
+    assert world.engine.serves == 1
     assert world.statuses()["local"].pinnable == (1, 2)
 
 
@@ -88,7 +88,7 @@ def test_one_that_is_worse_is_taken_back(world: ReleaseWorld) -> None:
     assert world.states() == {1: "live", 2: "rolled_back", child: "rejected"}
     assert world.check_one_lives() == 1
     assert _rollbacks() == rollbacks + 1
-    assert set(world.engine.loaded()) == {1}
+    assert world.engine.held == {1}
 
 
 def test_what_cannot_be_told_apart_is_promoted_at_the_horizon(world: ReleaseWorld) -> None:

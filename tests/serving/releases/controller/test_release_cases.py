@@ -10,7 +10,7 @@ from stepping import step
 
 from core.errors import EngineUnavailable, StoreUnavailable
 from core.events import GateVerdict, PolicyVersion
-from core.ids import Version
+from core.ids import ANCHOR, base_ref
 from core.ports import GenerateRequest, TokenChunk
 from serving.releases.cases import CaseGate
 
@@ -31,7 +31,7 @@ def end(world: ReleaseWorld) -> None:
         process.controller.close()
 
 
-def lanes(world: ReleaseWorld) -> dict[str, tuple[str, Version]]:
+def lanes(world: ReleaseWorld) -> dict[str, tuple[str, int]]:
     return {name: (target.lane, target.serve) for name, target in world.targets().items()}
 
 
@@ -250,7 +250,7 @@ def test_what_no_case_has_judged_is_asked_them(world: ReleaseWorld, action: Lite
     run_until(world, lambda: world.states()[proposed] == "canary")
     found = published(world)[-1].verdict
     assert found is not None
-    assert (found.action, found.against, found.proposed) == ("pass", 1, True)
+    assert (found.action, found.against, found.proposed) == ("pass", ANCHOR, True)
     assert found.why.startswith("users held out: pass; cases: " if action == "pass" else "cases: ")
     assert fleet.engines_asked(proposed) == {"c"}
 
@@ -258,7 +258,7 @@ def test_what_no_case_has_judged_is_asked_them(world: ReleaseWorld, action: Lite
 @pytest.mark.parametrize(("against", "asked"), [(1, False), (7, True)])
 def test_cases_count_beside_what_is_live(world: ReleaseWorld, against: int, asked: bool) -> None:
     fleet = give_cases(world)
-    found = GateVerdict(action="pass", why="cases: no worse", against=Version(against))
+    found = GateVerdict(action="pass", why="cases: no worse", against=base_ref(against))
     proposed = world.publish(verdict=found)
     run_until(world, lambda: world.states()[proposed] == "canary")
     assert bool(fleet.asked) is asked

@@ -7,7 +7,7 @@ from memory_engine import FINE
 from planted import plant_arms
 from release_world import ReleaseWorld
 
-from core.ids import Version
+from core.ids import PolicyRef
 from core.operations.fleet import ReplicaTarget
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -20,11 +20,11 @@ def world(start_world: MakeWorld) -> ReleaseWorld:
     return start_world("a", "b", "c")
 
 
-def serving(world: ReleaseWorld) -> list[Version | None]:
-    return [engine.serving() for engine in world.engines.values()]
+def serving(world: ReleaseWorld) -> list[int | None]:
+    return [engine.serves for engine in world.engines.values()]
 
 
-def lanes(world: ReleaseWorld) -> dict[str, tuple[str, Version]]:
+def lanes(world: ReleaseWorld) -> dict[str, tuple[str, int]]:
     return {name: (target.lane, target.serve) for name, target in world.targets().items()}
 
 
@@ -87,7 +87,7 @@ def test_what_a_later_replica_refuses_serves_on_the_others(world: ReleaseWorld) 
 
 def test_what_the_gate_refuses_is_served_by_nobody(world: ReleaseWorld) -> None:
     for engine in world.engines.values():
-        engine.figures[Version(2)] = {**FINE, "kl_to_live": 2.0}
+        engine.figures[2] = {**FINE, "kl_to_live": 2.0}
     world.publish()
     world.run()
     assert world.states() == {1: "live", 2: "rejected"}
@@ -251,7 +251,7 @@ def test_where_no_canary_can_or_need_run_versions_are_released_directly(
 def test_who_is_held_back_stays_on_the_anchor(start_world: MakeWorld) -> None:
     """Through releases, canaries, orders and another controller."""
     world = start_world("a", "b", "c", settings={"release.holdback.share": 0.1})
-    seen: set[Version | None] = set()
+    seen: set[PolicyRef | None] = set()
     step = world.engines["c"].switch
     world.engines["c"].switch = lambda version: (seen.add(version), step(version))[1]
     for parent in (1, 2):

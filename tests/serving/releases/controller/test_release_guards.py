@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from memory_engine import FINE
+from numbered import numbered
 from planted import alarm, plant
 from release_world import ReleaseWorld
 
@@ -190,7 +191,7 @@ def test_the_guards_order_is_kept_with_the_others(world: ReleaseWorld) -> None:
     world.release()
     served(world, 2, finish_reason="error")
     with world.store.look() as view:
-        order = view.orders.get(1)
+        order = numbered(view.orders.get(1))
         assert view.orders.unfinished(CLUSTER) == []
     assert order is not None
     assert (order.kind, order.version, order.by, order.error) == ("rollback", 1, "guard", None)

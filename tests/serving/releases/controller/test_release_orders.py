@@ -6,10 +6,11 @@ from typing import get_args
 import pytest
 from changed_settings import changed
 from memory_engine import FINE
+from numbered import numbered
 from release_world import ReleaseWorld
 
 from core import telemetry
-from core.ids import Version
+from core.ids import base_ref
 from core.operations.fleet import OrderKind
 from serving.releases import CLUSTER
 
@@ -40,7 +41,7 @@ def refused(world: ReleaseWorld, kind: OrderKind, version: int) -> tuple[str | N
     answer = world.obey(kind, version)
     assert answer.done_at is not None
     assert (world.history(), world.live) == (before, live)
-    assert {engine.serving() for engine in world.engines.values()} == {live}
+    assert {engine.serves for engine in world.engines.values()} == {live}
     return answer.error_code, answer.error or ""
 
 
@@ -85,7 +86,7 @@ def test_a_fleet_turns_back_at_once_and_is_told_whom_to_avoid(start_world: MakeW
 def test_a_rollback_to_weights_that_are_gone_is_refused(world: ReleaseWorld) -> None:
     for parent in (1, 2, 3):
         world.release(parent)
-    world.weights.discard(Version(2))
+    world.weights.discard(base_ref(2))
     code, why = refused(world, "rollback", 2)
     assert code == "refused"
     assert "weights/00000002" in why
@@ -98,7 +99,7 @@ def test_a_rollback_takes_a_canary_back(trying: ReleaseWorld) -> None:
     (experiment,) = trying.experiments()
     assert (experiment.verdict, experiment.why) == ("stopped", "users complain")
     assert experiment.ended_at is not None
-    assert 3 not in trying.engine.loaded()
+    assert 3 not in trying.engine.held
     assert trying.check_one_lives() == 2
     assert trying.steps(2) == ["live"], "it served all along"
 
@@ -152,7 +153,7 @@ def test_who_promotes_another_than_the_canary_is_told_to_decide_on_it_first(tryi
 def test_the_gate_is_asked_whoever_promotes(start_world: MakeWorld) -> None:
     world = start_world(settings={"serving.versions.min_swap_interval_s": 100})
     world.release()
-    world.engine.figures[Version(3)] = {**FINE, "finite": 0.0}
+    world.engine.figures[3] = {**FINE, "finite": 0.0}
     world.publish(2)
     world.run()
     assert refused(world, "promote", 3) == ("refused", "its outputs are not finite")
@@ -194,7 +195,7 @@ def test_promotion_ends_a_hold(start_world: MakeWorld) -> None:
 def test_a_held_candidate_under_way_is_left(start_world: MakeWorld) -> None:
     world = start_world("a", "b")
     world.publish()
-    world.run(until=lambda: world.engines["a"].serving() == 2)
+    world.run(until=lambda: world.engines["a"].serves == 2)
     world.carry_out("hold", 2)
     assert world.states() == {1: "live", 2: "candidate"}
     assert world.check_one_lives() == 1
@@ -250,7 +251,7 @@ def test_a_version_that_is_none_is_unknown(world: ReleaseWorld) -> None:
     with world.store.work() as work:
         allocated = work.policies.allocate(world.clock.now())
     for kind in get_args(OrderKind):
-        for version in (99, allocated):
+        for version in (99, allocated.version):
             assert refused(world, kind, version) == ("unknown_version", f"no version {version}")
 
 
@@ -326,9 +327,9 @@ def test_orders_are_carried_out_one_after_another(world: ReleaseWorld) -> None:
         assert view.orders.unfinished(CLUSTER) == []
 
 
-def _switches(world: ReleaseWorld) -> tuple[Version | None, tuple[Version, ...]]:
+def _switches(world: ReleaseWorld) -> tuple[int | None, tuple[int, ...]]:
     with world.store.look() as view:
-        found = view.fleet.switches(CLUSTER)
+        found = numbered(view.fleet.switches(CLUSTER))
     return found.pinned, found.held
 
 

@@ -8,7 +8,6 @@ from memory_engine import FINE
 from release_world import ReleaseWorld
 
 from core.events import GateVerdict
-from core.ids import Version
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -54,7 +53,7 @@ def test_one_that_passed_goes_before_what_the_learner_made_meanwhile(world: Rele
 
 
 def test_it_passes_the_sanity_gate_like_any_other(world: ReleaseWorld) -> None:
-    world.engine.figures[Version(2)] = {**FINE, "finite": 0.0}
+    world.engine.figures[2] = {**FINE, "finite": 0.0}
     proposed = world.publish(verdict=verdict("pass"))
     world.run()
     assert world.states()[proposed] == "rejected"

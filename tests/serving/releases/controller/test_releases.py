@@ -10,7 +10,7 @@ from stepping import step
 
 from core import telemetry
 from core.events import PolicyVersion, Topic
-from core.ids import Version
+from core.ids import base_ref
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -27,10 +27,10 @@ def test_a_candidate_that_passes_serves(world: ReleaseWorld) -> None:
     """The one before stays in memory for a rollback, older ones go."""
     assert world.release() == 2
     assert world.states() == {1: "retired", 2: "live"}
-    assert set(world.engine.loaded()) == {1, 2}
+    assert world.engine.held == {1, 2}
     assert world.release(parent=2) == 3
     assert world.states() == {1: "retired", 2: "retired", 3: "live"}
-    assert set(world.engine.loaded()) == {2, 3}
+    assert world.engine.held == {2, 3}
     assert world.engine.switches == [2, 3]
     assert world.engine.loads == [2, 3]
     assert world.check_one_lives() == 3
@@ -42,7 +42,7 @@ def test_nobody_is_said_to_be_live_before_an_engine_serves_it(world: ReleaseWorl
     world.publish()
     while world.live == 1:
         step(world.hosts["local"], 0.01)
-        serving = world.engine.serving()
+        serving = world.engine.serves
         step(world.controller, 0)
         assert world.live == 1 or serving == 2
     assert world.check_one_lives() == 2
@@ -96,13 +96,13 @@ def test_a_rollback_waits_for_nothing_and_the_next_swap_for_it(start_world: Make
 
 
 def test_a_version_in_use_goes_when_it_is_free(world: ReleaseWorld) -> None:
-    world.engine.pinned = {Version(1)}
+    world.engine.pinned = {1}
     world.release()
     world.release(2)
-    assert set(world.engine.loaded()) == {1, 2, 3}
+    assert world.engine.held == {1, 2, 3}
     world.engine.pinned = set()
     world.run()
-    assert set(world.engine.loaded()) == {2, 3}
+    assert world.engine.held == {2, 3}
 
 
 @pytest.mark.parametrize("waiting", [False, True])
@@ -114,7 +114,7 @@ def test_a_policy_seen_again_changes_nothing(start_world: MakeWorld, waiting: bo
         world.run()
     before, said = world.states(), world.said()
     with world.store.look() as view:
-        policy = view.policies.get(version)
+        policy = view.policies.get(base_ref(version))
     assert policy is not None
     with world.store.work() as work:
         work.policies.put(policy)
@@ -190,14 +190,14 @@ def test_each_bound_refuses_and_says_its_figure(world: ReleaseWorld) -> None:
     ]
     for version, (figures, why) in enumerate(cases, 2):
         refusals = telemetry.REGISTRY.get_sample_value("onward_gate_refusals_total") or 0
-        world.engine.figures[Version(version)] = {**FINE, **figures}
+        world.engine.figures[version] = {**FINE, **figures}
         world.publish()
         world.run()
         assert world.states()[version] == "rejected"
         assert why in world.why(version)
         assert [(r.state, r.why) for r in world.said() if r.version == version] == [("rejected", world.why(version))]
         assert world.engine.switches == [], "what serves is untouched"
-        assert set(world.engine.loaded()) == {1}
+        assert world.engine.held == {1}
         assert world.check_one_lives() == 1
         assert telemetry.REGISTRY.get_sample_value("onward_gate_refusals_total") == refusals + 1
     assert world.release() == len(cases) + 2, "the next one may pass"
@@ -206,7 +206,7 @@ def test_each_bound_refuses_and_says_its_figure(world: ReleaseWorld) -> None:
 def test_what_lies_on_a_bound_passes(world: ReleaseWorld) -> None:
     bounds = [{"kl_to_live": 1.0}, {"kl_to_live": 0.0}, {"entropy": 1e-4}, {"entropy": HIGHEST}]
     for version, figures in enumerate(bounds, 2):
-        world.engine.figures[Version(version)] = {**FINE, **figures}
+        world.engine.figures[version] = {**FINE, **figures}
         assert world.release(version - 1) == version
 
 
@@ -231,7 +231,7 @@ def test_what_the_engine_read_otherwise_is_rejected(world: ReleaseWorld) -> None
     world.run()
     assert world.states() == {1: "live", 2: "rejected"}
     assert "loaded digest other, published" in world.why(2)
-    assert set(world.engine.loaded()) == {1}
+    assert world.engine.held == {1}
     assert world.check_one_lives() == 1
 
 
@@ -239,12 +239,12 @@ def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
     """Who publishes may lie about what lies in the blobs."""
     with world.store.work() as work:
         version = work.policies.allocate(world.clock.now())
-    ref = world.weights.publish(version, world.shards_at(world.directory / "2.safetensors", 2), Version(1))
+    ref = world.weights.publish(version, world.shards_at(world.directory / "2.safetensors", 2), base_ref(1))
     record = PolicyVersion(
         version=version,
         policy="tiny",
         digest="0" * 64,
-        parent=Version(1),
+        parent=base_ref(1),
         manifest=None,
         weights=ref.path,
         created_at=world.clock.now(),
@@ -252,7 +252,7 @@ def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
     with world.store.work() as work:
         work.policies.put(record)
     world.run()
-    assert world.states() == {1: "live", version: "rejected"}
+    assert world.states() == {1: "live", 2: "rejected"}
     assert world.engine.switches == []
 
 
@@ -273,7 +273,7 @@ def test_what_serves_is_never_let_go(start_world: MakeWorld) -> None:
     world = start_world(settings={"serving.versions.keep": 2})
     world.release()
     for version in range(3, 9):
-        world.engine.figures[Version(version)] = {**FINE, "finite": 0.0}
+        world.engine.figures[version] = {**FINE, "finite": 0.0}
         world.publish(2)
         world.run()
     assert world.check_one_lives() == 2
