@@ -66,7 +66,7 @@ def api(
     child: ChildName = None,
     set_: Set = None,
 ) -> None:
-    """Answer requests and log them, until stopped: one replica of the API, of as many as there shall be."""
+    """Run one replica of the API, which answers requests and logs them, until stopped."""
     from onward.processes.runtime import run_api
 
     run_api(directory, overrides_of(set_) | _listen(host, port), child)
@@ -85,11 +85,13 @@ def serve(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     name: Annotated[str, Parameter(help="The engine's name in the fleet.")] = "engine-1",
-    url: Annotated[str | None, Parameter(help="Of an SGLang server that runs; without it one is started.")] = None,
+    url: Annotated[
+        str | None, Parameter(help="The URL of an SGLang server that runs already; without it one is started.")
+    ] = None,
     child: ChildName = None,
     set_: Set = None,
 ) -> None:
-    """Host one SGLang server: keep it at what is released, until stopped. `run` starts as many as its settings say."""
+    """Host one SGLang server and keep it at the released version, until stopped. `run` starts them as set."""
     from onward.processes.stages import run_host
 
     run_host(directory, name, url, overrides_of(set_), child)
@@ -97,7 +99,7 @@ def serve(
 
 @app.command
 def migrate(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
-    """Make the topics and tables of mode `distributed`, or bring them up to this build. Again: nothing happens."""
+    """Create the topics and tables of mode `distributed`, or upgrade them to this build; safe to repeat."""
     from onward.wiring.foundation import read_directory
     from onward.wiring.migrate import migrate
 
@@ -155,15 +157,15 @@ def _order(kind: str, meaning: str) -> None:
 for _kind, _meaning in {
     "rollback": "Serve an earlier version again, at once; the learner goes on from it.",
     "promote": "Serve a canary or a candidate now, to everybody.",
-    "hold": "Do nothing with a candidate or canary until it is promoted, rolled back or unheld.",
-    "unhold": "Let a held version go its way again.",
+    "hold": "Keep a candidate or canary as it is until it is promoted, rolled back or unheld.",
+    "unhold": "Let a held version go on.",
     "pin": "Serve this version and release nothing else until it is unpinned.",
-    "unpin": "Release again.",
+    "unpin": "Let versions be released again after a pin.",
 }.items():
     _order(_kind, _meaning)
 
 
-alarms = App(name="alarms", help="What monitors found: see it, and say that it is known.")
+alarms = App(name="alarms", help="Show and acknowledge alarms, which monitors raise.")
 app.command(alarms)
 
 
@@ -171,7 +173,7 @@ app.command(alarms)
 def list_alarms(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    all_: Annotated[bool, Parameter(name="--all", negative="", help="Closed ones too.")] = False,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Show closed alarms, too.")] = False,
     key: Key = None,
 ) -> None:
     """List the alarms of the running service, the newest first: what they mean, what they hold."""
@@ -184,13 +186,13 @@ def list_alarms(
 def acknowledge_alarm(
     alarm: str, directory: Directory = DEFAULT_DIRECTORY, *, note: str | None = None, key: Key = None
 ) -> None:
-    """Say that an alarm is known: releases that it held go on."""
+    """Acknowledge an alarm, so that the releases it holds go on."""
     from onward.commands.alarms import acknowledge
 
     acknowledge(directory, alarm, note, key)
 
 
-rewards = App(name="rewards", help="What turns turned out to be worth.")
+rewards = App(name="rewards", help="Show the rewards of turns.")
 app.command(rewards)
 
 
@@ -198,9 +200,9 @@ app.command(rewards)
 def tail_rewards(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    workload: Annotated[str | None, Parameter(help="Of this one alone.")] = None,
-    after: Annotated[int | None, Parameter(help="From the next after this sequence; else from now.")] = None,
-    count: Annotated[int | None, Parameter(help="End after so many.")] = None,
+    workload: Annotated[str | None, Parameter(help="Only rewards of this workload.")] = None,
+    after: Annotated[int | None, Parameter(help="Begin after this sequence; without it, now.")] = None,
+    count: Annotated[int | None, Parameter(help="Stop after this many rewards.")] = None,
     key: Key = None,
 ) -> None:
     """Show rewards of the running service as they come, until stopped."""
@@ -221,14 +223,16 @@ def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, 
 def export(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    out: Annotated[Path, Parameter(help="A .parquet or .jsonl file, or a directory: a file for each kind of event.")],
+    out: Annotated[
+        Path, Parameter(help="A .parquet or .jsonl file, or a directory for one file of each kind of event.")
+    ],
     from_: From = None,
     to: To = None,
-    namespace: Annotated[str | None, Parameter(help="Of this one alone.")] = None,
+    namespace: Annotated[str | None, Parameter(help="Only records of this namespace.")] = None,
     format_: Annotated[Literal["parquet", "jsonl"] | None, Parameter(name="--format")] = None,
     set_: Set = None,
 ) -> None:
-    """Write turns, outcomes and rewards, from log and archive alike, to files; prints how many there are of each."""
+    """Write turns, outcomes and rewards from log and archive to files, and print how many there are of each."""
     from onward.replays.export import export
 
     print(json.dumps(export(directory, out, from_, to, namespace, format_, overrides_of(set_))))
@@ -240,19 +244,21 @@ def replay(
     *,
     out: Path | None = None,
     as_lived: Annotated[bool, Parameter(negative="")] = False,
-    version: Annotated[int | None, Parameter(help="With --as-lived: up to this one; else what serves.")] = None,
+    version: Annotated[
+        int | None, Parameter(help="With --as-lived: the last version; without it, the live one.")
+    ] = None,
     spec: Path | None = None,
     learner: Annotated[Path | None, Parameter(help="A TOML file with another [learner] section.")] = None,
     seed: int | None = None,
     from_: From = None,
     to: To = None,
-    holdout: Annotated[float, Parameter(help="Share of users to judge the candidate by, not to learn from.")] = 0.0,
+    holdout: Annotated[float, Parameter(help="Share of users held out to judge the candidate by.")] = 0.0,
     set_: Set = None,
 ) -> None:
     """Score and train again from a directory's log and archive, from the anchor, into OUT.
 
     OUT gets a candidate, report.json and report.png of what was learned; the digests are printed. `--learner FILE`
-    tries another learner; `--set learner.advantage.baseline=ema`, too, and wins over it. `--as-lived` instead repeats,
+    tries another learner, and `--set learner.advantage.baseline=ema` overrides it. `--as-lived` instead repeats,
     from their manifests, the updates that made the version that serves, and prints for each version whether its digest
     is the live one; it exits with 1 when one is not."""
     overrides = overrides_of_learner(learner) | overrides_of(set_)
@@ -263,7 +269,7 @@ def replay(
         refuse_beside("--as-lived", others | {"--holdout": holdout or None})
         sys.exit(0 if prove(directory, version, overrides) else 1)
     if out is None or version is not None:
-        raise ConfigError("--version: only with --as-lived" if out else "--out: where is the candidate to go?")
+        raise ConfigError("--version: only with --as-lived" if out else "--out: name a directory for the candidate")
     from onward.replays.replay import replay_log
 
     print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides, holdout), indent=2))
@@ -276,7 +282,7 @@ def compare(
     *,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
 ) -> None:
-    """Put two replays side by side: what was set otherwise, and what came of it."""
+    """Compare two replays: how their settings differ, and their results."""
     from onward.replays.compare import compare_replays
 
     compare_replays(first, second, as_json=json_)
@@ -286,10 +292,10 @@ def compare(
 def rescore(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    spec: Annotated[Path, Parameter(help="The spec that may be adopted.")],
+    spec: Annotated[Path, Parameter(help="The reward spec to try.")],
     from_: From = None,
     to: To = None,
-    out: Annotated[Path | None, Parameter(help="Where the figures go, as JSON.")] = None,
+    out: Annotated[Path | None, Parameter(help="A file for the figures, as JSON.")] = None,
 ) -> None:
     """Score a directory's past under another spec and under its own, and show what would change. Changes nothing."""
     from onward.replays.rescore import compare_specs
@@ -304,14 +310,16 @@ def demo(
     seconds: float | None = None,
     seed: int = 0,
     shift: bool = False,
-    engine: Annotated[Literal["local", "sglang"], Parameter(help="What generates.")] = "local",
+    engine: Annotated[Literal["local", "sglang"], Parameter(help="The engine that generates.")] = "local",
     rate: float | None = None,
-    exploit: Annotated[str | None, Parameter(help="A flaw of client and reward spec: docs/exploits.md.")] = None,
+    exploit: Annotated[str | None, Parameter(help="A flaw of client and reward spec to try: docs/exploits.md.")] = None,
     liars: Annotated[float, Parameter(help="Share of users who lie together.")] = 0.0,
-    lie: Annotated[Literal["invert", "style"], Parameter(help="The contrary, or a wrong style is good.")] = "invert",
-    spammers: Annotated[float, Parameter(help="Share of users who say very much.")] = 0.0,
-    spam: Annotated[Literal["random", "same"], Parameter(help="At random, or always the same.")] = "random",
-    users: Annotated[int, Parameter(help="How many there are, where not all are honest.")] = 100,
+    lie: Annotated[
+        Literal["invert", "style"], Parameter(help="They report the opposite, or that a wrong style is good.")
+    ] = "invert",
+    spammers: Annotated[float, Parameter(help="Share of users who report very much.")] = 0.0,
+    spam: Annotated[Literal["random", "same"], Parameter(help="They report at random, or always the same.")] = "random",
+    users: Annotated[int, Parameter(help="The number of users, if not all are honest.")] = 100,
     set_: Set = None,
 ) -> None:
     """Start the product, let simulated IDE users work with it, and show whether it became better."""

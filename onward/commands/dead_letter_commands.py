@@ -14,9 +14,12 @@ dead_letters = App(name="dead-letters", help="Records that could not be used: se
 
 @dead_letters.command(name="list")
 def list_dead_letters(
-    directory: Directory = DEFAULT_DIRECTORY, *, limit: Annotated[int, Parameter(help="Most.")] = 50, set_: Set = None
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    limit: Annotated[int, Parameter(help="Show at most this many.")] = 50,
+    set_: Set = None,
 ) -> None:
-    """List dead letters, the latest first, with the reasons."""
+    """List dead letters and their reasons, the newest first."""
     from onward.commands.dead_letters import show_all
 
     show_all(directory, overrides_of(set_), limit)
@@ -27,10 +30,10 @@ def show_dead_letter(
     record: str,
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    save: Annotated[Path | None, Parameter(help="Where its bytes go.")] = None,
+    save: Annotated[Path | None, Parameter(help="A file for the record's bytes.")] = None,
     set_: Set = None,
 ) -> None:
-    """One of them (TOPIC:PARTITION:OFFSET): its reason and its first bytes."""
+    """Show a dead letter (TOPIC:PARTITION:OFFSET): its reason and its first bytes."""
     from onward.commands.dead_letters import show_one
 
     show_one(directory, overrides_of(set_), record, save)
@@ -38,7 +41,7 @@ def show_dead_letter(
 
 @dead_letters.command(name="redrive")
 def redrive_dead_letter(record: str, directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
-    """Put one of them (TOPIC:PARTITION:OFFSET) back at the end of its topic, once this build can read it."""
+    """Put a dead letter (TOPIC:PARTITION:OFFSET) back at the end of its topic, once this build can read it."""
     from onward.commands.dead_letters import redrive
 
     redrive(directory, overrides_of(set_), record)

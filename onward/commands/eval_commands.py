@@ -10,21 +10,23 @@ from cyclopts import App, Parameter
 
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, Key, Set, overrides_of
 
-evals = App(name="evals", help="Suites of cases with checkers: what a version makes of them, beside another.")
+evals = App(name="evals", help="Ask versions suites of cases, and compare two versions by them.")
 
 
 @evals.command(name="run")
 def run_evals(
     suite: Annotated[Path, Parameter(help="A directory of case files (*.toml).")],
     *,
-    url: Annotated[str, Parameter(help="Of an OpenAI-compatible endpoint, with /v1.")],
-    model: Annotated[str, Parameter(help="As the endpoint calls it.")],
-    live_url: Annotated[str | None, Parameter(help="Of the version to compare with; else as --url.")] = None,
-    live_model: Annotated[str | None, Parameter(help="The same; else as --model.")] = None,
-    margin: Annotated[float, Parameter(help="By which part of all cases it may be worse and pass.")] = 0.05,
-    concurrency: Annotated[int, Parameter(help="Requests under way at once.")] = 8,
-    budget_s: Annotated[float, Parameter(help="Time for the whole suite; cases beyond it could not run.")] = 600.0,
-    allow_commands: Annotated[bool, Parameter(negative="", help="Run checkers that are commands here.")] = False,
+    url: Annotated[str, Parameter(help="The URL of an OpenAI-compatible endpoint, with /v1.")],
+    model: Annotated[str, Parameter(help="The model's name at the endpoint.")],
+    live_url: Annotated[
+        str | None, Parameter(help="The URL of the version to compare with; without it, --url.")
+    ] = None,
+    live_model: Annotated[str | None, Parameter(help="The model to compare with; without it, --model.")] = None,
+    margin: Annotated[float, Parameter(help="The share of all cases by which it may be worse and pass.")] = 0.05,
+    concurrency: Annotated[int, Parameter(help="The number of requests at a time.")] = 8,
+    budget_s: Annotated[float, Parameter(help="The time for the whole suite; later cases do not run.")] = 600.0,
+    allow_commands: Annotated[bool, Parameter(negative="", help="Let checkers run commands on this machine.")] = False,
     key: Key = None,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
 ) -> None:
@@ -40,15 +42,17 @@ def run_evals(
 
 
 def propose(
-    replay: Annotated[Path, Parameter(help="What `onward replay --out` made.")],
+    replay: Annotated[Path, Parameter(help="The directory that `onward replay --out` wrote.")],
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     suite: Annotated[Path | None, Parameter(help="Case files (*.toml) to ask it and the live version.")] = None,
-    margin: Annotated[float, Parameter(help="By which part of all cases it may be worse and pass.")] = 0.05,
-    reward_margin: Annotated[float, Parameter(help="By how much less it may have earned on users held out.")] = 0.05,
-    concurrency: Annotated[int, Parameter(help="Cases under way at once.")] = 8,
-    budget_s: Annotated[float, Parameter(help="Time for the whole suite; cases beyond it could not run.")] = 600.0,
-    allow_commands: Annotated[bool, Parameter(negative="", help="Run checkers that are commands here.")] = False,
+    margin: Annotated[float, Parameter(help="The share of all cases by which it may be worse and pass.")] = 0.05,
+    reward_margin: Annotated[
+        float, Parameter(help="How much less reward it may earn on held-out users and pass.")
+    ] = 0.05,
+    concurrency: Annotated[int, Parameter(help="The number of cases at a time.")] = 8,
+    budget_s: Annotated[float, Parameter(help="The time for the whole suite; later cases do not run.")] = 600.0,
+    allow_commands: Annotated[bool, Parameter(negative="", help="Let checkers run commands on this machine.")] = False,
     set_: Set = None,
 ) -> None:
     """Judge a replay's newest version, and propose it to the service's releases.

@@ -13,8 +13,10 @@ from core.errors import ConfigError
 Directory = Annotated[Path, Parameter(help="The service's directory: settings, log, store, weights.")]
 DEFAULT_DIRECTORY = Path("data")
 Set = Annotated[list[str] | None, Parameter(name="--set", help="A setting, as SECTION.NAME=VALUE.")]
-From = Annotated[str | None, Parameter(name="--from", help="What was logged from this time on: 2026-11-21T15:00:00Z.")]
-To = Annotated[str | None, Parameter(name="--to", help="What was logged before this time.")]
+From = Annotated[
+    str | None, Parameter(name="--from", help="Only records logged at or after this time: 2026-11-21T15:00:00Z.")
+]
+To = Annotated[str | None, Parameter(name="--to", help="Only records logged before this time.")]
 ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
 """By which the process that started this one looks for it; it then ends with that."""
 
@@ -40,7 +42,7 @@ Key = Annotated[
         help="File that holds an API key; without it ONWARD_KEY may hold one.",
     ),
 ]
-"""As whom, and so of which namespace, a running service is asked. Arguments are seen by everybody on a machine."""
+"""The key for requests to a running service, read from a file, because everybody on a machine can see arguments."""
 
 
 def overrides_of(assignments: list[str] | None) -> dict[str, str]:

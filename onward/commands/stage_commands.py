@@ -33,7 +33,9 @@ def _learn(directory: Directory = DEFAULT_DIRECTORY, *, child: ChildName = None,
 _learn.__doc__ = row_of("learn").help
 
 
-judge = App(name="judge", help="A language model that says how good answers are: let it judge, see how well it does.")
+judge = App(
+    name="judge", help="Run the judge, a language model that says how good answers are, or see how well it does."
+)
 judge.default(stage_command(row_of("judge")))
 
 
@@ -44,7 +46,7 @@ def _show_agreement(
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
     set_: Set = None,
 ) -> None:
-    """Hold what the judge said of turns against what became of them, by version of the judge."""
+    """Compare the judge's opinions of turns with their other outcomes, by version of the judge."""
     from onward.commands.judge import show_agreement
 
     show_agreement(directory, overrides_of(set_), as_json=json_)
@@ -53,7 +55,7 @@ def _show_agreement(
 def _archive(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    once: Annotated[bool, Parameter(negative="", help="Do what is to do now, say what it was, and end.")] = False,
+    once: Annotated[bool, Parameter(negative="", help="Do what is due now, print what it was, and end.")] = False,
     child: ChildName = None,
     set_: Set = None,
 ) -> None:
