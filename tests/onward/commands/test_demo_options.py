@@ -29,9 +29,9 @@ def test_a_crowd_is_handed_on_whole() -> None:
 @pytest.mark.parametrize(
     ("exploit", "change", "message"),
     [
-        ("mind_reading", {}, "--exploit: mind_reading: there are dropped_calls"),
-        (None, {"liars": 1.2}, "--liars: 1.2: a share lies between 0 and 1"),
-        (None, {"spammers": 0.001}, "--spammers: 0.001: of 100 users that is nobody"),
+        ("mind_reading", {}, "--exploit: mind_reading is unknown: choose one of dropped_calls"),
+        (None, {"liars": 1.2}, "--liars: 1.2 is not a share between 0 and 1"),
+        (None, {"spammers": 0.001}, "--spammers: 0.001 of 100 users is nobody"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_the_option(
