@@ -30,7 +30,7 @@ FIRST_TOKEN_SECONDS = _histogram("first_token_seconds", "From request to first t
 UNTRAINABLE_TURNS = _counter("untrainable_turns", "Turns that cannot be trained on, by reason", "reason")
 REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by status", "status")
 OUTCOMES = _counter("outcomes", "Outcomes acknowledged, by name", "name")
-BRANCHES = _counter("session_branches", "Turns by how their prompt was made", "how")
+BRANCHES = _counter("session_branches", "Turns, by how their prompt was made", "how")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
 LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")
 CONNECTIONS = _gauge("connections", "Connections to the API")
@@ -41,15 +41,15 @@ BROKEN_CONNECTIONS = _counter(
 )
 BODY_BYTES = _gauge("large_body_bytes", "Bytes of large request bodies that are being read")
 REFUSED_BODIES = _counter(
-    "refused_bodies", "Request bodies refused unread or amid them: over the size, or busy with others", "why"
+    "refused_bodies", "Request bodies refused before or while they were read: over the size, or busy with others", "why"
 )
 LIVE_STATE_FALLBACKS = _counter(
-    "live_state_fallbacks", "Operations of the live state that Redis had no part in, and why", "operation", "reason"
+    "live_state_fallbacks", "Operations of the live state done without Redis, and why", "operation", "reason"
 )
 # ingest
 LOG_APPENDS = _counter("log_appends", "Records appended, by topic", "topic")
 LOG_APPEND_FAILURES = _counter("log_append_failures", "Batches that the log refused")
-LOG_BYTES_UNDER_WAY = _gauge("log_bytes_under_way", "Bytes handed to Kafka and not acknowledged yet")
+LOG_BYTES_UNDER_WAY = _gauge("log_bytes_under_way", "Bytes sent to Kafka and not acknowledged yet")
 LOG_LAG = _gauge("log_lag_records", "Records that a group's member has yet to read, by topic", "group", "topic")
 LOG_LAG_SECONDS = _gauge(
     "log_lag_seconds", "Age of the record that a group's member read last, 0 when it has read all", "group"
@@ -67,7 +67,7 @@ ARCHIVE_LAG = _gauge(
 LOG_DELETED = _counter("log_deleted_records", "Records deleted from the log for their age, by topic", "topic")
 LOG_OVERDUE = _gauge(
     "log_overdue_records",
-    "Records old enough to go that somebody has yet to read or archive, by topic and partition",
+    "Records old enough to be deleted that are still to be read or archived, by topic and partition",
     "topic",
     "partition",
 )
@@ -78,9 +78,11 @@ WRITER_LAG = _gauge("writer_lag_records", "Records not yet in the store")
 DEAD_LETTERS = _counter("dead_letters", "Records set aside, by topic", "topic")
 DUPLICATES = _counter("duplicate_events", "Events seen again and ignored, by topic", "topic")
 # stages
-STAGE_UP = _gauge("stage_up", "Whether a stage does its work (1) or is down (0), as seen by who keeps it going", "part")
+STAGE_UP = _gauge(
+    "stage_up", "Whether a stage does its work (1) or is down (0), as seen by its runner or parent process", "part"
+)
 STAGE_RESTARTS = _counter("stage_restarts", "Times that a stage ended by itself and was started again", "part")
-STAGE_FAILED_RECORDS = _counter("stage_failed_records", "Records that a stage could not take and set aside", "part")
+STAGE_FAILED_RECORDS = _counter("stage_failed_records", "Records that a stage could not handle and set aside", "part")
 # scoring
 REWARDS = _counter("rewards", "Reward revisions emitted", "kind")
 REWARD_VALUE = _gauge("reward_value", "Mean reward of the last 200 first revisions")
@@ -96,11 +98,11 @@ MONITOR_FAILURES = _counter("monitor_failures", "Looks that a monitor could not 
 LOOK_SECONDS = _gauge("monitor_look_seconds", "How long the monitors' last look took")
 ALARMS = _counter("alarms", "Alarms opened, by monitor and severity", "monitor", "severity")
 ALARMS_OPEN = _gauge("alarms_open", "Alarms not closed, by monitor, severity and state", "monitor", "severity", "state")
-JUDGE_TURNS = _counter("judge_turns", "Turns that the judge met, by what became of them", "result")
+JUDGE_TURNS = _counter("judge_turns", "Turns that came to the judge, by result", "result")
 JUDGE_REQUESTS = _counter("judge_requests", "Requests to the judge's endpoint, by how they ended", "result")
 JUDGE_SECONDS = _histogram("judge_seconds", "From a turn's first request to its judgement in the log", _LOOP_BUCKETS_S)
 JUDGE_UNDER_WAY = _gauge("judge_turns_under_way", "Turns that the judge has taken up and not finished")
-JUDGE_LAG = _gauge("judge_lag_records", "Records that the judge has yet to be done with")
+JUDGE_LAG = _gauge("judge_lag_records", "Records that the judge has not finished with")
 # learner
 UPDATES = _counter("learner_updates", "Optimizer steps")
 LEARNED_TURNS = _counter("learned_turns", "Turn revisions that trained weights", "kind")
