@@ -1,4 +1,4 @@
-"""The architecture as tests: layers, cost of imports, names, sizes. (import-linter checks the import directions.)"""
+"""The architecture as tests: layers, cost of imports, names, sizes; import-linter checks the import directions."""
 
 import ast
 import importlib.metadata
@@ -124,7 +124,7 @@ WAITS_ITSELF = {"onward/replays/history.py": "a command that ends when it has wa
 
 
 def test_what_is_away_is_waited_for_by_the_runner_alone() -> None:
-    """Nothing else catches an outage and sleeps: a stage lets the error propagate."""
+    """Stages let an outage propagate; catching it to sleep is the runner's work."""
     waiting = {
         str(path.relative_to(ROOT))
         for path in product_files()
@@ -167,7 +167,7 @@ THREADS = {
     "scoring/judge/background.py": "an event loop of requests",
     "serving/engines/local/scheduler.py": "the engine",
 }
-"""Modules that start threads of their own, and what for: none of them renews anything."""
+"""Modules that start threads of their own, each with its reason: none of them renews anything."""
 
 
 def test_a_stage_has_no_loop_of_its_own() -> None:

@@ -32,6 +32,6 @@ def make_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
 
 @pytest.fixture(scope="module")
 def quick_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One for all examples of a property; unknown ids are not waited for."""
+    """Yield one service for all examples of a property; it does not wait for unknown ids."""
     with serve(tmp_path_factory.mktemp("api") / "service") as service:
         yield service

@@ -1,4 +1,4 @@
-"""The documentation at `/docs`: as it was built, with nothing from elsewhere, or a word on how to build it."""
+"""The documentation at `/docs`: as built, loading nothing from elsewhere, or a hint on how to build it."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """With the documentation as it is."""
+    """Yield a service with the documentation, freshly built."""
     directory = tmp_path_factory.mktemp("documents")
     build = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(directory / "site")]
     subprocess.run(build, cwd=ROOT, env={"NO_MKDOCS_2_WARNING": "1"}, check=True)

@@ -24,9 +24,9 @@ STAGES = {
     "onward/replays/": "replays",
     "onward/commands/": "commands",
 }
-"""Whose code it is, by the longest path that fits."""
+"""The stage that owns the code, by the longest prefix of its path."""
 SHARED = ("core/records/", "core/stages/")
-"""What stages share: those that import what writes are its writers."""
+"""Code that stages share: whoever imports a function that writes counts as the writer."""
 _WRITING = {"insert": 0, "update": 0, "delete": 0, "insert_new": 1, "upsert": 1}
 _READING_OF_TOPICS = {"reader", "consumer", "Membership", "SharedRecords", "open_history"}
 Uses = dict[str, set[str]]
@@ -104,7 +104,7 @@ class StoreModule:
 
 
 _TABLE_OF = {"WAITS": "rewards", "IS_OPEN": "alarms", "UNTOLD": "alarms"}
-"""Conditions that `tables` has ready, and whose they are."""
+"""Conditions that `tables` defines, each with its table."""
 
 
 def _bound_by(node: ast.AST) -> list[tuple[str, ast.AST]]:

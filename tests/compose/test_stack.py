@@ -14,7 +14,7 @@ from compose_users import Users
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 LIGHT = ("api", "ingest", "score", "watch", "release", "archive", "serve-1")
-# Continuous integration kills those whose return is the most to ask; FULL=1 kills every container.
+# Continuous integration kills those with the hardest recovery; FULL=1 kills every container.
 KILLED = ("api", "learn", "kafka", "postgres")
 ALSO_KILLED = (
     "ingest", "score", "watch", "release", "archive", "serve-1", "engine-1", "redis", "gateway", "prometheus",
@@ -89,7 +89,7 @@ def test_scorers_come_and_go(stack: Stack) -> None:
     with Users(stack) as users:
         users.wait_turns(5)
         for count in ("3", "2"):
-            stack.wait_ready()  # what a kill before this left unwell: `up --wait` ends at the first it meets
+            stack.wait_ready()  # an earlier kill may have left some unhealthy: `up --wait` ends at the first of them
             stack.compose(
                 "up", "--detach", "--no-build", "--no-recreate", "--wait", "--scale", f"score={count}", timeout_s=300
             )

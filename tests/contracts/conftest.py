@@ -1,4 +1,4 @@
-"""Events to store."""
+"""Fixtures: events to store."""
 
 from collections.abc import Callable
 

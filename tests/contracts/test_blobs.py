@@ -1,4 +1,4 @@
-"""What every blob store promises, run over each adapter."""
+"""The contract of every blob store, run over each adapter."""
 
 import os
 import threading

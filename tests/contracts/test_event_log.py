@@ -1,4 +1,4 @@
-"""What every event log promises, run over each adapter."""
+"""The contract of every event log, run over each adapter."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Adapter:
-    """How to open one kind of log (again), and what it can do."""
+    """A kind of log: how to open it (again), and its capabilities."""
 
     open: Callable[[Path], EventLog]
     rebalances: bool = False  # several members of a group share its partitions
@@ -63,7 +63,7 @@ def log(adapter: Adapter, tmp_path: Path) -> Iterator[EventLog]:
 
 @pytest.fixture
 def join(log: EventLog) -> Iterator[Callable[..., Consumer]]:
-    """Consumers that are closed at the end."""
+    """Yield a function that makes consumers, which are closed at the end."""
     members: list[Consumer] = []
 
     def join(group: str = "group", *topics: Topic, of: EventLog = log, listener: object = None) -> Consumer:
@@ -84,14 +84,14 @@ def events(count: int) -> list[Event]:
 
 
 def in_order(records: Sequence[Record | Position], adapter: Adapter) -> list[Any]:
-    """In the order that the log promises: by partition, where it orders no more than each of them."""
+    """Return the records in the order that the log promises, which may hold within each partition only."""
     if adapter.orders_all:
         return list(records)
     return sorted(records, key=lambda record: (record.topic, record.partition))  # stable
 
 
 def read_all(log: EventLog, reader: LogReader, max_records: int = 7) -> list[Record]:
-    """To the log's end."""
+    """Read to the log's end."""
     records: list[Record] = []
     deadline = time.monotonic() + 60.0
     while not at_end(log, reader):
@@ -341,7 +341,7 @@ def test_the_listener_hears_of_every_partition(log: EventLog) -> None:
 
 
 def test_a_listener_decides_where_reading_begins(log: EventLog) -> None:
-    """Called before any record, it may seek, ask and commit; where it fails it is told again."""
+    """The listener is called before any record and may seek, ask and commit; if it fails, it is called again."""
     log.append_blocking(Topic.TURNS, events(40))
     calls: list[frozenset[TopicPartition]] = []
 

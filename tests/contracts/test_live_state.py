@@ -1,4 +1,6 @@
-"""What every live state promises, in memory and in Redis. `here` and `there` are what two API replicas hold."""
+"""The contract of every live state, in memory and in Redis.
+
+`here` and `there` are what two API replicas hold."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What live state in Redis promises beside the contract: see test_live_state.py."""
+"""Behaviour of live state in Redis beyond the contract of test_live_state.py."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator

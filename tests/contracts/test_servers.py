@@ -1,4 +1,4 @@
-"""The services of the tests: what was killed comes back where it was."""
+"""The services of the tests: a server that was killed returns at the same address."""
 
 import socket
 import threading

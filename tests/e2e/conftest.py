@@ -1,4 +1,4 @@
-"""Fixtures."""
+"""Fixtures: services in directories of their own."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A full disk, a log from a newer build, damaged files: said clearly, survived, and nothing acknowledged is lost."""
+"""A full disk, a log of a newer build, damaged files: each is reported clearly and loses nothing acknowledged."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def accept(service: Service, inference_id: str) -> Any:
 
 
 def test_a_full_disk(make_service: MakeService) -> None:
-    """Turns are served and say that they were not logged; feedback is refused; all of it ends with the shortage."""
+    """Turns are served and marked as not logged; feedback is refused; all of it ends with the shortage."""
     service = make_service(learner__enabled="false").start()
     before = service.chat("[web] write total(xs): sum of xs")["onward"]
     process = psutil.Process(service.pid)
@@ -52,7 +52,7 @@ def test_a_full_disk(make_service: MakeService) -> None:
 
 
 def test_a_log_of_a_newer_build(make_service: MakeService) -> None:
-    """The readers stop before the record and say which; chat goes on."""
+    """The readers stop before the record and name it; chat goes on."""
     service = make_service(learner__enabled="false").start()
     service.chat("[web] write total(xs): sum of xs")
     service.stop()
@@ -67,7 +67,7 @@ def test_a_log_of_a_newer_build(make_service: MakeService) -> None:
 
 
 def complaint(service: Service, word: str) -> str | None:
-    """What /readyz says, once it speaks of `word`."""
+    """Return the body of /readyz once it mentions `word`."""
     try:
         service.get("/readyz")
     except Refused as refused:
@@ -77,7 +77,7 @@ def complaint(service: Service, word: str) -> str | None:
 
 
 def insert_newer(service: Service, offset: int) -> None:
-    """A record as a later build would write it: the same envelope, a higher version."""
+    """Insert a record as a later build would write it: the same envelope, a higher version."""
     connection = connect(service.directory / "log.db", 5.0)
     (raw,) = connection.execute("SELECT raw FROM records WHERE topic = ? LIMIT 1", (Topic.TURNS,)).fetchone()
     newer = raw.replace(bytes([SCHEMA_VERSION]), bytes([SCHEMA_VERSION + 1]), 1)
@@ -90,7 +90,7 @@ def insert_newer(service: Service, offset: int) -> None:
 
 
 def test_a_damaged_checkpoint(make_service: MakeService) -> None:
-    """The learner names the file and goes on from the checkpoint before; versions continue."""
+    """The learner names the file and resumes from the checkpoint before; versions continue."""
     service = make_service(learner__batch_turns=4, learner__min_turns=2, learner__max_wait_s=0.2).start()
     teach(service, until=4)
     service.stop()
@@ -116,7 +116,7 @@ def teach(service: Service, until: int) -> None:
 
 
 def test_settings_and_directories_that_cannot_be(make_service: MakeService) -> None:
-    """A wrong setting is named; a directory in use is refused; both before anything is touched."""
+    """A wrong setting is named and a directory in use is refused, both before anything is written."""
     service = make_service(learner__enabled="false").start()
     for arguments, word in (
         ([str(service.directory)], "another service runs on this directory"),

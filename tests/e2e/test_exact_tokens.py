@@ -1,4 +1,4 @@
-"""What was recorded is what was sampled, across swaps: re-scored with stock transformers in float32."""
+"""Recorded tokens are the sampled ones, also across swaps: re-scored with stock transformers in float32."""
 
 import json
 from collections.abc import Callable

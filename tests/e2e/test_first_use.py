@@ -1,4 +1,4 @@
-"""What a developer does in the first minutes, and sees."""
+"""A developer's first minutes with the service."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def client_version(client: openai.OpenAI) -> int:
 
 
 def test_policies_and_rollback_from_the_command_line(make_service: MakeService, tmp_path: Path) -> None:
-    """After a rollback the earlier version speaks, and what the learner makes next is its child."""
+    """A rollback makes the earlier version serve, and the learner's next version is its child."""
     service = make_service(learner__batch_turns=16, learner__min_turns=8).start()
     driver = simulate(service, tmp_path / "demo", seconds=25, rate=8)
     client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")

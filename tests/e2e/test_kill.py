@@ -1,4 +1,4 @@
-"""SIGKILL in mid-traffic: nothing acknowledged is missing, nothing trained twice, versions continue."""
+"""SIGKILL under load: nothing acknowledged is missing, nothing is trained twice, versions continue."""
 
 import http.client
 import os
@@ -15,7 +15,7 @@ MakeService = Callable[..., Service]
 
 
 class Traffic:
-    """Users that write down what was acknowledged to them."""
+    """Users that record what was acknowledged to them."""
 
     def __init__(self, service: Service, threads: int) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""A service at work, and then everything that it wrote and said: who may read it, and what must not be there."""
+"""The privacy of all that a service wrote and logged at work: who may read it, and what must not be in it."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def settings_text() -> str:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """On a directory that was made as directories usually are."""
+    """Start a service on a directory with the usual, wide permissions."""
     directory = tmp_path_factory.mktemp("private") / "service"
     directory.mkdir()
     directory.chmod(0o755)
@@ -125,7 +125,7 @@ def stream(service: Service, path: str, *, to_its_end: bool, **fields: Any) -> N
 
 @contextmanager
 def log_away(service: Service) -> Iterator[None]:
-    """Somebody else writes into its file, and does not end."""
+    """Lock the log's file with a transaction that does not end within the block."""
     blocker = sqlite3.connect(service.directory / "log.db", isolation_level=None)
     try:
         blocker.execute("BEGIN IMMEDIATE")
@@ -136,7 +136,7 @@ def log_away(service: Service) -> Iterator[None]:
 
 
 def say_all(service: Service) -> list[str]:
-    """In all ways, with `store: false`; the ids of two that ended well, the second of them by way of the spool."""
+    """Send UNHEARD in every kind of request with `store: false`; return two inference ids, the second spooled."""
     ended_well = chat(service, UNHEARD, store=False, user="ada", metadata={"note": UNHEARD}, stop=[UNHEARD])
     ask(service, "completions", prompt=UNHEARD, suffix=None, store=False)
     result = {"role": "tool", "tool_call_id": "call_1", "content": UNHEARD}
@@ -157,7 +157,7 @@ def say_all(service: Service) -> list[str]:
 
 
 def forms(words: str) -> dict[str, bytes]:
-    """Of the tokens those in the middle, which do not depend on what stands around them."""
+    """Return the forms of a text at rest, with only the middle tokens, which do not depend on their context."""
     ids = Tokenizer.from_file(str(SHIPPED_MODEL / "tokenizer.json")).encode(words, add_special_tokens=False).ids
     return forms_of(words, ids[2:-2])
 
@@ -171,7 +171,9 @@ def stored(service: Service, inference_id: str) -> Any:
 
 @pytest.fixture(scope="module")
 def at_work(service: Service) -> list[str]:
-    """Whose turns were not to be stored, and then some that were, which a version learned from."""
+    """Send turns that are not to be stored, then some that are; return the ids of the former.
+
+    A version has learned from the latter."""
     unheard = say_all(service)
     for inference_id in unheard:
         wait_for(lambda inference_id=inference_id: stored(service, inference_id), what="the turn in the store")
@@ -189,7 +191,7 @@ def accept(service: Service, inference_id: str) -> None:
 
 
 def test_nothing_of_what_is_not_to_be_stored_rests(service: Service, at_work: list[str]) -> None:
-    """Found where it may be: so it would be found."""
+    """Stored text is found by the same search, which proves that the search works."""
     wait_for(lambda: where_at_rest(service.directory, forms(HEARD)), what="what was stored")
     found = where_at_rest(service.directory, forms(HEARD))
     assert {place.rsplit(": ", 1)[1] for place in found} >= {"text", "ids (msgpack)"}, found
@@ -217,7 +219,7 @@ def test_what_it_writes_is_its_users_alone(service: Service, at_work: list[str])
 
 
 def readiness(service: Service) -> str:
-    """Ready or not."""
+    """Return the body of `/readyz`, ready or not."""
     try:
         return json.dumps(service.get("/readyz"))
     except Refused as refused:
@@ -225,7 +227,7 @@ def readiness(service: Service) -> str:
 
 
 def test_no_secret_is_in_an_argument_or_in_what_it_says(service: Service, at_work: list[str]) -> None:
-    """Of the whole tree; the judge, which it cannot reach, is what it complains of."""
+    """The whole process tree is searched; it logs complaints about a judge that it cannot reach."""
     wait_for(lambda: "judge" in service.log_text(), 30, "a complaint")
     process = psutil.Process(service.pid)
     tree = [process, *process.children(recursive=True)]

@@ -1,1 +1,1 @@
-"""A package, so that its stack ends with the last of its tests and not with the last of all."""
+"""A package, so that its stack ends with the last of its own tests rather than with the last of all."""

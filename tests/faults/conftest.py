@@ -11,7 +11,9 @@ from fault_world import World, fault_world
 
 @pytest.fixture(scope="package", autouse=True)
 def _quiet_kafka() -> Iterator[None]:
-    """It tells of every attempt to reach a broker that is away. Here alone: others listen to it."""
+    """Silence kafka-python, which logs every attempt to reach a broker that is down.
+
+    Other tests check its log lines, so it is silenced here alone."""
     speaker = logging.getLogger("kafka")
     level = speaker.level
     speaker.setLevel(logging.CRITICAL)
@@ -27,7 +29,7 @@ def whole_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def world(whole_world: World) -> World:
-    """Whatever an earlier fault did to it."""
+    """Return the world once it has recovered from earlier faults."""
     whole_world.wait_until_well()
     return whole_world
 

@@ -1,4 +1,4 @@
-"""Scorers that stood still while events came."""
+"""Scorers that were suspended while events came."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _MOST_MIB = 128  # by which a scorer may grow
 
 
 def test_scorers_catch_up(world: World, users: Users, table: FaultTable) -> None:
-    """In the order of each session's events, within bounded memory."""
+    """Each session's events are scored in order, within bounded memory."""
     users.wait_for_more(1)
     wait_for(lambda: rewarded(world, users.turns[:1]), 60, "a turn that was rewarded")
     sessions = make_sessions(real_turn(world, users.turns[0]))
@@ -57,7 +57,7 @@ def test_scorers_catch_up(world: World, users: Users, table: FaultTable) -> None
 
 @contextmanager
 def standing_still(world: World) -> Iterator[dict[str, int]]:
-    """All scorers; yields their resident bytes."""
+    """Suspend all scorers; yield their resident bytes."""
     scorers = {name: world.process(name) for name in world.names("score")}
     for scorer in scorers.values():
         scorer.suspend()
@@ -81,7 +81,7 @@ def make_sessions(model: Completion) -> dict[SessionId, list[Completion]]:
 
 
 def in_turns(sessions: list[list[Completion]]) -> list[Event]:
-    """All sessions' first turns, each judged at once, then their second ones."""
+    """Return all sessions' first turns, each with its outcome, then their second ones, and so on."""
     return [event for number in range(_TURNS) for turns in sessions for event in judged(turns[number])]
 
 
@@ -90,7 +90,7 @@ def judged(turn: Completion) -> list[Event]:
 
 
 def rewarded(world: World, ids: list[InferenceId]) -> dict[SessionId, list[InferenceId]]:
-    """Of each session, in order of emission."""
+    """Return each session's rewarded turns, in order of emission."""
     wanted, found, table = set(ids), defaultdict(list), tables.rewards
     with world.foundation.store.read() as connection:
         for row in connection.execute(select(table.c.session_id, table.c.inference_id).order_by(table.c.sequence)):

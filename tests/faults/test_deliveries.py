@@ -1,4 +1,4 @@
-"""What is said twice, or in the wrong order."""
+"""Events that are delivered twice or in the wrong order."""
 
 import random
 import threading
@@ -54,7 +54,7 @@ def rewards_of(world: World, ids: list[InferenceId]) -> list[Reward]:
 
 
 def test_a_judgement_is_repeated_at_all_replicas_at_once(world: World, users: Users, table: FaultTable) -> None:
-    """Same id, same content: every one of them is told the same, and it counts once."""
+    """Every replica returns the same id for the same content, and the outcome counts once."""
     users.wait_for_more(_TURNS // 10)
     users.leave()
     chosen = users.turns[-_TURNS // 10 :]

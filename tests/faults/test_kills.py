@@ -1,4 +1,4 @@
-"""kill -9 of every stage, at random moments, while people work."""
+"""SIGKILL of every stage, at random moments, under load."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Processes that start before what they need."""
+"""Processes that start before the services they need."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def stack() -> Iterator[Stack]:
 
 
 def settings(stack: Stack, **more: Any) -> dict[str, Any]:
-    """Without engines: they take long to start."""
+    """Return the settings of a tree without engines, which would take long to start."""
     return SGLANG | settings_of(stack) | {"serving.sglang.replicas": 0} | more
 
 
@@ -48,7 +48,7 @@ def says(url: str, component: str, what: str) -> bool:
 
 
 def is_missing(url: str, component: str) -> bool:
-    """Not among what is wrong."""
+    """Return whether the replica answers without reporting this component."""
     try:
         return component not in wrong_with(url)
     except OSError:
@@ -110,7 +110,7 @@ def test_an_api_and_a_host_wait_for_postgres(stack: Stack, tmp_path: Path) -> No
 
 
 def test_a_controller_tells_at_once_what_the_one_before_did_not(stack: Stack, tmp_path: Path) -> None:
-    """It has something to append before its log is connected."""
+    """The controller has something to append before its log is connected."""
     stack.up()
     own = settings(stack, **{"kafka.prefix": "told-"})
     migrate(read_directory(tmp_path / "service", environment(own))[1])

@@ -1,4 +1,4 @@
-"""What the others are held against: nothing is harmed."""
+"""The baseline of the other faults: nothing is harmed."""
 
 import json
 from pathlib import Path

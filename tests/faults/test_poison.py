@@ -1,4 +1,4 @@
-"""Records that nobody can use, amid those that somebody can."""
+"""Records that nothing can read, among valid ones."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def test_poison_is_set_aside_and_the_rest_goes_on(world: World, users: Users, ta
 
 
 def put(world: World, poison: list[bytes]) -> int:
-    """Each into each partition; how many that were."""
+    """Append each record to each partition; return how many that were."""
     settings, producer = world.foundation.settings.kafka, None
     producer = KafkaProducer(bootstrap_servers=list(settings.bootstrap_servers), max_request_size=1 << 24)
     partitions = world.foundation.log.partitions(Topic.TURNS)

@@ -1,4 +1,4 @@
-"""Members that come and go every second."""
+"""Members that join and leave every second."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ _STEP_S = 0.1
 
 
 def test_a_storm_of_rebalances(world: World, users: Users, table: FaultTable) -> None:
-    """Beside the tree's own: a writer and a scorer, real ones, join, work for a second and leave, again and again."""
+    """Besides the tree's own, a real writer and scorer join, work for a second and leave, over and over."""
     users.wait_for_more(1)
     over_s = time.monotonic() + _STORM_S
     with guest(world, "ingest") as writers, guest(world, "score") as scorers:
@@ -38,7 +38,7 @@ def test_a_storm_of_rebalances(world: World, users: Users, table: FaultTable) ->
 
 @contextmanager
 def guest(world: World, command: str) -> Iterator[list[float]]:
-    """When each of them joined (monotonic), while the block runs."""
+    """Let a stage join and leave while the block runs; yield when it joined (monotonic)."""
     joined, over = list[float](), threading.Event()
     foundation = open_foundation(world.service.directory, world.service.overrides)
     beside = Neighbours(foundation.log, lambda: None)

@@ -1,4 +1,4 @@
-"""Kafka, Postgres and Redis restarted, and away for a while: people go on working, and nothing is lost."""
+"""Kafka, Postgres and Redis restarted or down for a while: users keep working, and nothing is lost."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _WORK = 10  # turns before, during and after
 
 
 def go_away(world: World, users: Users, server: Server, component: str, end: Callable[[], None]) -> None:
-    """For a while, in which people are answered, and who asks is told."""
+    """Stop a server for a while, in which users are answered and `/readyz` names the component."""
     users.wait_for_more(_WORK)
     end()
     over_s = time.monotonic() + AWAY_S

@@ -1,4 +1,4 @@
-"""No room for the spool, with Kafka away: people are answered all the same, and told what was not written down."""
+"""A full spool while Kafka is down: users are answered, and told what was not logged."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def bounded(_directory: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def small_disk(directory: Path) -> Iterator[dict[str, Any]]:
-    """A file system of its own below `spools`."""
+    """Mount a small file system at `spools`."""
     if os.geteuid() != 0:
         pytest.skip("only root mounts file systems")
     spools = directory / "spools"
@@ -49,7 +49,7 @@ def small_disk(directory: Path) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("room", [bounded, small_disk] if IS_FULL else [bounded])
 def test_beyond_the_spool(world: World, users: Users, table: FaultTable, tmp_path: Path, room: Any) -> None:
-    """A replica of its own, with hardly any room; the others have enough."""
+    """One extra replica has hardly any room for its spool; the others have enough."""
     directory = tmp_path / "replica"
     with (
         room(directory) as settings,
@@ -80,7 +80,7 @@ def test_beyond_the_spool(world: World, users: Users, table: FaultTable, tmp_pat
 
 
 def _speak_until_unlogged(api: ApiProcess) -> tuple[list[InferenceId], list[InferenceId]]:
-    """Every turn is answered, whether or not it could be logged."""
+    """Chat until some turns could not be logged; return (logged, not logged). Every turn is answered."""
     turns: dict[bool, list[InferenceId]] = {True: [], False: []}
     text = "[web] write total(xs): sum of xs. " + "It is for the shop. " * 20  # most of the context
     while len(turns[False]) < _UNLOGGED:
@@ -91,7 +91,7 @@ def _speak_until_unlogged(api: ApiProcess) -> tuple[list[InferenceId], list[Infe
 
 
 def _judge_until_refused(api: ApiProcess, inference_id: InferenceId) -> set[str]:
-    """What is small may still fit where a turn does not."""
+    """Send feedback until it is refused; small records may still fit where a turn does not."""
     taken: set[str] = set()
     while len(taken) < 500:
         try:

@@ -28,7 +28,7 @@ class Crowd:
         self._headers = {"Authorization": f"Bearer {key}"}
         self._over = asyncio.Event()
         self.taken: list[tuple[float, float]] = []
-        """Of each request: when it began (wall clock), and the seconds to its answer."""
+        """The start (wall clock) and the seconds to the answer of each request."""
         self.turns: list[str] = []
         self.outcomes: dict[str, str] = {}
         self.failures: list[str] = []

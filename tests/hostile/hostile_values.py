@@ -93,4 +93,4 @@ ARGUMENTS = {
     "half a character": '{"a": "\\ud800"}',
     "not closed": '{"a": ',
 }
-"""Of a call, as a model may write them."""
+"""Arguments of a call, as a model may write them."""

@@ -28,7 +28,7 @@ CLIENTS, STREAMS = 400, 40
 HOLD_S = 6.0
 STANDSTILL_S = 2.0  # others' p99: more is no slowness, but a stop
 CANARY = "canary-7c1f4e"
-"""Of what is not to be stored."""
+"""A text in all turns that are not to be stored."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Compile every kernel to machine code for a Hopper card, without a card."""
+"""A script that compiles every kernel to machine code for a Hopper card, without a card."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Fixtures."""
+"""Fixtures: worlds for a learner."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

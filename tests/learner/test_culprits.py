@@ -1,4 +1,4 @@
-"""A turn of which no batch can be made is set aside, and the batch is made of the others."""
+"""A turn that makes its batch fail is set aside, and the others are trained."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +56,7 @@ def test_a_turn_of_other_tokens_never_trains(world: World) -> None:
 
 
 def test_where_it_stands_is_read_from_the_log(world: World) -> None:
-    """The backlog of a checkpoint does not know it."""
+    """A checkpoint's backlog does not hold the record's position."""
     past = logged_past(20)
     world.tell(*past)
     for turn, reward in past:

@@ -1,4 +1,4 @@
-"""The loop: rewards become versions, deterministically, once, on one lineage."""
+"""The learner's loop: rewards become versions, deterministically, once, on one lineage."""
 
 import hashlib
 import json
@@ -108,7 +108,7 @@ def test_rewards_seen_twice_train_once(make_world: MakeWorld) -> None:
 
 
 def test_a_correction_applies_the_difference(make_world: MakeWorld) -> None:
-    """New minus applied reward over the recorded scale: credits sum to the latest revision's."""
+    """New minus applied reward over the recorded scale: the credits sum to the latest revision's."""
     world = make_world("a")
     learner = world.learner()
     past = logged_past(8)
@@ -165,7 +165,7 @@ def test_what_another_tokenizer_made_does_not_train(make_world: MakeWorld) -> No
 
 
 def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None:
-    """It may be said, or written by a call; other answers train."""
+    """The text or a call may hold the solution; other answers train."""
     world = make_world("a")
     solution = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
     learner = world.learner({"sum of a list": solution})
@@ -185,7 +185,7 @@ def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None
 
 
 def test_an_update_that_is_no_number_is_skipped_kept_and_alarmed(make_world: MakeWorld) -> None:
-    """Finite in the log, and beyond what 32 bits hold: weights, optimizer and baseline stay as they were."""
+    """The reward is finite in the log but not in float32: weights, optimizer and baseline stay as they were."""
     world = make_world("a")
     learner = world.learner()
     before = fingerprint(learner)
@@ -299,8 +299,7 @@ def test_it_resumes_from_weights_whose_checkpoint_was_let_go(make_world: MakeWor
 
 
 def test_what_is_learned_beside_the_weights_goes_back_with_them(make_world: MakeWorld) -> None:
-    """Also where the checkpoint was let go: baseline, trust and influence are those of the version, not of the branch
-    that was left."""
+    """Baseline, trust and influence become those of the version, even if its checkpoint was deleted."""
     world = make_world("a")
     learner = world.learner(settings={"checkpoints.keep": 2, "users.max_share": 0.5, "users.distrust": True})
     for seed in range(4):
@@ -359,7 +358,7 @@ def test_a_directory_has_one_learner(make_world: MakeWorld) -> None:
 
 
 def test_a_learner_that_cannot_be_made_holds_nothing(make_world: MakeWorld) -> None:
-    """Whoever makes it tries again, and may still have at hand how it failed."""
+    """The caller tries again, and may still hold the exception."""
     world = make_world("a")
     log = world.log
 

@@ -1,4 +1,4 @@
-"""A service's log and store in a directory of their own, and events made of little."""
+"""A service's log and store in a directory of their own, and short ways to make events."""
 
 import itertools
 import random
@@ -37,7 +37,7 @@ NAMESPACE = Namespace("default")
 
 
 def inference_id(session_id: SessionId, number: int) -> InferenceId:
-    """The same number gives the same id; the last 16 bits are the session's, as in `core.ids`."""
+    """Return the id of a number; the last 16 bits are the session's, as in `core.ids`."""
     return InferenceId(str(uuid.UUID(int=number << 16 | session_routing(session_id))))
 
 
@@ -61,7 +61,7 @@ SPEC = RewardSpec.model_validate(
 
 
 def records_of(events: Sequence[Event], partitions: int = 4) -> list[Record]:
-    """As a log would give them back."""
+    """Return the events as records of a log."""
     ends: dict[int, int] = {}
     records = []
     for event in events:
@@ -74,21 +74,23 @@ def records_of(events: Sequence[Event], partitions: int = 4) -> list[Record]:
 
 
 def score(spec: RewardSpec, events: Sequence[Event], batch: int = 1000, until: datetime | None = None) -> list[Reward]:
-    """Without a log: the books alone, over a store in memory; `until` lets time pass at the end."""
+    """Score events without a log, by ledger transactions on a store in memory.
+
+    `until` lets time pass at the end."""
     store = open_sqlite(Path(":memory:"))
     rewards = []
     records = records_of(events)
     for start in range(0, len(records), batch):
-        book = LedgerTransaction(spec)
+        transaction = LedgerTransaction(spec)
         with store.work() as work:
-            book.take(work, records[start : start + batch])
-        book.count_oddities()
-        rewards += book.rewards
+            transaction.take(work, records[start : start + batch])
+        transaction.count_oddities()
+        rewards += transaction.rewards
     if until is not None:
-        book = LedgerTransaction(spec)
+        transaction = LedgerTransaction(spec)
         with store.work() as work:
-            book.let_pass(work, dict.fromkeys(range(4), until))
-        rewards += book.rewards
+            transaction.let_pass(work, dict.fromkeys(range(4), until))
+        rewards += transaction.rewards
     store.close()
     return rewards
 
@@ -98,8 +100,10 @@ def last_values(rewards: Sequence[Reward]) -> dict[InferenceId, float]:
 
 
 def random_events(seed: int, count: int) -> list[Event]:
-    """Sessions as they come: turns, outcomes of all kinds, late ones, amendments, withdrawals, repetitions, ends,
-    outcomes of turns that come later or never, clocks that disagree."""
+    """Return random sessions with everything that can happen in them.
+
+    Turns, outcomes of all kinds, late ones, amendments, withdrawals, repetitions, ends, outcomes of turns that come
+    later or never, and clocks that disagree."""
     rng = random.Random(seed)
     make = Events()
     sessions = [f"session-{seed}-{index}" for index in range(max(3, count // 20))]
@@ -159,7 +163,7 @@ def _said(rng: random.Random, name: str | None = None) -> tuple[str, bool | floa
 
 @dataclass
 class Events:
-    """Makes events; times are seconds after START."""
+    """A maker of events; times are seconds after START."""
 
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -202,7 +206,7 @@ class Events:
         seconds: float,
         **fields: object,
     ) -> Outcome:
-        """`about` a turn, or (a text) a session."""
+        """Return an outcome; `about` is a turn, or a session's id."""
         subject = about.inference_id if isinstance(about, Completion) else None
         values: dict[str, object] = {
             "outcome_id": OutcomeId(f"outcome-{next(self._numbers):06}"),
@@ -258,7 +262,7 @@ class World:
         self.log.append_blocking(Topic.TURNS, events)
 
     def rewards(self, store: SqlStore | None = None) -> list[Reward]:
-        """In order of emission."""
+        """Return all rewards in order of emission."""
         with (store or self.store).look() as view:
             return [reward for _, reward in view.rewards.after(NAMESPACE, 0, 1_000_000)]
 
@@ -279,7 +283,7 @@ class World:
 
 @pytest.fixture(scope="session")
 def lab() -> ModuleType:
-    """What stands in this file, for tests that need more than the fixtures."""
+    """Return this module, for tests that need more than the fixtures."""
     return sys.modules[__name__]
 
 
@@ -297,7 +301,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def run(world: World) -> Callable[[RewardSpec, Sequence[Event], float], list[Reward]]:
-    """Score these events, then let the wall clock come to so many seconds after START."""
+    """Return a function that scores events, then moves the clock to `now` seconds after START."""
 
     def run(spec: RewardSpec, events: Sequence[Event], now: float = 0) -> list[Reward]:
         world.append(*events)

@@ -1,4 +1,4 @@
-"""What adopting another spec would change."""
+"""A comparison of two specs: what adopting the other one would change."""
 
 from types import ModuleType
 from typing import Any
@@ -51,7 +51,7 @@ def test_nothing_rewarded_is_shown_as_nothing(lab: ModuleType) -> None:
 
 
 class Counted(dict[InferenceId, Reward]):
-    """How often it was gone through."""
+    """A dict that counts how often it is iterated over."""
 
     times = 0
 
@@ -65,7 +65,7 @@ class Counted(dict[InferenceId, Reward]):
 
 
 def test_rewards_are_not_gone_through_again_for_each_workload(lab: ModuleType) -> None:
-    """Clients name workloads."""
+    """Clients choose the names of workloads, so there may be many."""
     events = lab.Events()
     turns = [events.turn(f"s{n}", n, workload=f"w{n}") for n in range(50)]
     past = [*turns, *(events.outcome(turn, "accepted", True, 60) for turn in turns)]

@@ -1,4 +1,4 @@
-"""A record that the scorer cannot take stops nobody: it is set aside, and all others are worth what they were."""
+"""A record that the scorer cannot handle is set aside, and all others keep their rewards."""
 
 from contextlib import closing
 from types import ModuleType
@@ -34,7 +34,7 @@ def letters(world: Any) -> list[DeadLetter]:
 
 
 def crowd(events: Any, count: int) -> list[Any]:
-    """Turns of as many users, each of which is then rejected: that decides."""
+    """Return turns of `count` users, each of which is then rejected, which decides it."""
     turns = [events.turn(f"session-{number}", number / 10) for number in range(count)]
     return [event for turn in turns for event in (turn, events.outcome(turn, "rejected", True, 10))]
 
@@ -145,7 +145,7 @@ def test_what_time_cannot_decide_blames_no_record(
 def test_writer_and_scorer_set_aside_what_the_store_does_not_hold(
     lab: ModuleType, world: Any, events: Any, tmp_path_factory: pytest.TempPathFactory, kind: str
 ) -> None:
-    """Neither has numbers so large; Postgres' text has no zero byte, either, and SQLite's has."""
+    """Neither database has integers so large, and Postgres' text has no zero byte, though SQLite's has."""
     others = crowd(events, 30)
     large, zero = events.turn("poison", 1, turn_index=_TOO_LARGE), events.turn("poison", 2, user_id=UserHash("\0"))
     world.append(*others[:20], large, *others[20:40], zero, *others[40:])
@@ -213,7 +213,7 @@ def test_a_monitor_that_cannot_look_keeps_no_other_from_it(
 
 
 def test_the_judge_sets_aside_what_it_cannot_ask_about(world: Any, events: Any) -> None:
-    """A tool whose function is a list; and a text that no request can hold."""
+    """A tool's function is a list, or a text fits into no request."""
     poison = events.turn("poison", 0, tools=({"type": "function", "function": []},))
     other = events.turn("other", 0)
     world.append(poison, other)

@@ -1,6 +1,7 @@
-"""Hostile, well-formed events through the real writer, scorer, monitors, judge and learner, over one real log and
-store: after each example every stage lives and has read all, and what is said of others' turns counts as if nobody else
-were there."""
+"""Hostile, well-formed events through the real writer, scorer, monitors, judge and learner.
+
+They share one real log and store. After each example every stage is alive and has read everything, and feedback on
+others' turns counts as if the attacker were not there."""
 
 import itertools
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ _NEVER = 10**6  # turns of a batch: the learner reads, and trains at the end
 
 @dataclass
 class Stages:
-    """All that read, in one process, one step after another."""
+    """All stages that read, in one process, one step after another."""
 
     world: World
     lab: ModuleType
@@ -57,7 +58,7 @@ class Stages:
         self.all: list[Any] = [self.writer, self.scorer, self.watcher, self.judge, self.learner]
 
     def run(self) -> None:
-        """Until all have read all, and the judge has said what it has to say."""
+        """Run until every stage has read everything and the judge has no judgement left to make."""
         while sum(step(stage, 0) for stage in self.all) or not self.are_done():
             pass
 
@@ -98,7 +99,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory, lab: ModuleType) -> Iterato
 
 
 def honest(lab: ModuleType, number: int, now_s: float) -> list[Any]:
-    """Two users at work: one rejects, the tests of the other's second turn pass."""
+    """Return two users' events: one rejects, the tests of the other's second turn pass."""
     events, make = [], lab.Events()
     turns = [
         make_turn(
@@ -127,7 +128,7 @@ def test_nobody_stops_the_others(stages: Stages, lab: ModuleType) -> None:
 
 
 def try_one(stages: Stages, lab: ModuleType, number: int, data: st.DataObject) -> list[InferenceId]:
-    """Whose turns the honest ones were."""
+    """Run one example; return the honest users' turns."""
     now_s = 1000.0 * number
     good = honest(lab, number, now_s)
     others = [event.outcome_id for event in good if isinstance(event, Outcome)]
@@ -149,7 +150,7 @@ def try_one(stages: Stages, lab: ModuleType, number: int, data: st.DataObject) -
 
 
 def batch_of(stages: Stages) -> list[InferenceId]:
-    """What the learner would make of all that it has read."""
+    """Return the turns that the learner would train on after all that it has read."""
     stages.learner._settings = changed(stages.learner._settings, {"batch.min_turns": 1, "batch.max_wait_s": 0.0})
     stages.world.clock.advance_to(stages.world.clock.now() + timedelta(days=1))
     batch = stages.learner._due_batch()

@@ -45,7 +45,7 @@ def start(directory: Path) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_kill_9_loses_and_doubles_nothing(lab: ModuleType, world: Any, seed: int) -> None:
-    """Killed again and again, at moments of no choosing, until all is scored."""
+    """The scorer is killed at random moments, over and over, until everything is scored."""
     rng = random.Random(seed)
     events = lab.random_events(seed, 300)
     (world.directory / "spec.json").write_text(lab.SPEC.model_dump_json())

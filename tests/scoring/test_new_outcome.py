@@ -1,4 +1,4 @@
-"""An operator's own outcome, with the role `accept`: whatever looks at acceptance counts it as the shipped ones."""
+"""An operator's own outcome with the role `accept` counts as acceptance everywhere, like the shipped ones."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -52,7 +52,7 @@ def test_monitors_see_it_believed_in_vain(
 def test_a_reference_that_was_kept_before_the_spec_had_it_counts_it_too(
     world: Any, lab: ModuleType, watching: Watching
 ) -> None:
-    """A hundred turns of the past were believed in vain; the hundred since are held against them."""
+    """A hundred turns were wrongly accepted before, and the hundred since are compared with them."""
     users = Users(world, lab, taken="merged")
     watching.start(spec=UNKNOWN)
     users.work(130)

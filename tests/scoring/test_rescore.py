@@ -1,4 +1,4 @@
-"""A log scored again gives what was lived."""
+"""Scoring a log again gives the live scorer's rewards."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -25,13 +25,13 @@ def in_order(rewards: list[Reward]) -> list[Reward]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_scored_again_it_is_what_the_live_scorer_emitted(lab: ModuleType, world: Any, seed: int) -> None:
-    """Live: in batches as they come, waits ended by records and by the wall clock."""
+    """The live scorer reads batches as they come; records and the wall clock end its waits."""
     events = lab.random_events(seed, 200)
     scorer = world.scorer(lab.SPEC, batch_records=16)
     for start in range(0, len(events), 5):
         world.append(*events[start : start + 5])
         lab.drain(scorer)
-        # A clock that has not overtaken any record on its way.
+        # The clock must not overtake a record that has not arrived.
         arrived = max(event.received_at for event in events[: start + 5])
         following = [event.received_at for event in events[start + 5 :]]
         world.clock.advance_to(min([arrived, *following]))

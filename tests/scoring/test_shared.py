@@ -1,4 +1,4 @@
-"""Several scorers over one Kafka and one Postgres: the same rewards as one makes, each once, published in order."""
+"""Several scorers over one Kafka and one Postgres: the same rewards as from one, each once, published in order."""
 
 import itertools
 import threading

@@ -37,7 +37,7 @@ def make_engine(world: World) -> Iterator[Callable[..., LocalEngine]]:
 
 @pytest.fixture(scope="session")
 def engine(world: World) -> Iterator[LocalEngine]:
-    """For tests that leave it as it was."""
+    """Yield an engine for tests that leave it as it was."""
     engine = LocalEngine(ServingSettings(), world.model_dir, world.weights, world.anchor)
     engine.start()
     yield engine
@@ -51,7 +51,9 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., ReleaseWorld]]:
     def make(
         *engines: str, kind: type[ReleaseWorld] = ReleaseWorld, like: Path | None = None, **settings: Any
     ) -> ReleaseWorld:
-        """Nothing runs yet. Without `engines`: the embedded one. `like`: with what this directory holds."""
+        """Return a world in which nothing runs yet; without `engines` it has the embedded one.
+
+        `like` is a directory to copy."""
         directory = tmp_path / f"world-{len(worlds)}"
         if like is not None:
             shutil.copytree(like, directory)
@@ -65,7 +67,7 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., ReleaseWorld]]:
 
 @pytest.fixture(scope="session")
 def anchored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with an anchor: to be copied, which is quicker than to make one."""
+    """Return a directory with an anchor; copying it is quicker than making one."""
     world = ReleaseWorld(tmp_path_factory.mktemp("anchored") / "world")
     world.anchor()
     world.close()
@@ -74,7 +76,7 @@ def anchored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start_world(make_world: Callable[..., ReleaseWorld], anchored: Path) -> Callable[..., ReleaseWorld]:
-    """The anchor serves."""
+    """Return a function that makes a world whose anchor serves."""
 
     def start(*engines: str, **settings: Any) -> ReleaseWorld:
         world = make_world(*engines, like=anchored, **settings)

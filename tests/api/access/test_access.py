@@ -1,4 +1,4 @@
-"""Who may do what: every route of the application, asked for with every scope, by makers, by others, from elsewhere."""
+"""Permissions: every route, asked with every scope by the maker, by others and from elsewhere."""
 
 import itertools
 import re
@@ -31,7 +31,9 @@ KINDS = ("same name", "another", "ada", "bob", "elsewhere")
 
 @dataclass(frozen=True)
 class Caller:
-    """Of a kind: one whose key has the maker's name, one with another, one of a user each, one of another namespace."""
+    """A caller of one kind.
+
+    Its key has the maker's name, another name, a user of its own, or another namespace."""
 
     kind: str
     scope: str
@@ -56,7 +58,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Made:
-    """A turn with its session and feedback; `by` the kind of caller whose own it is."""
+    """A turn with its session and feedback; `by` is the kind of caller that owns it."""
 
     by: str
     inference_id: str
@@ -131,7 +133,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def lines() -> Iterator[tuple[str, str, Need]]:
-    """The document's, as the table in code has them."""
+    """Yield the document's lines in the form of the code's table."""
     for method, path, needs, reaches in LINE.findall(DOCUMENT.read_text()):
         scope = needs.strip("`") if needs.startswith("`") else None
         reach, _, bound = reaches.partition("; bound to a user: its own")
@@ -174,7 +176,7 @@ def path_of(path: str, turn: Made) -> str:
 
 
 def body_of(path: str, turn: Made) -> dict[str, Any] | None:
-    """A route that takes another body needs a line here."""
+    """Return a valid body for the route; a route with another body needs a line here."""
     if path.startswith("/v1/policies/"):
         return {"why": "a test"}
     return {
@@ -187,7 +189,7 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
 
 
 def expected(path: str, need: Need, caller: Caller | None, turn: Made) -> int:
-    """The status that the document promises."""
+    """Return the status that the document promises."""
     if not need.key:
         return 200
     if caller is None:
@@ -209,7 +211,7 @@ def expected(path: str, need: Need, caller: Caller | None, turn: Made) -> int:
 
 
 def ask(service: Service, method: str, path: str, caller: Caller | None, turn: Made) -> tuple[int, str]:
-    """Status, and what was said; of a stream as much as is there when the newest reward is."""
+    """Return (status, text); a stream is read until it has the newest reward."""
     url, headers = path_of(path, turn), {} if caller is None else bearer(caller.key)
     if path != "/v1/rewards/stream":
         body = body_of(path, turn) if method == "POST" else None
@@ -258,7 +260,7 @@ def test_a_key_of_a_user_speaks_for_nobody_else(service: Service, made: list[Mad
 
 
 def test_a_key_of_a_user_has_no_part_in_others_sessions(service: Service, made: list[Made]) -> None:
-    """Nor does anybody see, end or judge a session by entering it."""
+    """Sending a turn to a session gives no right to see, end or judge it either."""
     ada, bob = bearer(MAKERS["ada"]), bearer(Caller("bob", "admin").key)
     begun = service.chat("hi", headers=ada, session_id="of-ada")
     intruding = service.chat("hi", headers=bob, session_id="of-ada")
@@ -276,7 +278,7 @@ def test_a_key_of_a_user_has_no_part_in_others_sessions(service: Service, made: 
 
 
 def test_what_a_key_of_a_user_says_is_not_taken_on_trust(service: Service, made: list[Made]) -> None:
-    """While the store is away nobody can say whose a turn is."""
+    """While the store is unavailable, nothing can tell whose a turn is."""
     said = {"inference_id": made[0].inference_id, "metric_name": "accepted", "value": True}
     service.store.broken = True
     try:
@@ -303,7 +305,7 @@ def test_nobody_replaces_what_another_key_said(service: Service, made: list[Made
 
 
 def test_a_story_holds_what_its_reader_may_see(service: Service, made: list[Made]) -> None:
-    """On one's own turn, too, others' words are theirs."""
+    """Even on one's own turn, feedback of others stays hidden."""
     turn = made[1]
     comment = {"inference_id": turn.inference_id, "metric_name": "comment", "value": "between us"}
     assert service.post("/v1/feedback", comment, **bearer(Caller("another", "admin").key)).status_code == 200

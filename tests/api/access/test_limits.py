@@ -1,4 +1,4 @@
-"""Who asks too often is told so as OpenAI tells, and its clients know when to come back."""
+"""Rate limits answer in OpenAI's form, and clients learn when to try again."""
 
 import time
 from collections.abc import Callable
@@ -141,7 +141,7 @@ def test_a_limit_that_is_none_names_the_setting(value: str) -> None:
 
 
 def test_a_user_may_say_so_much(make_service: MakeService) -> None:
-    """Who the feedback names, else who its turn was for, else its session."""
+    """The limit counts by the user that the feedback names, else by the turn's user, else by its session."""
     service = make_service(feedback={"user_per_minute": 2})
     said = {"metric_name": "accepted", "value": True}
     turns = {user: service.chat("hi", user=user).headers["x-onward-inference-id"] for user in ("ada", "bob")}

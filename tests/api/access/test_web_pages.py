@@ -1,4 +1,4 @@
-"""Pages of other origins: what a browser lets them try, and what each of it comes to. Programs go on as they are."""
+"""Pages of other origins: what a browser lets them try, and what comes of it. Programs are not affected."""
 
 import asyncio
 import json
@@ -33,13 +33,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def plain(service: Service) -> Iterator[httpx.Client]:
-    """A client that says nothing of its own about what it sends."""
+    """Yield a client that sends no content type of its own."""
     with httpx.Client(base_url=service.url, timeout=10) as client:
         yield client
 
 
 def pin(service: Service, plain: httpx.Client, **headers: str) -> tuple[int, str | None]:
-    """Status and the error's code. The order is there if, and only if, it was carried out."""
+    """Return the status and the error's code; assert that the order was carried out if and only if it succeeded."""
     given = len(service.orders.done)
     named = {name.replace("_", "-"): value for name, value in {"content_type": JSON, **headers}.items()}
     answer = plain.post(PIN, content=WHY, headers={name: value for name, value in named.items() if value})
@@ -189,7 +189,7 @@ def test_a_web_socket_would_be_asked_the_same() -> None:
 
 
 def test_aiohttp_and_openai_go_on_as_they_are(service: Service) -> None:
-    """What they say of themselves is theirs; curl says no more than httpx does."""
+    """Each sends its own headers; curl sends no more than httpx does."""
 
     async def by_aiohttp() -> int:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
@@ -211,7 +211,7 @@ def test_aiohttp_and_openai_go_on_as_they_are(service: Service) -> None:
 
 @contextmanager
 def pages() -> Iterator[int]:
-    """The port of a site that serves an empty page, under whatever name."""
+    """Serve an empty page under any name; yield the port."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -234,7 +234,7 @@ def pages() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """For whom every name under `test` is this machine, as an attacker's name server would have it."""
+    """Yield a browser that resolves every name under `test` to this machine, as an attacker's DNS would."""
     with running_browser("--host-resolver-rules=MAP *.test 127.0.0.1") as browser:
         yield browser
 
@@ -278,7 +278,7 @@ ATTACK = """async ([api, model]) => {
 
 @pytest.mark.parametrize("site", ["evil.test", "127.0.0.1"])
 def test_a_page_of_another_site_does_nothing_and_reads_nothing(chromium: Browser, service: Service, site: str) -> None:
-    """Of another port of this machine, too."""
+    """Another port of this machine is another site, too."""
     given, said, asked = len(service.orders.done), len(service.outcomes()), len(service.policy.requests)
     with pages() as port:
         page = chromium.new_page()

@@ -1,4 +1,4 @@
-"""docs/rewards.md's requests are good ones."""
+"""The requests in docs/rewards.md are valid."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Feedback: checked, idempotent, amendable, withdrawable; late and lost dependencies."""
+"""Feedback is checked, idempotent, amendable and withdrawable, also when services are slow or unavailable."""
 
 import threading
 import time
@@ -186,7 +186,7 @@ def test_an_inference_that_the_store_gets_later_is_waited_for(make_service: Any)
 
 
 def test_feedback_is_taken_on_trust_while_the_writer_is_late(make_service: Any) -> None:
-    """A turn of a moment ago, which live state has forgotten: to say that there is none would lose the outcome."""
+    """Live state has forgotten a recent turn: to answer that there is none would lose the outcome."""
     service = make_service(feedback={"lookup_s": 0.1})
     service.writing.clear()
     inference_id = inference(service)

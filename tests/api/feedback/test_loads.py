@@ -1,4 +1,4 @@
-"""The turn that feedback speaks of is loaded once for each request, whatever of it is checked."""
+"""The turn that feedback is about is loaded once per request, however many checks there are."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ TOOLS = [{"type": "function", "function": {"name": "edit"}}]
 
 @contextmanager
 def loads_of_turns() -> Iterator[list[str]]:
-    """The statements that read whole turns."""
+    """Yield the list of statements that read whole turns."""
     found: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Feedback by texts instead of values: edits, diffs, snapshots; and of what a metric is said."""
+"""Feedback with texts instead of values (edits, diffs, snapshots), and the subject that a metric requires."""
 
 import difflib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Keys and tenants, policies, rewards, health, and the document that describes it all."""
+"""Keys and tenants, policies, rewards, health, and the OpenAPI document of all of it."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Clients that take their time, on real sockets: each costs a connection for a while, and nobody else anything."""
+"""Slow clients on real sockets: each holds one connection for a limited time, and delays nobody else."""
 
 import resource
 import socket
@@ -43,7 +43,7 @@ def connected(
 
 
 def rest(client: socket.socket) -> bytes:
-    """All that comes until the server closes."""
+    """Read until the server closes."""
     received = b""
     try:
         while data := client.recv(1 << 16):
@@ -59,7 +59,7 @@ def broken(why: str) -> float:
 
 
 def bounds(**values: Any) -> dict[str, Any]:
-    """All of them long but those given."""
+    """Return time limits that are long, except those given."""
     return {"connections": {"header_s": LONG_S, "body_s": LONG_S, "idle_s": LONG_S, "write_s": LONG_S, **values}}
 
 
@@ -98,7 +98,7 @@ def test_a_body_that_does_not_end(make_service: MakeService, head: bytes) -> Non
 
 
 def test_a_body_that_was_refused_and_does_not_end(make_service: MakeService) -> None:
-    """The answer is there before the body: neither has an end of its own."""
+    """The answer is sent before the body ends, and the connection still closes."""
     sent = (
         b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
     )

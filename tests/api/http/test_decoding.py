@@ -1,4 +1,4 @@
-"""What a body that does not fit is told, whatever stands in it."""
+"""The error for an invalid body, whatever is in it."""
 
 import time
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Large bodies are read by a process of their own, within a bound, and whatever they hold."""
+"""Large bodies are read in a process of their own, within limits, whatever they contain."""
 
 import asyncio
 import json
@@ -94,7 +94,7 @@ HOSTILE: dict[str, tuple[str, bytes, int]] = {
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """With the shipped model's renderer, here and in the process."""
+    """Yield a service with the shipped model's renderer, here and in the reader's process."""
     renderer = load_renderer(SHIPPED_MODEL, ScriptedPolicy.context_length)
     directory = tmp_path_factory.mktemp("api") / "service"
     with serve(directory, renderer, READER, bodies={"in_flight_bytes": 8 * MIB, "work_s": 10}) as service:
@@ -102,7 +102,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def reader() -> psutil.Process:
-    """The process that reads, the last that was started."""
+    """Return the reader's process, the latest if there are several."""
 
     def find() -> psutil.Process | None:
         readers = [child for child in psutil.Process().children() if READER[2] in child.cmdline()]
@@ -114,7 +114,7 @@ def reader() -> psutil.Process:
 
 @contextmanager
 def stopped(service: Service) -> Iterator[psutil.Process]:
-    """The reader, in the middle of its work for as long as the block lasts."""
+    """Suspend the reader in the middle of its work while the block runs."""
     service.http.post(CHAT, content=HOSTILE["more tools than any"][1], headers=JSON)  # it runs
     process = reader()
     process.suspend()
@@ -142,7 +142,7 @@ def test_a_hostile_body_is_refused(service: Service, name: str) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"stream": True}])
 def test_a_large_body_that_is_good_is_answered(tmp_path: Path, more: dict[str, Any]) -> None:
-    """And its tokens are those that the renderer makes of it here; also where the conversation goes on."""
+    """Its tokens equal those of the renderer here, also where the conversation continues."""
     renderer = load_renderer(SHIPPED_MODEL)
     command = (*READER[:-1], str(1 << 20))
     with serve(tmp_path / "service", renderer, command, bodies={"large_bytes": 2048}) as service:
@@ -195,7 +195,7 @@ def test_beyond_the_bound_on_bytes_they_are_refused(service: Service) -> None:
 
 
 def begin(service: Service, body: bytes) -> socket.socket:
-    """A client that says that it will send 4 MiB, and has sent this so far."""
+    """Return a client that announced 4 MiB and has sent this part."""
     host, _, port = service.url.removeprefix("http://").partition(":")
     client = socket.create_connection((host, int(port)))
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -210,7 +210,7 @@ def test_a_client_that_goes_amid_its_body_holds_nothing(service: Service) -> Non
 
 
 def test_who_says_much_and_sends_nothing_holds_nothing(service: Service) -> None:
-    """Sixteen times what there is room for has been said, and half of it was sent: who sends the rest is answered."""
+    """Clients announced sixteen times the limit and sent half the limit; a whole request is still answered."""
     path, body, status = HOSTILE["more tools than any"]
     with ExitStack() as ending:
         for _ in range(31):
@@ -222,7 +222,7 @@ def test_who_says_much_and_sends_nothing_holds_nothing(service: Service) -> None
 
 
 def test_who_sends_more_than_there_is_room_for_is_refused_amid_it(service: Service) -> None:
-    """There was room when it began."""
+    """The request began while there was room."""
     with begin(service, b"[") as first, begin(service, b"[") as second, begin(service, b"[") as last:
         for client, size in ((first, 4 * MIB - 2), (second, 3 * MIB), (last, MIB - 2)):
             client.sendall(b"[" * size)
@@ -254,7 +254,7 @@ def test_a_body_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
 
 
 def test_the_event_loop_goes_on(service: Service) -> None:
-    """Twenty at once: what the loop was held up by at most is far from what one of them takes."""
+    """Twenty bodies at once block the loop for much less time than one of them takes to read."""
     worst = asyncio.run(_longest_pause(service, [HOSTILE[name][:2] for name in ("one word", "messages enough")] * 10))
     assert worst < 1
 
@@ -282,7 +282,7 @@ def test_values_are_counted_as_at_least_what_they_are(value: Any, count: int) ->
 
 
 def test_what_was_read_is_gone_whoever_still_has_it() -> None:
-    """Errors keep the frames that they went through: what these held of a body would stay for as long."""
+    """Errors keep the frames that they passed through, and these would keep the body in memory."""
     bodies = Bodies(BodySettings())
     body = Body(bodies)
     body.hold(MIB)

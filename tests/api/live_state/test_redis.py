@@ -1,4 +1,4 @@
-"""Two replicas and a Redis that is flushed, killed, stopped, started again, or was never there: requests go on."""
+"""Two replicas keep serving while Redis is flushed, killed, stopped, restarted, or was never there."""
 
 import threading
 import time
@@ -50,7 +50,7 @@ def fallbacks(reason: str) -> float:
 
 
 class Conversation:
-    """Turn by turn at one replica and the other."""
+    """A conversation whose turns alternate between two replicas."""
 
     def __init__(self, replicas: list[Service]) -> None:
         self._replicas = replicas
@@ -182,7 +182,7 @@ def test_a_redis_that_is_full_says_so(replicas: list[Service], server: OwnRedis)
 
 
 def both_say(replicas: list[Service], feedback_id: str, inference_id: str) -> list[httpx.Response]:
-    """The same id with other content, at once."""
+    """Send the same id with different content to both replicas at once."""
 
     def say(service: Service, value: float) -> httpx.Response:
         fields = {"feedback_id": feedback_id, "inference_id": inference_id, "metric_name": "rating", "value": value}
@@ -193,7 +193,7 @@ def both_say(replicas: list[Service], feedback_id: str, inference_id: str) -> li
 
 
 def check_one_recorded(replicas: list[Service], answers: list[httpx.Response], feedback_id: str) -> None:
-    """Nobody was told that something was recorded which the store has not."""
+    """Assert that no answer confirms a value that the store does not hold."""
     stored = replicas[0].get(f"/v1/feedback/{feedback_id}").json()["value"]
     statuses = [answer.status_code for answer in answers]
     for value, status in enumerate(statuses):

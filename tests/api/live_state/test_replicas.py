@@ -1,4 +1,4 @@
-"""Sessions across API replicas: one live state, one store, and prompts that continue the very tokens."""
+"""Sessions across API replicas: one live state, one store, and prompts that continue the exact tokens."""
 
 import asyncio
 import json
@@ -37,8 +37,10 @@ def continues(child: Completion, parent: Completion) -> bool:
 
 
 class Replicas:
-    """Two applications behind a balancer that never sends two turns in a row to the same one; the live state may be
-    lost between any two. Each is one user's, so that nobody else's sessions are found."""
+    """Two applications behind a balancer that never sends two turns in a row to the same one.
+
+    The live state may be lost between any two turns. Each instance has a user of its own, so that it finds no other's
+    sessions."""
 
     def __init__(self, services: list[Service], loses: bool = False) -> None:
         self.services = services
@@ -58,7 +60,7 @@ class Replicas:
         return turn
 
     def lose(self) -> None:
-        """All of it. Turns that `ask` returned are in the store."""
+        """Lose the whole live state; turns that `ask` returned are in the store."""
         self.services[0].live_state.forget()
 
 
@@ -161,7 +163,7 @@ def test_an_answer_that_the_client_rewrote_is_a_branch_after_the_turn_before(rep
 
 @pytest.mark.parametrize("given_id", [False, True])
 def test_a_cache_that_kept_the_beginning_alone_hides_nothing(services: list[Service], given_id: bool) -> None:
-    """The least recently used goes first, and that may be the longer prefix."""
+    """The least recently used entry is evicted first, and that may be the longer prefix."""
     replicas = Replicas(services)
     options = {"session_id": f"s-{uuid.uuid4()}"} if given_id else {}
     first = replicas.ask("a", says_="one", **options)
@@ -284,7 +286,7 @@ def test_what_the_official_client_put_together_of_a_stream_is_the_answer(
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1 << 32), words=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"))))
 def test_whatever_way_a_tree_grows_its_prompts_continue(services: list[Service], seed: int, words: list[str]) -> None:
-    """From any turn so far, by any replica, with the live state lost now and then."""
+    """Each turn continues any earlier one, at any replica, with the live state lost now and then."""
     choose = random.Random(seed)
     replicas = Replicas(services)
     histories: list[tuple[Completion | None, list[Message]]] = [(None, [])]

@@ -1,4 +1,4 @@
-"""The sessions of test_replicas.py once more, with live state in a real Redis, each replica with a part of its own."""
+"""The sessions of test_replicas.py with live state in a real Redis, and a local part in each replica."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ from api.live_state.redis_live_state import RedisLiveState
 
 
 class ForgetfulRedis(RedisLiveState):
-    """Redis loses all, and this replica what it had in front of it; the other keeps its part."""
+    """A live state that can lose Redis and this replica's local part; the other replica keeps its own."""
 
     server: OwnRedis
 

@@ -1,4 +1,4 @@
-"""Alarms over HTTP: who sees which, and an operator's word."""
+"""Alarms over HTTP: who sees which, and who may acknowledge them."""
 
 import re
 from collections.abc import Callable

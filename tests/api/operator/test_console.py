@@ -1,4 +1,4 @@
-"""`/v1/status` has all that a console shows, and the page at `/` shows it with nothing from elsewhere."""
+"""`/v1/status` has all that a console shows, and the page at `/` shows it without loading anything from elsewhere."""
 
 import base64
 import hashlib
@@ -42,7 +42,7 @@ def put_engine(service: Service, name: str, state: ReplicaState) -> None:
 
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter]:
-    """Of tokens: this process's own have counted what other tests did."""
+    """Replace the token counters by fresh ones, since other tests of this process have counted too."""
     fresh = {name: Counter(name, "", registry=None) for name in ("generated", "prefilled", "cached")}
     for name, counter in fresh.items():
         monkeypatch.setattr(telemetry, f"{name.upper()}_TOKENS", counter)

@@ -1,4 +1,4 @@
-"""What an operator sees and does at `/`, in a real browser, over a real store."""
+"""The console at `/` in a real browser, over a real store: what an operator sees and does."""
 
 import os
 import re
@@ -44,8 +44,9 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(world: Service, chromium: Browser, request: pytest.FixtureRequest) -> Iterator[OpenPage]:
-    """A page of a tab of its own, whose key reads. None may have written an error into its console, but that an answer
-    refused something where the test's name says so."""
+    """Yield a function that opens a page in a new tab, with a key that may read.
+
+    No page may log an error to its console, except refused requests in tests whose name says so."""
     errors: list[str] = []
     contexts = []
 
@@ -89,7 +90,7 @@ def put_alarm(service: Service, alarm_id: str) -> None:
 
 
 def test_it_is_there_within_a_second(open_page: OpenPage) -> None:
-    """The best of some, on a machine with a core for it: where several processes wait for each, as long for each."""
+    """The best of several loads counts, and the limit grows with the load of the machine."""
     limit_ms = 1000 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     took_ms: list[float] = []
     while not took_ms or (min(took_ms) > limit_ms and len(took_ms) < 5):

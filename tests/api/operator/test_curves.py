@@ -1,4 +1,4 @@
-"""What the console draws comes from the store: the story of a turn, the newest rewards, curves, conduct, lags."""
+"""The console's data from the store: a turn's story, the newest rewards, curves, conduct, lags."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""When a stream of rewards looks at the store: when it is told to, and by itself as often as it must."""
+"""A stream of rewards reads the store when it is notified, and otherwise only as often as it must."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +66,9 @@ def test_it_looks_often_only_while_rewards_come_unannounced(
         wait_for(lambda: service.store.looks > before + 30, "many looks")
 
         def slow() -> bool:
-            """Once an announcement was what told of a reward: a look by itself may come before it."""
+            """Return whether the stream polls slowly again after an announced reward.
+
+            A poll may find the reward before its announcement does, so one try proves nothing."""
             number = next(numbers)
             service.live_state.announce(REWARDS)
             put(service, number)

@@ -69,7 +69,7 @@ def wait_for(condition: Callable[[], Any], what: str = "the condition") -> Any:
 
 
 class BreakableLog:
-    """The real log, until `broken`."""
+    """The real log, until `broken` is set."""
 
     def __init__(self, log: SqliteEventLog) -> None:
         self._log = log
@@ -85,7 +85,7 @@ class BreakableLog:
 
 
 class BreakableStore:
-    """The real store, until `broken` (for the API; the writer has the store itself)."""
+    """The real store, until `broken` is set (for the API; the writer has the store itself)."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -115,7 +115,7 @@ class BreakableStore:
 
 @dataclass
 class ScriptedTraffic:
-    """Every unit in one arm."""
+    """Traffic that assigns every unit to one arm."""
 
     assignment: Assignment = LIVE
     units: list[str] = field(default_factory=list)
@@ -126,7 +126,7 @@ class ScriptedTraffic:
 
 
 class ScriptedController:
-    """Answers the orders in the store as told; a context while which it does."""
+    """A controller that answers the orders in the store as scripted, within its context."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -158,7 +158,7 @@ def order_time() -> datetime:
 
 
 class ForgetfulLiveState(MemoryLiveState):
-    """May lose all of it at once, as a cache may."""
+    """A live state that can lose everything at once, as a cache may."""
 
     def forget(self) -> None:
         self.__dict__.update(MemoryLiveState().__dict__)
@@ -199,7 +199,7 @@ class Service:
         return self.http.delete(path, headers=headers)
 
     def turn(self, inference_id: str) -> Completion:
-        """As the writer put it into the store."""
+        """Return the turn once the writer has stored it."""
 
         def find() -> Completion | None:
             with self.store.work() as work:
@@ -222,7 +222,7 @@ class Service:
 
 @contextmanager
 def running(*apps: Any, connections: ConnectionSettings | None = None) -> Iterator[list[str]]:
-    """Each under uvicorn, as in production, all on one event loop in a thread; their URLs."""
+    """Serve each app under uvicorn, as in production, on one event loop in a thread; yield their URLs."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in apps]
     for listener in listeners:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
@@ -248,7 +248,7 @@ def running(*apps: Any, connections: ConnectionSettings | None = None) -> Iterat
 
 
 class Switch(threading.Event):
-    """Of the writer. Once it is cleared, nothing more is written."""
+    """The writer's switch: once it is cleared, nothing more is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,8 +303,9 @@ def serve_replicas(
     site: Path | None = None,
     **settings: Any,
 ) -> Iterator[list[Service]]:
-    """Applications that share log, store and (unless each is given one) live state, and nothing else: each has a model
-    of its own."""
+    """Serve applications that share log and store and, unless each is given one, the live state.
+
+    Each has a model of its own."""
     directory.mkdir(exist_ok=True)
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
@@ -352,5 +353,5 @@ def serve_replicas(
 
 
 def _client(url: str) -> httpx.Client:
-    """Whatever it sends says that it is JSON. Plain HTTP: spare the TLS set-up."""
+    """Return a client that sends everything as JSON; plain HTTP saves the TLS set-up."""
     return httpx.Client(base_url=url, timeout=WAIT_S, verify=False, headers={"content-type": "application/json"})

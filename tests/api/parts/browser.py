@@ -22,7 +22,7 @@ FLAGS = (
 
 @contextmanager
 def running_browser(*flags: str) -> Iterator[Browser]:
-    """Without one the test is skipped, or, with ONWARD_REQUIRE_SERVICES=1, it fails."""
+    """Yield a browser; skip without one, or fail where ONWARD_REQUIRE_SERVICES=1."""
     program = browser.find()
     if program is None:
         missing = "needs Chromium: run `make browser`"

@@ -1,4 +1,4 @@
-"""A `Renderer` whose tokens are bytes: everything a real one does, small enough to check by hand."""
+"""A `Renderer` whose tokens are bytes: it does all that a real one does, and can be checked by hand."""
 
 import codecs
 import json
@@ -27,7 +27,7 @@ def ids(text: str) -> tuple[int, ...]:
 
 
 def call_ids(name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
-    """What the model says to call a tool."""
+    """Return the tokens of a tool call."""
     return (CALL, *ids(json.dumps({"name": name, "arguments": arguments})), END_CALL)
 
 

@@ -1,4 +1,4 @@
-"""A store in which users have worked with a few versions: put there as the writer and the scorer would."""
+"""A store as the writer and the scorer fill it while users work with a few versions."""
 
 import json
 from datetime import datetime, timedelta
@@ -28,8 +28,9 @@ SCRIPT = "<img src=x onerror=\"document.title='harmed'\"><script>document.title=
 
 
 def fill(store: Store, start: datetime, namespace: str = "default") -> None:
-    """`TURNS` turns, one a second from `start`; the later, the better. Each version answers as many as another; the
-    last is a canary."""
+    """Write `TURNS` turns, one a second from `start`, which get better with time.
+
+    Each version answers equally many; the last one is a canary."""
     with store.work() as work:
         for number in range(1, VERSIONS + 1):
             version = work.policies.allocate(start)
@@ -76,7 +77,7 @@ def policy(version: int, at: datetime) -> PolicyVersion:
 
 
 def figures(version: int) -> dict[str, float]:
-    """As an update has them."""
+    """Return the figures of an update."""
     names = ("loss", "policy_loss", "kl_loss", "entropy_loss", "ratio_p01", "ratio_p50", "ratio_p99", "ratio_max")
     names += ("truncated", "masked", "kept_share", "kl", "entropy", "explained_variance", "gradient_norm")
     names += ("versions_behind", "versions_behind_max", "positions_per_s", "tokens_per_s", "mfu", "value_loss")
@@ -161,7 +162,7 @@ def outcomes(turn: Completion) -> list[Outcome]:
 
 
 def revisions(turn: Completion) -> list[Reward]:
-    """Every eighth turn is corrected later."""
+    """Return a turn's rewards: every eighth turn has a later correction."""
     number = int(turn.inference_id[-5:])
     first = reward(turn, 0, {"accepted": 1.0 if is_good(number) else 0.0, "effort": -0.1})
     return [first, reward(turn, 1, {"accepted": 0.0, "rejected": -0.5})] if number % 8 == 7 else [first]

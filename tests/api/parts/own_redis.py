@@ -1,4 +1,4 @@
-"""A Redis of the tests' own, to be flushed, killed, stopped and started again."""
+"""A Redis of the tests' own, to be flushed, killed, stopped and restarted."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from deploy.services.redis import Redis
 
 class OwnRedis(Redis):
     def settings(self, **changes: Any) -> RedisSettings:
-        """Of a prefix that nobody else has; patient, for the machine may be busy."""
+        """Return settings with a fresh prefix and a long timeout, for the machine may be busy."""
         return RedisSettings(**{"url": self.url, "prefix": f"{uuid.uuid4().hex}:", "timeout_s": 2.0, **changes})
 
     def live_states(self, count: int = 2, forgotten_s: float = 0.0, **changes: Any) -> list[RedisLiveState]:

@@ -1,4 +1,4 @@
-"""Rewards put into a service's store, and its stream of them."""
+"""Helpers that put rewards into a service's store and read its stream of them."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A `Policy` that says what a test tells it to, as an engine would: chunk by chunk, with logprobs and versions."""
+"""A `Policy` that answers as the test scripts it: chunk by chunk, with logprobs and versions."""
 
 import asyncio
 import threading
@@ -15,13 +15,13 @@ from core.ports import GenerateRequest, TokenChunk
 
 
 def logprob_of(place: int) -> float:
-    """A float32 value that tells its place."""
+    """Return a float32 value that identifies its position."""
     return -(place + 1) / 64
 
 
 @dataclass
 class Script:
-    """One answer. `gate`: wait for it after the first chunk; `fails_at`: raise in place of that chunk."""
+    """One answer; it waits for `gate` after the first chunk, and raises instead of chunk `fails_at`."""
 
     token_ids: Sequence[int]
     chunk_tokens: int = 1
@@ -38,7 +38,7 @@ def says(text: str, **options: object) -> Script:
 
 
 class ScriptedPolicy:
-    """Answers come from `scripts` in order; with none left it echoes `default`."""
+    """A policy that answers from `scripts` in order, and with `default` when none is left."""
 
     context_length = 2000
 

@@ -1,4 +1,4 @@
-"""Whatever a client sends, the answer names the field, in OpenAI's shape, and the service stays up."""
+"""Invalid input of any kind gets an error in OpenAI's form that names the field, and the service stays up."""
 
 import json
 import re
@@ -215,7 +215,7 @@ QUERIES = ("after", "before", "limit", "turns")
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_numbers_of_any_length_are_a_4xx(quick_service: Service, number: str) -> None:
-    """In every route's path and query, and in the one header that has one."""
+    """Every route's path and query has them, and the one header that holds a number."""
     paths = quick_service.get("/openapi.json").json()["paths"]
     asked = 0
     for path, methods in paths.items():

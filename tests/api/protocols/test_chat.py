@@ -1,4 +1,4 @@
-"""Chat completions through the official client, and what is recorded of them."""
+"""Chat completions through the official client, and their records."""
 
 import json
 import threading
@@ -115,7 +115,7 @@ def test_the_first_token_leaves_before_the_second_is_sampled(service: Service) -
 
 
 def test_the_turn_is_durable_before_the_last_chunk(service: Service) -> None:
-    """Read back from the log itself at the moment the final event arrives."""
+    """The log itself is read at the moment when the final event arrives."""
     body = {"model": MODEL, "messages": [user("hi")], "stream": True}
     with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=body, timeout=10) as answer:
         for line in answer.iter_lines():

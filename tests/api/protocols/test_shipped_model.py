@@ -1,4 +1,4 @@
-"""The same with the shipped model's own renderer: what clients see, and prompts that continue token for token."""
+"""The protocols with the shipped model's own renderer: answers, and prompts that continue token for token."""
 
 import json
 from collections.abc import Iterator

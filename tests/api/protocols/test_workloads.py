@@ -1,4 +1,4 @@
-"""A workload's settings win over what its requests ask for, and whoever asked is told."""
+"""A workload's settings override those of its requests, and the answer says so."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Stop strings and live state: properties."""
+"""Properties of stop strings and live state."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=4)
 
 
 def cut(text: str, stops: list[str]) -> str:
-    """The definition: up to where the first stop string begins, found as soon as one is whole."""
+    """Return the text before the first stop string that is complete, by its definition."""
     for end in range(len(text) + 1):
         places = [text[:end].find(stop) for stop in stops if stop in text[:end]]
         if places:

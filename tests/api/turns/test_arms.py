@@ -1,4 +1,4 @@
-"""Which arm a turn was given, which one served it, and with what probability: all of it on the turn."""
+"""A turn records its assigned arm, the arm that served it, and the probability of the assignment."""
 
 from api_harness import Service
 from scripted_policy import says

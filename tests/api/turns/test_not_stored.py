@@ -1,4 +1,4 @@
-"""`store: false`: nothing that was said rests, how much was said does, and its outcomes count."""
+"""`store: false` stores the lengths of texts but no text, and the turn's outcomes still count."""
 
 import json
 import threading
@@ -73,7 +73,7 @@ def hang_up(service: Service, **fields: Any) -> None:
 
 
 def say_all(service: Service, **fields: Any) -> None:
-    """Everything that can become of a request."""
+    """Send requests with every possible ending."""
     service.policy.default = says(CANARY)
     chat(service, **fields)
     chat(service, stream=True, **fields)
@@ -165,7 +165,7 @@ def test_feedback_names_a_call_of_it(service: Service) -> None:
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["live state", "store"])
 def test_a_later_turn_continues_what_is_known(service: Service, forgets: bool) -> None:
-    """The middle of three was not stored: the third goes on from the first, and says that one is missing between."""
+    """The second of three turns is not stored: the third continues the first, and records the gap."""
     service.policy.scripts += [says("one"), says("two"), says("three")]
     first = service.turn(service.chat("a").json()["onward"]["inference_id"])
     said = [user("a"), assistant("one"), user("b")]

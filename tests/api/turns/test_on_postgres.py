@@ -1,4 +1,4 @@
-"""What a client may say that SQLite can hold and Postgres cannot."""
+"""Client input that SQLite can hold and Postgres cannot."""
 
 from collections.abc import Iterator
 from pathlib import Path

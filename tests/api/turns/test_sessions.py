@@ -1,4 +1,4 @@
-"""Sessions: given or inferred, a tree that edits and undo branch, and prompts that continue their parents' tokens."""
+"""Sessions, given or inferred: trees that edits and undo branch, and prompts that continue their parents' tokens."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_undo_and_regenerate_branch_the_tree(service: Service) -> None:
 
 
 def test_a_rewritten_answer_continues_the_turn_before_it(service: Service) -> None:
-    """The client edits our second answer: the longest history that is ours ends with the first."""
+    """The client edits the second answer, so the longest known history ends with the first."""
     service.policy.scripts += [says("one"), says("two"), says("three")]
     first = ask(service, "a")
     ask(service, user("a"), assistant("one"), user("b"))

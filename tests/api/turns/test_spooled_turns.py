@@ -1,5 +1,7 @@
-"""The log is away and a turn waits in one replica's spool; of it others hear through Redis alone. So feedback at any of
-them is taken, whatever Redis does meanwhile."""
+"""Feedback at any replica on a turn that waits in another replica's spool.
+
+While the log is unavailable, other replicas know of the turn through Redis alone; feedback is accepted whatever Redis
+does."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ TAKEN_ON_TRUST = 202
 
 
 class SpoolingTurns:
-    """In front of a log: keeps turns, as a spool does."""
+    """A wrapper of a log that keeps turns, as a spool does."""
 
     def __init__(self, log: BreakableLog, monkeypatch: pytest.MonkeyPatch) -> None:
         self._append = log.append
@@ -69,7 +71,7 @@ def test_feedback_finds_a_turn_in_another_replicas_spool(replicas: list[Service]
 def test_redis_hangs_for_a_moment_while_a_turn_is_spooled(
     replicas: list[Service], server: OwnRedis, spool: SpoolingTurns, said: tuple[str, ...]
 ) -> None:
-    """The answer comes once others can know of it."""
+    """The answer comes once other replicas can know the turn."""
     with ThreadPoolExecutor(1) as pool:
         with server.hanging():
             wait_for(lambda: replicas[0].live_state.state != "ok", "the outage's discovery")

@@ -1,4 +1,4 @@
-"""Looking for words where they may rest: in every byte of every file below a directory."""
+"""A search for words at rest, in every byte of every file below a directory."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ import msgspec
 
 
 def forms_of(words: str, token_ids: Sequence[int]) -> dict[str, bytes]:
-    """How they may stand in a file, by name; base64 in its three alignments."""
+    """Return the encodings in which words may be in a file, by name; base64 in its three alignments."""
     raw = words.encode()
     ids = list(token_ids)
     forms = {
@@ -31,7 +31,7 @@ def forms_of(words: str, token_ids: Sequence[int]) -> dict[str, bytes]:
 
 
 def where_at_rest(directory: Path, forms: dict[str, bytes]) -> list[str]:
-    """`FILE: FORM` for each file that holds one of them."""
+    """Return `FILE: FORM` for each file that contains one of the forms."""
     found = []
     for path in sorted(directory.rglob("*")):
         if path.is_file():

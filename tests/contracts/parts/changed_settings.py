@@ -1,4 +1,4 @@
-"""Settings for a test: another's, with what it needs of its own."""
+"""Settings for a test: a copy with some values changed."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -10,7 +10,7 @@ S = TypeVar("S", bound=Section)
 
 
 def changed(settings: S, changes: Mapping[str, object]) -> S:
-    """The settings with other values by their paths (`batch.turns`), checked as a file's are."""
+    """Return the settings with other values by path (`batch.turns`), validated like a file's."""
     values = settings.model_dump()
     for path, value in changes.items():
         place(values, path, value)

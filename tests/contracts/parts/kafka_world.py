@@ -1,4 +1,4 @@
-"""Topics of one's own on a Kafka, and what happens to them from outside."""
+"""Topics of a test's own on a Kafka, and changes made to them from outside."""
 
 import time
 import uuid
@@ -28,7 +28,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
 
 @contextmanager
 def topics_of_our_own(servers: Sequence[str], **settings: Any) -> Iterator[KafkaSettings]:
-    """Settings under which they exist; gone afterwards."""
+    """Yield settings whose topics exist; they are deleted afterwards."""
     made = KafkaSettings(bootstrap_servers=tuple(servers), prefix=f"test-{uuid.uuid4().hex[:12]}-", **settings)
     migrate(made, PARTITIONS)
     yield made
@@ -46,7 +46,7 @@ def admin_of(settings: KafkaSettings) -> Iterator[Any]:
 
 
 def open_log(settings: KafkaSettings) -> KafkaEventLog:
-    """Connected."""
+    """Return a log that is connected."""
     log = KafkaEventLog(settings)
     wait_for(lambda: is_there(log))
     return log
@@ -61,7 +61,7 @@ def is_there(log: KafkaEventLog) -> bool:
 
 
 def read(reader: LogReader, count: int, max_records: int = 7) -> list[Record]:
-    """So many, and no more."""
+    """Read exactly `count` records."""
     records: list[Record] = []
     deadline = time.monotonic() + 60.0
     while len(records) < count:

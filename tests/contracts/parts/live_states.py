@@ -1,4 +1,4 @@
-"""Live states to hold to the contract. A pair is what two API replicas hold."""
+"""Live states for the contract; a pair is what two API replicas hold."""
 
 import asyncio
 import uuid
@@ -22,7 +22,7 @@ Scenario = Callable[[LiveState, LiveState], Coroutine[Any, Any, None]]
 
 
 def redis_settings(**changes: Any) -> RedisSettings:
-    """Of a prefix that nobody else has; patient, for the machine may be busy."""
+    """Return settings with a fresh prefix and a long timeout, for the machine may be busy."""
     chosen = {"url": require_services().redis, "prefix": f"test-{uuid.uuid4().hex}:", "timeout_s": 5.0, **changes}
     return RedisSettings(**chosen)
 
@@ -41,7 +41,7 @@ class Adapter:
 
 @asynccontextmanager
 async def in_memory() -> AsyncIterator[Pair]:
-    """All replicas of one process share it."""
+    """Yield a pair of one state, which all replicas of one process share."""
     async with MemoryLiveState() as state:
         yield state, state
 

@@ -1,4 +1,4 @@
-"""A turn, an outcome, a reward, an alarm, complete, and otherwise as a test wants them."""
+"""Complete turns, outcomes, rewards and alarms, with the fields that a test changes."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -87,7 +87,7 @@ def reward(inference_id: str, **changes: Any) -> Reward:
 
 
 def opening(alarm_id: str, **changes: Any) -> Opening:
-    """Of a workload of its own: of one, a monitor has one alarm open."""
+    """Return an alarm's opening for a workload of its own, since a monitor has one open alarm per workload."""
     found = Opening(
         alarm_id=alarm_id,
         monitor="questions",

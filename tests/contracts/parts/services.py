@@ -1,4 +1,4 @@
-"""Real Kafka, PostgreSQL and Redis, shared by all tests: each takes a prefix, a database, of its own."""
+"""Real Kafka, PostgreSQL and Redis, shared by all tests; each test uses a prefix or database of its own."""
 
 import os
 from collections.abc import Mapping
@@ -15,15 +15,17 @@ from deploy.services.stack import Stack
 @dataclass(frozen=True)
 class Services:
     kafka: tuple[str, ...]
-    """Bootstrap servers; take a prefix of your own."""
+    """Bootstrap servers; use a prefix of your own."""
     postgres: str
     """URL of a superuser's database; make one of your own."""
     redis: str
-    """Take a prefix of your own."""
+    """URL; use a prefix of your own."""
 
 
 def require_services() -> Services:
-    """What `make services` runs. Without it the test is skipped, or, with ONWARD_REQUIRE_SERVICES=1, it is started."""
+    """Return the services that `make services` runs; skip the test where there are none.
+
+    With ONWARD_REQUIRE_SERVICES=1 they are started instead."""
     stack = _running()
     if stack is None:
         pytest.skip("needs Kafka, PostgreSQL and Redis: run `make services`")
@@ -33,7 +35,9 @@ def require_services() -> Services:
 def require_broker(
     directory: Path, properties: Mapping[str, str] | None = None, listeners: Mapping[str, str] | None = None
 ) -> Broker:
-    """A Kafka of the test's own, to be harmed; skipped like the others. Whoever takes it calls `kill` at the end."""
+    """Start a Kafka of the test's own, to be harmed; skip like the others.
+
+    The caller calls `kill` at the end."""
     require_services()
     broker = Broker(directory, properties, listeners)
     broker.up()

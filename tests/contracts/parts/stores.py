@@ -1,4 +1,4 @@
-"""Stores to test: each empty, and the test's own."""
+"""Stores to test, each empty and the test's own."""
 
 import atexit
 import itertools
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Database:
-    """`postgres` is None for a file."""
+    """A database, either a file or on Postgres (`postgres` is None for a file)."""
 
     path: Path
     postgres: PostgresSettings | None = None
@@ -33,7 +33,7 @@ class Database:
 
 @contextmanager
 def database(kind: str, directory: Path) -> Iterator[Database]:
-    """At this build's schema. Skips the test where it needs a server and there is none."""
+    """Yield a database at this build's schema; skip the test if it needs a server and there is none."""
     path = directory / "store.db"
     if kind == "sqlite":
         yield Database(path)
@@ -44,7 +44,7 @@ def database(kind: str, directory: Path) -> Iterator[Database]:
 
 @contextmanager
 def server_database(template: str = "template1") -> Iterator[PostgresSettings]:
-    """Of its own, made from `template`: that one has no tables."""
+    """Yield a database of its own, made from `template`; the default one has no tables."""
     settings = _create(template)
     yield settings
     _drop(settings)

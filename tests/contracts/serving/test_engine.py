@@ -31,7 +31,7 @@ def local(world: Published) -> Iterator[Engine]:
 
 @contextmanager
 def sglang_of_another(world: Published) -> Iterator[Engine]:
-    """A server that somebody else started."""
+    """Yield an engine on a server that somebody else started."""
     with sglang_server(MODEL, world.directory / "server") as server:
         settings = SglangSettings(python=PYTHON)
         engine = SglangEngine(
@@ -51,7 +51,7 @@ def sglang_of_its_own(world: Published) -> Iterator[Engine]:
 
 
 def switch(engine: Engine, version: PolicyRef) -> None:
-    """As a host does: again while the engine starts."""
+    """Switch as a host does: try again while the engine starts."""
     deadline_s = time.monotonic() + 180
     while True:
         try:

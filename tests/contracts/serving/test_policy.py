@@ -65,7 +65,7 @@ def policy(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Poli
 
 @pytest.fixture(scope="module")
 def runner(policy: Policy) -> Iterator[asyncio.Runner]:
-    """A policy lives on one event loop."""
+    """Yield the one event loop that a policy lives on."""
     with asyncio.Runner() as made:
         yield made
         if hasattr(policy, "aclose"):

@@ -1,4 +1,4 @@
-"""What published weights promise, run over each blob store, by hosts that know no deltas and by hosts that do."""
+"""The contract of published weights, run over each blob store, by hosts with deltas and without."""
 
 import json
 import uuid
@@ -39,7 +39,7 @@ Host = Callable[[FsspecBlobs], BlobWeights]
 
 @pytest.fixture(params=["whole", "deltas"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    """Another process, on a host of its own."""
+    """Return a way to open the weights as a process on another host would."""
     numbers = count()
     if request.param == "whole":
         return BlobWeights
@@ -52,7 +52,7 @@ def shards(tmp_path: Path) -> list[Path]:
 
 
 def written(directory: Path, tensors: dict[str, np.ndarray]) -> list[Path]:
-    """Two shards, the second of one tensor."""
+    """Write two shards, the second with one tensor."""
     directory.mkdir()
     one, two = directory / "one.safetensors", directory / "two.safetensors"
     save_file({"a": tensors["a"]}, one)
@@ -76,7 +76,7 @@ def test_what_is_published_is_opened(blobs: FsspecBlobs, host: Host, shards: lis
 def test_again_with_the_same_content_is_the_same(
     blobs: FsspecBlobs, host: Host, shards: list[Path], tmp_path: Path
 ) -> None:
-    """Also when its tensors lie in other files, since the digest is of the tensors: nothing is written twice."""
+    """The digest covers tensors rather than files, so even another division into files writes nothing twice."""
     weights = host(blobs)
     ref = weights.publish(ONE, shards, None)
     files = blobs.list("")
@@ -139,7 +139,7 @@ def test_a_truncated_file_is_named(blobs: FsspecBlobs, host: Host, shards: list[
 
 
 def test_any_flipped_bit_of_a_shard_is_found(blobs: FsspecBlobs, host: Host, shards: list[Path]) -> None:
-    """In the header, in the tensors, and in the padding that no digest covers."""
+    """Bits are flipped in the header, in the tensors, and in the padding that no digest covers."""
     ref = host(blobs).publish(ONE, shards, None)
     content = blobs.get(SHARD)
     for place in range(0, len(content), 7):
@@ -206,11 +206,11 @@ def test_a_manifest_that_is_none_is_named(blobs: FsspecBlobs, host: Host, shards
 
 
 class CutOff(Exception):
-    """The process ended here."""
+    """The end of the process."""
 
 
 class CutBlobs(FsspecBlobs):
-    """Ends the process before its put number `lives`."""
+    """A blob store that ends the process before its put number `lives`."""
 
     lives = 0
 
@@ -232,7 +232,7 @@ class CutBlobs(FsspecBlobs):
 def test_a_publication_that_was_cut_off_is_no_version(
     tmp_path: Path, host: Host, shards: list[Path], lives: int
 ) -> None:
-    """A reader finds nothing, and the next attempt, with whatever content, is the version."""
+    """A reader finds nothing, and the next attempt, with any content, becomes the version."""
     cut = CutBlobs(tmp_path / "blobs")
     cut.lives = lives
     with pytest.raises(CutOff):
@@ -276,7 +276,7 @@ def test_what_is_discarded_is_gone_and_the_others_are_not(blobs: FsspecBlobs, ho
 
 
 def test_a_discard_that_was_cut_off_leaves_no_version(tmp_path: Path, host: Host, shards: list[Path]) -> None:
-    """The manifest goes first."""
+    """The manifest is deleted first."""
 
     class OneDelete(FsspecBlobs):
         deleted = 0

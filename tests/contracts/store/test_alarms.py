@@ -1,4 +1,4 @@
-"""What the store promises of alarms, on each database."""
+"""The store's contract for alarms, on each database."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -101,7 +101,7 @@ def test_an_alarm_comes_back_whole(store: Store) -> None:
 
 
 def test_what_an_alarm_is_of_may_go_on(store: Store) -> None:
-    """Nothing else of it changes, and nobody is told."""
+    """The alarm's other fields stay the same, and nobody is notified."""
     put(store, opening("a"), opening("b", workload="fix"))
     tell(store)
     acknowledge(store, "a")

@@ -1,4 +1,4 @@
-"""How far the log is archived: one at a time, step by step, on each database."""
+"""The store's contract for the archive's progress: one owner at a time, step by step, on each database."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_partition_goes_on_from_stretch_to_stretch(store: Store) -> None:
     ],
 )
 def test_whoever_comes_late_is_refused(store: Store, late: object) -> None:
-    """Another has finished 0 to 4, and planned 4 to 8."""
+    """Another archiver has finished 0 to 4 and planned 4 to 8."""
     with store.work() as work:
         work.archived.begin(ONE, 0)
         work.archived.plan(ONE, 0, 4)

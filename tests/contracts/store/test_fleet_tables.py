@@ -1,4 +1,4 @@
-"""What the store promises of replicas, targets, experiments, switches and orders."""
+"""The store's contract for replicas, targets, experiments, switches and orders."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -101,7 +101,7 @@ def test_a_replica_is_forgotten_with_what_was_wanted_of_it(store: Store) -> None
 
 
 def test_hosts_may_speak_at_once(store: Store) -> None:
-    """Two of one name are a mistake of the operator's: the last word stands, and nobody fails."""
+    """Two hosts of one name are an operator's mistake: the last write stands, and neither fails."""
 
     def speak(name: str) -> None:
         for _ in range(10):
@@ -178,7 +178,7 @@ def test_orders_are_open_in_the_order_in_which_they_were_given_until_they_are_do
 
 
 def test_what_came_of_an_order_is_said_once(store: Store) -> None:
-    """Who finishes it again, after a crash, changes nothing."""
+    """Finishing an order again, after a crash, changes nothing."""
     with store.work() as work:
         order = work.orders.give(HERE, "hold", base_ref(2), "", "ada", NOW)
         work.orders.finish(order, NOW)

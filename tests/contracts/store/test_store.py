@@ -1,4 +1,4 @@
-"""What every store promises, run over each database."""
+"""The contract of every store, run over each database."""
 
 import sqlite3
 import threading
@@ -217,7 +217,7 @@ def test_rewards_leave_the_outbox_once_and_in_order(store: Store) -> None:
 
 
 def test_what_is_published_is_marked_and_nothing_else(store: Store) -> None:
-    """Scorers publish side by side: one's mark says nothing of what another made before."""
+    """Scorers publish side by side: one's mark does not cover what another made before."""
     with store.work() as work:
         work.rewards.put([(0, reward("a")), (1, reward("b")), (0, reward("c"))])
         mine = [sequence for sequence, _ in work.rewards.unpublished([0], 10)]
@@ -260,7 +260,7 @@ def test_releases_tell_what_is_live(store: Store) -> None:
 
 
 def test_each_policy_has_its_own_versions(store: Store) -> None:
-    """Of the same number: no key, state, parent or look-up of one is the other's."""
+    """Versions of the same number share no key, state, parent or look-up."""
     acme = PolicyName("acme")
     ours, theirs, next_one = base_ref(1), PolicyRef(acme, Version(1)), PolicyRef(acme, Version(2))
     made = [policy(ours), policy(theirs, parent=ours), policy(next_one, parent=theirs)]

@@ -1,8 +1,7 @@
-"""What the store promises those who use it at the same time, run over each database.
+"""The store's contract for concurrent users, run over each database.
 
 On SQLite writers wait for each other; on Postgres they wait only where they must, and these tests would fail or hang
-where they do not.
-"""
+where they do not."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -43,7 +42,7 @@ def on_server(tmp_path: Path) -> Iterator[Store]:
 
 
 def at_once(count: int, do: Callable[[int], object]) -> list[object]:
-    """`do(0)`, `do(1)`, ..., each on a thread, begun together."""
+    """Run `do(0)`, `do(1)`, ... at the same time, each on a thread."""
     start = threading.Barrier(count)
 
     def run(number: int) -> object:
@@ -84,7 +83,7 @@ def test_there_is_one_first_version(store: Store) -> None:
 
 
 def test_who_pages_by_sequence_misses_no_reward(store: Store) -> None:
-    """Were numbers drawn in one order and committed in another, a reader would pass by the later one."""
+    """If numbers were drawn in one order and committed in another, a reader would skip the later commit."""
     done = threading.Event()
 
     def follow() -> list[str]:
@@ -119,7 +118,7 @@ def test_who_pages_by_sequence_misses_no_reward(store: Store) -> None:
 
 
 def test_releases_are_written_upon_what_was_read(store: Store) -> None:
-    """Compare and swap, as the chain of releases does it."""
+    """Writers compare and swap, as the chain of releases does."""
 
     def decide(number: int) -> int:
         written = 0
@@ -173,7 +172,7 @@ def take_over(store: Store) -> int:
 
 
 def test_an_owner_that_pauses_in_its_transaction_is_waited_for(store: Store) -> None:
-    """It was still the owner when it began, so what it writes counts, and the next one sees it."""
+    """The owner was valid when it began, so its write counts, and the next owner sees it."""
     with store.work() as work:
         work.offsets.take_over("g", [FIRST])
     with ThreadPoolExecutor(1) as threads:
@@ -188,7 +187,7 @@ def test_an_owner_that_pauses_in_its_transaction_is_waited_for(store: Store) -> 
 
 
 def test_a_zombie_that_pauses_while_it_takes_over_does_not_pass_the_rightful_owner(store: Store) -> None:
-    """It was the rightful one when it asked the log, and then slept: whoever comes later has the later epoch."""
+    """The zombie was the owner when it asked the log, and then slept: whoever comes later has the later epoch."""
     with ThreadPoolExecutor(1) as threads:
         with store.work() as work:
             assert work.offsets.take_over("g", [FIRST])[FIRST] == (1, None)
@@ -213,7 +212,9 @@ def first_offset(store: Store) -> tuple[int, int | None]:
 
 
 def assert_waits(following: "Future[tuple[int, int | None]]") -> None:
-    """That it is slow is no proof, but it would be there within this time."""
+    """Assert that the other transaction is still waiting.
+
+    Slowness is no proof, but without the lock it would be done within this time."""
     with pytest.raises(TimeoutError):
         following.result(0.3)
 

@@ -258,7 +258,7 @@ def test_versions_of_before_there_were_policies_are_of_the_base_one(kind: str, t
 
 
 def leave_words(connection: Connection) -> None:
-    """As revision 6 had them: bare numbers, in columns and in records."""
+    """Write rows as revision 6 had them: bare numbers, in columns and in records."""
     for table in ("orders", "switches", "experiments"):
         connection.execute(text(f"DELETE FROM {table}"))
     pinned = msgspec.msgpack.encode({"pinned": 1, "held": [2]})

@@ -134,7 +134,7 @@ def test_no_query_walks_a_big_table(store: SqlStore, name: str) -> None:
 
 
 IN_ORDER = {"policies.newest", "turns.newest_texts"}
-"""From the highest key down to the limit, which SQLite calls a scan."""
+"""Queries that read from the highest key down to the limit, which SQLite calls a scan."""
 
 WHOLE = {
     *("ledger.is_empty", "outcomes.of_judged_turns", "policies.allocate_anchor", "policies.count_states"),

@@ -1,5 +1,6 @@
-"""Canaries on two real SGLang servers: versions of planted worth, asked their cases first, then judged by simulated
-users, and decided by themselves."""
+"""Canaries on two real SGLang servers, with versions of planted worth.
+
+Each is asked the eval cases first, then judged by simulated users, and decided without an operator."""
 
 import asyncio
 import random
@@ -47,7 +48,7 @@ def publisher(service: Service) -> Iterator[Publisher]:
 
 
 async def live_and_judge(service: Service, worth: Callable[[int], float], until: Callable[[], Any]) -> None:
-    """Users ask, and take or turns down what comes, as likely as the version that spoke is worth."""
+    """Let users ask, and accept or reject each answer with the probability that its version is worth."""
     over = asyncio.Event()
 
     async def ask_as_anybody(http: aiohttp.ClientSession, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The service over two real SGLang servers: used by a client, and hit by what happens to servers and hosts."""
+"""The service over two real SGLang servers: used by a client, and exposed to faults of servers and hosts."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def publisher(service: Service) -> Iterator[Publisher]:
 
 @pytest.fixture(autouse=True)
 def ready(service: Service) -> None:
-    """Whatever another test did to it."""
+    """Wait until the whole fleet is ready, whatever an earlier test did to it."""
     wait_for(lambda: all(replica["state"] == "ready" for replica in fleet(service)), 240, "a whole fleet")
 
 
@@ -121,7 +121,7 @@ def test_the_official_client_streams_with_tools_and_goes_on_in_one_session(servi
 
 
 def test_the_engines_key_is_asked_for_and_shown_to_nobody(service: Service) -> None:
-    """Not in an argument, in a log, or in what an engine tells of itself."""
+    """The key is in no argument, in no log, and in no answer of an engine."""
     tree = psutil.Process(service.pid).children(recursive=True)
     assert not any(ADMIN_KEY in " ".join(process.cmdline()) for process in tree)
     logs = list((service.directory / "hosts").rglob("sglang.log"))
@@ -194,7 +194,7 @@ def test_an_engine_that_is_killed_costs_the_streams_begun_and_nothing_else(servi
 
 
 def is_another(service: Service, name: str, before: int) -> bool:
-    """Whether the host has a new engine, and it serves: what a host says of itself may be a moment old."""
+    """Return whether the host has a new engine that serves; the host's own status may be a moment old."""
     engines = host_process(service, name).children()
     status = next(status for status in fleet(service) if status["name"] == name)
     try:

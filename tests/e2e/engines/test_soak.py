@@ -1,7 +1,6 @@
-"""Many swaps, half of them by delta, under clients that stream with tools: nobody notices, and all is recorded right.
+"""Many swaps, half of them by delta, while clients stream with tools: no client notices, and all records are right.
 
-`make soak` runs it with sixty swaps, the tests with fewer.
-"""
+`make soak` runs it with sixty swaps, the tests with fewer."""
 
 import asyncio
 import json
@@ -41,7 +40,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 class Clients:
-    """Each asks again as soon as it was answered."""
+    """Clients that each ask again as soon as they are answered."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -77,7 +76,7 @@ class Clients:
 
 
 def memory_bytes(service: Service) -> int:
-    """Of the whole tree, what is its own (pages that processes share count once)."""
+    """Return the memory of the whole tree; pages that processes share count once."""
     processes = [psutil.Process(service.pid), *psutil.Process(service.pid).children(recursive=True)]
     return sum(process.memory_full_info().pss for process in processes)
 

@@ -1,4 +1,4 @@
-"""A service's past: turns really sampled, what users said of them, and where their records are now."""
+"""A service's past: turns that were really sampled and their outcomes, kept in the log or the archive."""
 
 import shutil
 import sqlite3
@@ -56,7 +56,7 @@ def said(turn: Completion, number: int) -> Outcome:
 
 
 def append(directory: Path, events: Sequence[Event]) -> None:
-    """As if each had been logged when it was received; writer and scorer have read it."""
+    """Append the events as if each had been logged when it was received, and writer and scorer had read it."""
     directory.mkdir(exist_ok=True)
     (directory / "onward.toml").write_text(SETTINGS)
     foundation = open_foundation(directory)
@@ -78,7 +78,7 @@ def append(directory: Path, events: Sequence[Event]) -> None:
 
 
 def archive(directory: Path) -> dict[str, int]:
-    """All; the log keeps the latest record of each partition."""
+    """Archive everything; the log keeps the latest record of each partition."""
     return keep_once(directory, ALL)
 
 

@@ -1,4 +1,4 @@
-"""Publishes versions into a service's directory as a learner does, with weights of the test's choice."""
+"""A publisher of versions into a service's directory, as a learner does, with weights of the test's choice."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from onward.wiring.foundation import open_foundation
 
 
 class Publisher:
-    """Beside the service, in the test's process, under the same settings."""
+    """A publisher beside the service, in the test's process, under the same settings."""
 
     def __init__(self, directory: Path, overrides: Mapping[str, str] | None = None) -> None:
         self._foundation = open_foundation(directory, overrides)
@@ -37,12 +37,13 @@ class Publisher:
         self._foundation.close()
 
     def publish_damaged(self) -> PolicyRef:
-        """A version whose file rots in the blobs just after it was published, before anybody hears of it."""
+        """Publish a version whose file is damaged in the blobs before anybody hears of it."""
         return self.publish(spoil=False, rot=True)
 
     def publish(self, *, scale: float = 1e-4, share: float = 1.0, spoil: bool = False, rot: bool = False) -> PolicyRef:
-        """The last version's weights with noise on a share of them; `spoil`: the same with all of them drowned in it.
-        Its parent is what is live."""
+        """Publish a child of the live version: the last weights with noise on a share of them.
+
+        `spoil` replaces this by noise as large as the weights; `rot` damages the published file."""
         foundation = self._foundation
         with foundation.store.work() as work:
             version = work.policies.allocate(foundation.clock.now())

@@ -1,4 +1,4 @@
-"""What was recorded, computed again with stock transformers in float32."""
+"""Recorded log-probabilities, computed again with stock transformers in float32."""
 
 import torch
 from safetensors.torch import load_file
@@ -54,7 +54,7 @@ def worst_difference(model: torch.nn.Module, version: int, spoken: list[Completi
 
 
 def worst_difference_of(foundation: Foundation, spoken: list[Completion]) -> float:
-    """Over all turns, each span under its own version."""
+    """Return the largest difference over all turns, each span under its own version."""
     versions = {span.version for turn in spoken for span in turn.policy_versions}
     return max(
         worst_difference(published_model(foundation, version), version, turns_of(spoken, version))

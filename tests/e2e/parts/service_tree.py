@@ -30,7 +30,7 @@ def wait_for(condition: Condition, timeout_s: float = 30, what: str = "the condi
 
 
 class Refused(Exception):
-    """An answer that is an error: its status and its body."""
+    """An error answer, with its status and its body."""
 
     def __init__(self, status: int, body: Any) -> None:
         super().__init__(f"{status}: {body}")
@@ -48,7 +48,7 @@ def _open(request: urllib.request.Request | str) -> bytes:
 
 
 class Service:
-    """`onward run` on a directory."""
+    """An `onward run` process on a directory."""
 
     def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
         self.directory = directory
@@ -57,7 +57,7 @@ class Service:
         self._log = directory.with_suffix(".log")
 
     def start(self, *, ready: bool = True) -> "Service":
-        """Returns when it is ready, or (for a service that cannot be) when it listens."""
+        """Start it; return when it is ready or, without `ready`, when it listens."""
         command = [sys.executable, "-m", "onward", "run", str(self.directory), "--port", "0"]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
@@ -92,12 +92,12 @@ class Service:
 
     @property
     def urls(self) -> list[str]:
-        """Of all replicas of its API."""
+        """Return the URLs of all replicas of its API."""
         return list(json.loads((self.directory / "service.json").read_text())["urls"])
 
     @property
     def overrides(self) -> dict[str, str]:
-        """Its settings as environment variables say them."""
+        """Return its settings as environment variables."""
         return {"ONWARD_" + name.upper().replace(".", "__"): str(value) for name, value in self._settings.items()}
 
     def learner_pid(self) -> int:
@@ -111,14 +111,18 @@ class Service:
         return self._log.read_text()
 
     def get(self, path: str, **headers: str) -> Any:
-        """Raises Refused."""
+        """Send a GET request and return its JSON.
+
+        Raises Refused."""
         return json.loads(_open(urllib.request.Request(self.url + path, headers=headers)))
 
     def text(self, path: str) -> str:
         return _open(self.url + path).decode()
 
     def post(self, path: str, body: dict[str, Any], **headers: str) -> Any:
-        """Raises Refused."""
+        """Send a POST request and return its JSON.
+
+        Raises Refused."""
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         data = json.dumps(body).encode()
         return json.loads(
@@ -129,7 +133,7 @@ class Service:
         return self.post("/v1/chat/completions", {"model": "onward-tiny", "messages": [user(text)], **fields})
 
     def kill(self) -> None:
-        """SIGKILL; the learner dies with its parent."""
+        """Kill the service with SIGKILL and wait for the learner's end, which follows."""
         assert self._process is not None
         learners = self._learners()
         self._process.send_signal(signal.SIGKILL)
@@ -154,7 +158,7 @@ def user(text: str) -> dict[str, str]:
 
 
 def simulate(service: Service, output: Path, seconds: float, rate: float, seed: int = 0) -> "subprocess.Popen[bytes]":
-    """The simulated users, in a process of their own."""
+    """Start simulated users in a process of their own."""
     command = [sys.executable, "-m", "simulator", "--seconds", str(seconds)]
     for url in service.urls:
         command += ["--url", url]

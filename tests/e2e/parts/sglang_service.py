@@ -13,7 +13,7 @@ SETTINGS = {"serving.engine": "sglang", "serving.sglang.python": str(PYTHON), "l
 
 @contextmanager
 def sglang_service(directory: Path, settings: dict[str, Any], admin_key: str | None = None) -> Iterator[Service]:
-    """Ready."""
+    """Yield a service that is ready."""
     require_sglang()
     directory = directory / "service"
     directory.mkdir()

@@ -20,7 +20,9 @@ READY_TIMEOUT_S = 300
 
 
 def ask(url: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
-    """POST. Raises Refused."""
+    """Send a POST request and return its JSON.
+
+    Raises Refused."""
     data = json.dumps(body).encode()
     return json.loads(_read(urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})))
 
@@ -35,7 +37,7 @@ def _read(request: urllib.request.Request) -> bytes:
 
 
 class StageProcess:
-    """`onward COMMAND DIRECTORY`; dies with the test's process."""
+    """An `onward COMMAND DIRECTORY` process, which dies with the test's process."""
 
     def __init__(self, command: str, directory: Path, name: str, settings: Mapping[str, Any], *more: str) -> None:
         self.name, self._layout = name, Layout(directory.resolve())
@@ -74,7 +76,7 @@ class StageProcess:
         return self
 
     def stop(self, timeout_s: float = 60) -> int:
-        """SIGTERM; its exit code."""
+        """Stop it with SIGTERM; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -99,15 +101,21 @@ class ApiProcess(StageProcess):
         return str(json.loads(next(found).read_text())["url"])
 
     def get(self, path: str) -> Any:
-        """Raises Refused."""
+        """Send a GET request and return its JSON.
+
+        Raises Refused."""
         return json.loads(self.text(path))
 
     def text(self, path: str) -> str:
-        """Raises Refused."""
+        """Send a GET request and return its body.
+
+        Raises Refused."""
         return _read(urllib.request.Request(self.url + path)).decode()
 
     def post(self, path: str, body: Mapping[str, Any], **headers: str) -> Any:
-        """Raises Refused."""
+        """Send a POST request and return its JSON.
+
+        Raises Refused."""
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         return ask(self.url + path, body, names)
 

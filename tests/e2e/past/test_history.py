@@ -1,4 +1,4 @@
-"""The past is the same wherever it is now: in the log, in the archive, or half here and half there."""
+"""A past is read the same from the log, from the archive, or from both in part."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ def events() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def directories(events: list[Event], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same past, kept in three ways."""
+    """Return directories with the same past, kept in three ways."""
     root = tmp_path_factory.mktemp("kept")
     append(root / "log", events)
     append(root / "half", events[:COUNT])
@@ -105,7 +105,7 @@ def test_rewards_and_weights_are_the_same_wherever_the_records_are(
 def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
     directories: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a researcher does with a week of sessions."""
+    """A researcher does this with a week of sessions."""
     own, other = tmp_path / "own", tmp_path / "other"
     replay_log(directories["log"], own, None, None)
     replay_log(directories["log"], other, None, None, overrides={"ONWARD_LEARNER__ADVANTAGE__BASELINE": "ema"})

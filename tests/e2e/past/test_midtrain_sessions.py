@@ -1,4 +1,4 @@
-"""Midtraining with a service's sessions mixed in: the same wherever their records are, and after a kill."""
+"""Midtraining with a service's sessions mixed in gives the same from log and archive, and after a kill."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def events() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def directories(events: list[Event], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same past in the log, and in the archive."""
+    """Return directories with the same past in the log and in the archive."""
     root = tmp_path_factory.mktemp("kept")
     for name in ("log", "archive"):
         append(root / name, events)
@@ -99,7 +99,7 @@ def finished(corpus: Path, out: Path, sessions: Path) -> Any:
 
 
 def test_killed_and_begun_again_it_ends_as_if_nothing_had_been(events: list[Event], tmp_path: Path) -> None:
-    """By the same command, which finds what there is; what was logged meanwhile changes nothing."""
+    """The same command resumes from what is there; events logged meanwhile change nothing."""
     append(tmp_path / "data", events)
     write_corpus(tmp_path / "corpus", 40, seed=3)
     whole = finished(tmp_path / "corpus", tmp_path / "whole", tmp_path / "data")

@@ -1,4 +1,4 @@
-"""What was learned offline reaches users: judged beside what they have, released, or kept for a person."""
+"""Versions learned offline reach users: judged beside the live one, then released or held for an operator."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ TURNS = 24
 
 
 def suite(directory: Path, cases: int, wanted: str = "") -> Path:
-    """Cases that any answer passes, unless something is wanted of it."""
+    """Write eval cases that any answer passes, unless `wanted` must be in it."""
     directory.mkdir()
     checker = f'{{ kind = "contains", all = ["{wanted}"] }}' if wanted else '{ kind = "contains", none = ["zzz"] }'
     case = (
@@ -33,7 +33,7 @@ def suite(directory: Path, cases: int, wanted: str = "") -> Path:
 
 @pytest.fixture
 def service(make_service: MakeService) -> Service:
-    """With a past, and nobody who learns from it while it serves."""
+    """Return a service with a past and without a learner."""
     service = make_service(**{"learner.enabled": "false"})
     append(service.directory, past(TURNS))
     return service.start()

@@ -1,4 +1,4 @@
-"""The researcher's promise: the same log, spec, settings and seed give the same rewards and the same weights."""
+"""Replay is deterministic: the same log, spec, settings and seed give the same rewards and the same weights."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`onward archive` as a process: killed, taken over from, and in nobody's way."""
+"""`onward archive` as a process: killed, taken over, and without delaying other stages."""
 
 import urllib.request
 from collections import Counter
@@ -62,7 +62,7 @@ def sources(foundation: Foundation, topic: Topic = Topic.TURNS) -> list[TopicPar
 
 
 def say(foundation: Foundation, first: int, count: int) -> None:
-    """And writer and scorer have read it."""
+    """Append ended sessions, and advance writer and scorer past them."""
     now = datetime.now(UTC)
     said: list[Event] = [
         SessionEnded(session_id=SessionId(f"s{number}"), namespace=Namespace(f"n{number % 3}"), received_at=now)
@@ -149,7 +149,7 @@ def test_what_users_say_of_a_turn_that_the_log_no_longer_has_counts_as_before(
 
 
 def rewards_of(service: Service, inference_id: str) -> list[float]:
-    """Of each revision."""
+    """Return the reward of each revision."""
     data = service.get("/v1/rewards?limit=100")["data"]
     mine = sorted((r["revision"], r["value"]) for r in data if r["inference_id"] == inference_id)
     return [value for _, value in mine]

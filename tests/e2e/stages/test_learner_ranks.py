@@ -1,4 +1,4 @@
-"""An engineer's model is too large for one device: `torchrun … -m onward learn` shares it out, and learns like any."""
+"""A model that is too large for one device: `torchrun … -m onward learn` shards it, and it learns like any other."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ SETTINGS = {
 
 @contextmanager
 def learner(directory: Path, log: Path, processes: int) -> Iterator[psutil.Process]:
-    """torchrun, ended as a service manager would end it."""
+    """Run torchrun, and end it as a service manager would."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "onward", "learn", str(directory)]
     for name, value in SETTINGS.items():

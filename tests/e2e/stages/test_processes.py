@@ -1,4 +1,4 @@
-"""An engineer runs each stage as a process of its own, on one directory: it is the same product."""
+"""Each stage as a process of its own on one directory behaves like the one service."""
 
 import json
 import socket
@@ -26,7 +26,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stages(directory: Path) -> Iterator[dict[str, StageProcess]]:
-    """The API with the engine in it, and all others."""
+    """Start the API with the engine in it, and all other stages."""
     with ExitStack() as stack:
         api = stack.enter_context(ApiProcess(directory, "api-1", SETTINGS)).wait_ready()
         others = {

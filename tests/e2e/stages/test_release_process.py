@@ -1,4 +1,4 @@
-"""Releases decided by processes of their own: they may be killed, and two never decide at once."""
+"""Release controllers as processes of their own: they may be killed, and two never decide at once."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def controller(directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def publish(directory: Path) -> PolicyRef:
-    """A version that differs a little from the anchor, as a learner publishes it."""
+    """Publish a version that differs a little from the anchor, as a learner would."""
     foundation = open_foundation(directory)
     try:
         with foundation.store.work() as work:
@@ -65,7 +65,7 @@ def publish(directory: Path) -> PolicyRef:
 
 
 def falls_asleep(pid: int, store: Path) -> bool:
-    """Whether a process that is stopped now left the others SQLite's one write lock; it is woken where it did not."""
+    """Suspend a process; return whether SQLite's write lock is left free. If not, resume it."""
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, what="the process to stop")
     with closing(sqlite3.connect(store, timeout=1.0, isolation_level=None)) as connection:

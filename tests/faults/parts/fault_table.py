@@ -1,4 +1,4 @@
-"""The table of faults: one of few against many of each, and where its rows are kept."""
+"""The table of faults, and where its rows are kept; the full form has more of each fault."""
 
 import json
 import os
@@ -14,13 +14,13 @@ AWAY_S = 60.0 if IS_FULL else 10.0
 
 
 class FaultTable:
-    """Rows by their metric; what runs again replaces what ran before."""
+    """Rows by metric; a fault that runs again replaces its earlier rows."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
 
     def add(self, fault: str, tally: Tally, *more: Row) -> None:
-        """Asserts that it is as it must be, once it is written down."""
+        """Add a fault's rows, and then assert that nothing was lost, counted twice or refused."""
         acknowledged = tally.turns + tally.outcomes
         rows = [
             _at_most_none(f"{fault}: lost", tally.lost, f"of {tally.turns} turns, {tally.outcomes} outcomes"),
@@ -35,7 +35,7 @@ class FaultTable:
         self._rows += rows
 
     def write(self) -> None:
-        """Into the committed table, where this is the full form."""
+        """Write the rows into the committed table, if this is the full form."""
         if self._rows and IS_FULL:
             report(NAME, merged(_kept(), self._rows))
 

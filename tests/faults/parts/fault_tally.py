@@ -1,4 +1,4 @@
-"""What became of what was acknowledged: stored, rewarded, trained; and of the requests that were not answered."""
+"""The fate of everything acknowledged (stored, rewarded, trained) and of the requests that failed."""
 
 import logging
 import time
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tally:
-    """All counts must be 0 but for the first four."""
+    """Counts of a fault's outcome; all but the first four must be 0."""
 
     turns: int
-    """Acknowledged as logged."""
+    """Turns acknowledged as logged."""
     outcomes: int
     trained: int
     requests: int
@@ -33,12 +33,12 @@ class Tally:
     lost_outcomes: int
     unrewarded: int
     untrained: int
-    """Of the trainable ones that were rewarded: neither trained nor dropped for a reason."""
+    """Rewarded, trainable turns that were neither trained nor dropped for a reason."""
     rewarded_twice: int
     trained_twice: int
     failed: int
     failed_at_killed: int
-    """Requests to a replica that was away just then: may be any number."""
+    """Requests to a replica that was down at that time: may be any number."""
 
     @property
     def lost(self) -> int:
@@ -57,8 +57,7 @@ class _Fate:
 
 
 def settle(world: World, users: Users) -> Tally:
-    """Users go on until all that was acknowledged to them by now was learned from; then they leave, and everything is
-    counted."""
+    """Wait until everything acknowledged by now is learned from, while users go on; then stop them and count."""
     judged = set(users.outcomes.values())
     lineage = Lineage(world)
     _wait(lambda: not _missing(world, users, judged, lineage))
@@ -70,7 +69,7 @@ def settle(world: World, users: Users) -> Tally:
 
 
 def _wait(condition: object) -> None:
-    """What does not come true is counted."""
+    """Wait for the condition; if it never comes true, the counts will show it."""
     deadline_s = time.monotonic() + SETTLED_TIMEOUT_S
     while time.monotonic() < deadline_s:
         try:
@@ -119,10 +118,12 @@ class Lineage:
     def __init__(self, world: World) -> None:
         self._world = world
         self._read: dict[PolicyRef, tuple[Manifest, PolicyRef]] = {}
-        """Each with its parent."""
+        """The manifests read so far, each with its parent."""
 
     def manifests(self) -> list[Manifest]:
-        """Raises StoreUnavailable."""
+        """Return the manifests, oldest first.
+
+        Raises StoreUnavailable."""
         lineage: list[Manifest] = []
         with self._world.foundation.store.look() as view:
             version: PolicyRef | None = view.policies.newest(1)[0][0].version
@@ -137,7 +138,7 @@ class Lineage:
         return lineage[::-1]
 
     def without(self, ids: set[InferenceId]) -> set[InferenceId]:
-        """Which of these it says nothing of."""
+        """Return the turns that no manifest mentions."""
         manifests = self.manifests()
         told = {record.inference_id for manifest in manifests for record in manifest.turns}
         return ids - told - {one for manifest in manifests for dropped in manifest.drops.values() for one in dropped}
@@ -177,8 +178,9 @@ def _count(world: World, users: Users, judged: set[InferenceId], lineage: Lineag
 
 
 def _where(world: World, ids: set[InferenceId]) -> dict[str, object]:
-    """Versions of branches that were left which trained some of them, each with what became of it; and the rewards of
-    the others."""
+    """Return the versions of abandoned branches that trained some of these turns, and the rewards of the others.
+
+    Each version comes with its release state."""
     found: dict[str, object] = {}
     with world.foundation.store.look() as view:
         for policy, state in view.policies.newest(10_000):
@@ -193,7 +195,7 @@ def _where(world: World, ids: set[InferenceId]) -> dict[str, object]:
 
 
 def others(failures: Sequence[Failure], world: World) -> list[Failure]:
-    """Those that no killed replica explains."""
+    """Return the failures that no killed replica explains."""
 
     def is_explained(failure: Failure) -> bool:
         return any(

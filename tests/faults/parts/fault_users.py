@@ -1,4 +1,4 @@
-"""Simulated users over HTTP, who write down what was acknowledged to them and what failed."""
+"""Simulated users over HTTP that record what was acknowledged to them and what failed."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ from core.ids import InferenceId
 
 _AWAY = (urllib.error.URLError, http.client.HTTPException, OSError)
 _PATIENCE_S = 120.0
-# On average, between two requests; longer where the cores are shared with other tests.
+# The average between two requests; longer where other tests share the cores.
 _THINKS_S = 0.25 if os.environ.get("FULL") == "1" else 0.6
 _AGAIN_S = 0.2  # after a request that failed
 _MOST_TURNS = 3  # of a session
@@ -36,8 +36,9 @@ class Failure:
 
 
 class Users:
-    """Each has sessions of a few turns with any replica, judges every answer, and repeats, at any replica, a judgement
-    that failed: so clients do, with one id."""
+    """Users with sessions of a few turns at any replica, who give feedback on every answer.
+
+    Feedback that failed is sent again with the same id, at any replica, as clients do."""
 
     def __init__(self, urls: Sequence[str], threads: int = 3) -> None:
         self._urls = list(urls)
@@ -45,7 +46,7 @@ class Users:
         self._lock = threading.Lock()
         self.turns: list[InferenceId] = []
         self.outcomes: dict[str, InferenceId] = {}
-        """Feedback id to the turn it speaks of."""
+        """The turn of each feedback id."""
         self.unlogged: list[InferenceId] = []
         self.requests = 0
         self.failures: list[Failure] = []
@@ -65,7 +66,7 @@ class Users:
             thread.join()
 
     def wait_for_more(self, count: int, timeout_s: float = 180) -> None:
-        """Turns."""
+        """Wait for this many more turns."""
         enough = len(self.turns) + count
         wait_for(lambda: len(self.turns) >= enough, timeout_s, f"{count} more turns")
 
@@ -107,7 +108,7 @@ class Users:
                 return
 
     def _post(self, chance: random.Random, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
-        """None: nothing was acknowledged."""
+        """Send a request; return None if it was not acknowledged."""
         url, data, began_s = chance.choice(self._urls), json.dumps(body).encode(), time.monotonic()
         with self._lock:
             self.requests += 1

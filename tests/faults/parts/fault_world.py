@@ -1,5 +1,7 @@
-"""The engineer's stack on one machine, to be harmed: Kafka, Postgres and Redis of its own, and on them a tree with two
-of each stage, two SGLang engines and the learner."""
+"""An engineer's stack on one machine, to inject faults into.
+
+It has its own Kafka, Postgres and Redis, and on them a process tree with two of each stage, two SGLang engines and the
+learner."""
 
 import json
 import shutil
@@ -43,7 +45,9 @@ SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def own_stack() -> Iterator[Stack]:
-    """Kafka, Postgres and Redis that nobody else uses; they run. PostgreSQL's user must be able to go there."""
+    """Yield running Kafka, Postgres and Redis that nobody else uses.
+
+    Their directory is readable by all, since PostgreSQL runs as another user."""
     require_services()
     directory = Path(tempfile.mkdtemp(prefix="onward-faults-"))
     directory.chmod(0o755)
@@ -58,7 +62,7 @@ def own_stack() -> Iterator[Stack]:
 
 
 def settings_of(stack: Stack) -> dict[str, Any]:
-    """For `--set`."""
+    """Return the settings that point to the stack, as `--set` has them."""
     return {
         "mode": "distributed",
         "kafka.bootstrap_servers": f'["{stack.kafka.address}"]',
@@ -74,13 +78,15 @@ class World:
         self.urls = service.urls  # kept: replicas come back where they were
         self._metrics_port = metrics_port
         self.killed: list[tuple[str, float, float]] = []
-        """Replicas of the API that were killed: URL, when, and when they were back (monotonic)."""
+        """Killed replicas of the API: URL, time of the kill, time of the return (monotonic)."""
         self._ill: str | None = None
 
     # ------------------------------------------------------------------------------------------ processes
 
     def process(self, name: str) -> psutil.Process:
-        """A stage's. Raises LookupError while there is none."""
+        """Return a stage's process.
+
+        Raises LookupError while there is none."""
         for child in psutil.Process(self.service.pid).children():
             with suppress(psutil.NoSuchProcess):  # it ends just now
                 if name in child.cmdline():
@@ -88,12 +94,12 @@ class World:
         raise LookupError(name)
 
     def names(self, stage: str) -> list[str]:
-        """Of a stage's processes."""
+        """Return the names of a stage's processes."""
         count = SETTINGS["serving.sglang.replicas"] if stage == "engine" else PROCESSES.get(stage)
         return [stage] if count is None else [f"{stage}-{number}" for number in range(1, count + 1)]
 
     def kill(self, name: str) -> None:
-        """SIGKILL; returns when it is back."""
+        """Kill a process with SIGKILL and return when its successor is ready."""
         before, began_s = self.process(name).pid, time.monotonic()
         self.process(name).kill()
         try:
@@ -112,11 +118,11 @@ class World:
         return pid != before and ready.exists() and ready.read_text() == str(pid)
 
     def all_names(self) -> list[str]:
-        """In the order in which `onward run` starts them."""
+        """Return the names of all processes, in the order in which `onward run` starts them."""
         return [name for stage in (*PROCESSES, "learner", "monitors", "engine") for name in self.names(stage)]
 
     def wait_until_well(self) -> None:
-        """What was not well after one fault will not be for the next one: it is waited for once."""
+        """Wait until everything is ready again; after one timeout, later calls fail at once."""
         if self._ill is not None:
             pytest.fail(f"ill since an earlier fault: {self._ill}", pytrace=False)
         for server in self.stack.servers:  # of a fault that was cut short
@@ -129,7 +135,7 @@ class World:
             time.sleep(0.05)
 
     def _wrong(self) -> str:
-        """Processes that are not ready, what the replicas of the API find wrong, and services that moved."""
+        """Describe processes that are not ready, components that are not ok, and services with other ports."""
         faults: dict[str, Any] = {name: "not ready" for name in self.all_names() if not self.is_ready(name)}
         faults |= {url: wrong for url in self.urls if (wrong := self.readiness(url))}
         if faults:
@@ -139,7 +145,7 @@ class World:
     # ------------------------------------------------------------------------------------------ what they say
 
     def last_words(self, name: str) -> str:
-        """Of a process, its engine and the whole tree: what a stranger needs who only sees that a test failed."""
+        """Return the state and last log lines of a process, its engine and the whole tree, for a failure's message."""
         try:
             process = self.process(name)
             state = f"{process} with {process.children()}"
@@ -150,18 +156,18 @@ class World:
         return "\n".join([state, *(f"{which}: {text[-_TAIL:]}" for which, text in logs.items())])
 
     def readiness(self, url: str) -> dict[str, str]:
-        """What `/readyz` finds wrong."""
+        """Return the components that `/readyz` reports as not ok."""
         try:
             return wrong_with(url)
         except OSError as error:
             return {"api": str(error)}
 
     def says(self, component: str, what: str = "") -> bool:
-        """Whether all replicas of the API say that a component is not well, and how."""
+        """Return whether all replicas of the API report that a component is not well, in these words."""
         return all(what in self.readiness(url).get(component, "\0") for url in self.urls)
 
     def metric(self, name: str, line: str) -> float:
-        """Of one process, as its `/metrics` has it; 0 where there is no such line yet."""
+        """Return a metric of one process from its `/metrics`; 0 while the line is missing."""
         port = self._metrics_port + self.all_names().index(name)
         url = self.urls[self.names("api").index(name)] if name in self.names("api") else f"http://127.0.0.1:{port}"
         with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
@@ -170,7 +176,9 @@ class World:
 
 
 def wrong_with(url: str) -> dict[str, str]:
-    """What `/readyz` finds. Raises OSError where nobody answers."""
+    """Return the components that `/readyz` reports as not ok.
+
+    Raises OSError if nobody answers."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=30) as response:
             components = json.load(response)["components"]
@@ -182,7 +190,7 @@ def wrong_with(url: str) -> dict[str, str]:
 
 @contextmanager
 def fault_world(directory: Path) -> Iterator[World]:
-    """All ready."""
+    """Yield the world once all of it is ready."""
     with ExitStack() as stack:
         services = stack.enter_context(own_stack())
         port = _free_ports(_METRICS_PORTS)
@@ -195,7 +203,7 @@ def fault_world(directory: Path) -> Iterator[World]:
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many in a row that nobody listens on."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         with ExitStack() as held:
             try:

@@ -14,13 +14,13 @@ _AT_ONCE = 2000
 
 
 def real_turn(world: World, inference_id: InferenceId) -> Completion:
-    """One that was really sampled."""
+    """Return a turn that was really sampled."""
     with world.foundation.store.look() as view:
         return view.turns.get_many([inference_id])[inference_id]
 
 
 def another(turn: Completion, *, learns: bool, session_id: SessionId | None = None) -> Completion:
-    """The same again, under ids of its own. One that does not learn is rewarded all the same."""
+    """Return a copy under new ids; one that does not learn is rewarded all the same."""
     session_id = session_id or new_session_id()
     own = {"inference_id": new_inference_id(session_id), "session_id": session_id, "parent_id": None}
     silent = {} if learns else {"trainable": False, "untrainable_reasons": ("made",)}
@@ -33,6 +33,8 @@ def judgement(turn: Completion) -> Outcome:
 
 
 def append(world: World, events: Sequence[Event]) -> None:
-    """In this order. Raises LogUnavailable."""
+    """Append the events in this order.
+
+    Raises LogUnavailable."""
     for start in range(0, len(events), _AT_ONCE):
         world.foundation.log.append_blocking(Topic.TURNS, events[start : start + _AT_ONCE])

@@ -1,4 +1,4 @@
-"""Feedback comes faster than it can be learned from: what is let go is what would have taught least, and is counted."""
+"""Feedback arrives faster than it is learned from: the turns that would teach least are dropped and counted."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What is too stale to train."""
+"""Turns that are too stale to train."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ MakeWorld = Callable[[str], World]
 
 
 def kept(shifts: list[float], *, max_divergence: float = 0.5, min_ess: float = 0.0) -> list[bool]:
-    """Turn m's three tokens have log pi - log mu = shifts[m]."""
+    """Return which turns stay; turn m's three tokens have log pi - log mu = shifts[m]."""
     turns_N = torch.arange(len(shifts)).repeat_interleave(3)
     behaviour_N = torch.full((len(turns_N),), -2.0)
     found = measure(behaviour_N + torch.tensor(shifts)[turns_N], behaviour_N, turns_N, len(shifts))
@@ -120,7 +120,7 @@ def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, fres
 
 
 def test_turns_of_versions_long_gone_do_not_train(make_world: MakeWorld) -> None:
-    """Releases that were heard before a restart count after it."""
+    """Releases that were read before a restart count after it."""
     world = make_world("a")
     for seed in range(2):
         learner = world.learner(settings={"admission.max_versions_behind": 0})
@@ -140,7 +140,7 @@ def test_turns_of_versions_long_gone_do_not_train(make_world: MakeWorld) -> None
 
 @pytest.mark.parametrize(("name", "days"), [("survived_1d", 1.2), ("survived_1w", 8.0)])
 def test_what_the_shipped_spec_weighs_trains_when_it_comes(tmp_path: Path, name: str, days: float) -> None:
-    """With a directory's settings as they are."""
+    """A directory's default settings are used."""
     with closing(open_foundation(tmp_path)) as foundation:
         settings = foundation.settings.learner
     turn, other = make_turn(0), make_turn(1)

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there; and what becomes of a learner that dies between any two steps."""
+"""Checkpoints are whole or absent, and a learner that dies between any two steps recovers."""
 
 import shutil
 from collections.abc import Callable
@@ -33,7 +33,7 @@ FILES = ("model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst", "
 
 
 class Died(Exception):
-    """Stands for the power cord."""
+    """The end of the process, as by a power cut."""
 
 
 def trained(world: World, batches: int) -> None:
@@ -64,7 +64,7 @@ def state() -> LearnerState:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, state: LearnerState) -> Checkpoints:
-    """Of versions 2 and 3."""
+    """Return checkpoints of versions 2 and 3."""
     made = Checkpoints(tmp_path)
     for version in (2, 3):
         made.write(contents(state), meta_of(version), b"manifest")
@@ -186,7 +186,7 @@ def digest(state: LearnerState, path: Path) -> str:
 
 
 def test_the_manifests_alone_make_the_same_weights(make_world: MakeWorld) -> None:
-    """The batches of a version's lineage, from the anchor on, with corrections among them."""
+    """The batches of the version's lineage are repeated from the anchor on, corrections included."""
     world = make_world("a")
     one = world.learner(settings={"batch.turns": 12, "batch.min_turns": 4})
     past = logged_past(20)
@@ -219,7 +219,7 @@ STEPS = (
 
 
 def arm(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """The next time a learner of this world comes to `step`, it dies instead."""
+    """Make a learner of this world die the next time it reaches `step`."""
 
     def die(*_args: Any, **_options: Any) -> Any:
         monkeypatch.undo()

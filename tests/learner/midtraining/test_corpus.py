@@ -1,4 +1,4 @@
-"""A corpus as tokens: what counts how much, and which line is at fault."""
+"""A corpus as tokens: the weight of each, and errors that name the line."""
 
 from itertools import groupby
 from pathlib import Path
@@ -33,7 +33,7 @@ def tokenizer() -> Any:
 
 
 def test_what_the_assistant_says_counts_whole_and_the_rest_a_little(tokenizer: Any) -> None:
-    """Its calls and its end-of-turn mark too; not the frame around them, nor what tools and users say."""
+    """The assistant's calls and end-of-turn marks count too; the frame around them, tools and users do not."""
     example = encode(tokenizer, {"messages": TALK, "tools": TOOLS}, "here")
     assert set(example.weights) == {1.0, CONTEXT_WEIGHT}
     runs = [

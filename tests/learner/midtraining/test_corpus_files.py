@@ -1,4 +1,4 @@
-"""The files of a corpus: the same documents in each of their forms, from any place on, and what is none is named."""
+"""The files of a corpus: the same documents in every format and from any position; invalid ones are named."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def write_jsonl(path: Path, documents: list[dict[str, Any]]) -> Path:
 
 
 def write_zst(path: Path, documents: list[dict[str, Any]]) -> Path:
-    """In two frames, as files that were appended to have it."""
+    """Write two frames, as in a file that was appended to."""
     path = path.with_suffix(".jsonl.zst")
     compress, half = zstandard.ZstdCompressor().compress, len(documents) // 2
     path.write_bytes(compress(as_lines(documents[:half])) + compress(as_lines(documents[half:])))
@@ -56,7 +56,7 @@ def test_every_form_holds_the_same_documents(tmp_path: Path, write: Write) -> No
 
 @each_form
 def test_reading_goes_on_from_any_place(tmp_path: Path, write: Write) -> None:
-    """Across the file's end and the next one's beginning, too."""
+    """A position may also be at a file's end or the next one's beginning."""
     files = [write(tmp_path / "a", DOCUMENTS[:100]), write(tmp_path / "b", DOCUMENTS[100:])]
     whole = list(read_documents(files))
     for number in (0, 38, 39, 40, 63, 64, 98, 99, 100, 148, 149):
@@ -78,7 +78,7 @@ def test_a_document_that_is_none_is_named(tmp_path: Path, write: Write) -> None:
 
 
 def test_columns_that_a_message_lacks_are_not_there(tmp_path: Path) -> None:
-    """What one row has all rows have, as null."""
+    """A column of one row is in all rows, as null."""
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
     messages = [{"role": "user", "content": "x"}, call]
     write_parquet(tmp_path / "part", [{"messages": messages, "text": None}, {"messages": None, "text": "y"}])

@@ -1,4 +1,4 @@
-"""Midtraining: the same bits for the same seed, also when interrupted; bad corpora are named."""
+"""Midtraining gives the same bits for the same seed, also when interrupted; bad corpora are named."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A midtraining run as a whole: repeatable over epochs and interruptions, and its result a stock model."""
+"""A midtraining run as a whole: repeatable over epochs and interruptions, with a stock model as its result."""
 
 import json
 import shutil
@@ -21,13 +21,13 @@ OPTIONS = MidtrainOptions(steps=6, seed=1, rows=2, warmup_steps=2, save_every=3)
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """So small that six steps are more than an epoch."""
+    """Return a corpus so small that six steps are more than an epoch."""
     write_corpus(tmp_path / "corpus", 16, seed=3)
     return tmp_path / "corpus"
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """The run ends in the midst of this step (from 0)."""
+    """Interrupt the run in the middle of this step (from 0)."""
     real, done = module.token_losses, 0
 
     def dying(*arguments: object) -> object:
@@ -66,7 +66,7 @@ def test_a_result_is_a_stock_model_of_the_digest_that_was_told(corpus: Path, tmp
 def test_an_interrupted_run_ends_in_the_same_bits_over_epochs(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Before the first checkpoint, just after it, and a while after it."""
+    """The step is before the first checkpoint, just after it, or a while after it."""
     whole = midtrain(corpus, tmp_path / "whole", MODEL, OPTIONS)
     interrupted(corpus, tmp_path / "parted", monkeypatch, step)
     assert (tmp_path / "parted" / "midtrain.pt").exists() == (step >= OPTIONS.save_every)

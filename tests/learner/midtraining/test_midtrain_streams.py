@@ -1,5 +1,6 @@
-"""Midtraining on more than the memory holds, from several sources: the same bits after an interruption at any step, and
-a report that says what was trained on."""
+"""Midtraining on several sources that do not fit into memory.
+
+An interruption at any step gives the same bits, and the report says what was trained on."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ OPTIONS = MidtrainOptions(steps=6, seed=1, rows=2, warmup_steps=2, save_every=1,
 
 @pytest.fixture
 def corpora(tmp_path: Path) -> list[Path]:
-    """So small that six steps are more than an epoch; the second has a text of many windows."""
+    """Return corpora so small that six steps are more than an epoch; the second has a text of many windows."""
     write_corpus(tmp_path / "talk", 12, seed=3)
     (tmp_path / "texts").mkdir()
     texts = ["def f(x): return x", "def g(x):\n    return f(x) + 1\n" * 40]
@@ -51,7 +52,7 @@ def train(corpora: list[Path], output: Path, sessions: Sessions | None, **change
 
 @contextmanager
 def interrupted(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
-    """In the midst of this step, from 0."""
+    """Interrupt a run in the middle of this step (from 0)."""
     real, done = module.token_losses, 0
 
     def dying(*arguments: Any) -> Any:
@@ -94,7 +95,7 @@ def interrupt(_: object) -> str:
 
 
 def test_chance_goes_on_where_it_was(corpora: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With dropout, which an untrained model begins with where its configuration says so."""
+    """An untrained model has dropout if its configuration says so."""
     init = tmp_path / "init"
     init.mkdir()
     for path in MODEL.glob("*.json*"):

@@ -1,5 +1,6 @@
-"""What a step is made of: all of the corpus, in the seed's order, through a bounded buffer; sessions by their share;
-and the same again from any step on."""
+"""A step's examples: the corpus in the seed's order through a bounded buffer, and a share of sessions.
+
+The same examples come again from any step on."""
 
 import json
 from collections import Counter
@@ -62,7 +63,7 @@ def same(first: PackedRows, second: PackedRows) -> bool:
 
 
 def examples_of(found: list[PackedRows]) -> Counter[tuple[int, ...]]:
-    """As they stand in the rows: positions begin anew with each."""
+    """Count the examples in the rows; positions restart at each example."""
     counts = Counter[tuple[int, ...]]()
     for batch in found:
         for ids, positions, sources in zip(batch.ids_RT, batch.positions_RT, batch.sources_RT, strict=True):
@@ -77,7 +78,7 @@ def all_examples(corpus: Path, tokenizer: Any) -> list[Example]:
 
 
 def test_a_corpus_that_the_buffer_holds_is_shuffled_whole_every_epoch(corpus: Path, tokenizer: Any) -> None:
-    """By definition: one permutation after another of one generator."""
+    """One generator draws a permutation for each epoch, by definition."""
     examples = all_examples(corpus, tokenizer)
     lengths, generator = [len(example.token_ids) for example in examples], torch.Generator().manual_seed(5)
     found = batches(mixture(tokenizer, corpus, WHOLE))
@@ -124,7 +125,7 @@ def test_no_more_is_in_memory_than_the_buffer_holds(
 @pytest.mark.parametrize("share", [0.0, 0.3])
 @pytest.mark.parametrize("buffer", [WHOLE, SMALL])
 def test_it_goes_on_from_any_batch(corpus: Path, sessions: Path, tokenizer: Any, buffer: int, share: float) -> None:
-    """Over more than an epoch; the state as a checkpoint keeps it."""
+    """The run takes more than an epoch; the state is what a checkpoint keeps."""
 
     def make() -> Mixture:
         return mixture(tokenizer, corpus, buffer, sessions if share else None, share)

@@ -1,4 +1,4 @@
-"""Logged sessions as a corpus: exact tokens, of which what was sampled and taken weighs; the rest is counted."""
+"""Logged sessions as a corpus of exact tokens: sampled and accepted tokens have weight, the rest is counted."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def documents(*pairs: tuple[Completion, float | None], **options: Any) -> tuple[
 
 
 def continued(turn: Completion, number: int) -> Completion:
-    """A next turn of the session: its prompt is all that was before, and something new."""
+    """Return a next turn of the session: its prompt is everything before and some new tokens."""
     prompt = (*turn.prompt_token_ids, *turn.token_ids, 7, 8, 9)
     return make_turn(number, session=turn.session_id, prompt_token_ids=prompt, turn_index=turn.turn_index + 1)
 

@@ -1,4 +1,4 @@
-"""An operator has memory for adapters alone: the learner trains those, and serving gets whole weights as ever."""
+"""LoRA: the learner trains adapters alone, and serving gets whole weights as always."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -91,7 +91,7 @@ def weights(world: World) -> dict[str, Tensor]:
 
 
 def learn(world: World, seed: int) -> None:
-    """One update, by a learner that began anew and ends."""
+    """Make one update with a new learner, and close it."""
     world.tell(*logged_past(8, seed))
     learner = world.learner(settings={"lora.rank": 4, "optimizer.learning_rate": 4e-3, "batch.min_turns": 8})
     settle(learner)

@@ -1,4 +1,4 @@
-"""Whatever family of models it is, the learner scores tokens as the model itself does, or says that it cannot."""
+"""The learner scores tokens exactly as each family of models does, or refuses the model."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def make_model(family: str, folder: Path, **changes: Any) -> Any:
-    """Random, with large logits and a bias that is not zero, where there is one."""
+    """Return a random model with large logits and, if it has one, a bias that is not zero."""
     torch.manual_seed(0)
     config = getattr(transformers, f"{family}Config")(**TOKENS, **{**FAMILIES[family], **changes})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()

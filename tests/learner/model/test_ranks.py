@@ -1,4 +1,4 @@
-"""Somebody's model is too large for one device: torchrun starts several processes, and the learner is what it was."""
+"""A model that is too large for one device: torchrun starts several processes, with the results of one."""
 
 import json
 import math
@@ -33,7 +33,7 @@ SETTINGS: dict[str, object] = {
 
 
 def train(world: World, processes: int, updates: int, settings: Mapping[str, object] = {}) -> list[dict[str, float]]:
-    """The figures of each update."""
+    """Return the figures of each update."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += [str(SCRIPT), str(world.directory), str(updates), json.dumps({**SETTINGS, **settings})]
     paths = os.pathsep.join([str(SCRIPT.parent), *filter(None, sys.path)])
@@ -90,7 +90,7 @@ def test_adapters_are_shared_out_too(make_world: MakeWorld) -> None:
 
 
 def test_a_loss_that_is_no_number_is_skipped_by_all_processes(make_world: MakeWorld) -> None:
-    """All of them must come to the same end, or the next update waits for ever."""
+    """If one process decided otherwise, the next update would wait for ever."""
     world = make_world("world")
     spoilt = make_turn(40)
     world.tell((spoilt, make_reward(spoilt, 1e39)), *logged_past(5))

@@ -39,7 +39,7 @@ def a_token_each(rewards_M: Tensor) -> TokenCredit:
 
 
 def run(advantages: Advantages, batch: list[ScoredTurn], hidden_ND: Tensor | None = None) -> Tensor:
-    """One update of the baseline; a token a turn. Returns the advantages."""
+    """Update the baseline once, with one token per turn; return the advantages."""
     rewards_M = torch.tensor([scored.reward.value for scored in batch])
     advantages.begin(batch, rewards_M)
     hidden_ND = torch.zeros(len(batch), HIDDEN) if hidden_ND is None else hidden_ND
@@ -66,7 +66,7 @@ def test_the_moving_average_is_read_before_it_is_updated() -> None:
 
 
 def test_each_stratum_has_its_own_average() -> None:
-    """Namespace and workload."""
+    """A stratum is a namespace and a workload."""
     baseline = EmaBaseline(0.0)
     run(baseline, turns([1.0], "write") + turns([-1.0], "fix"))
     advantage_N = run(baseline, turns([1.5, 1.0], "write") + turns([-0.5, -1.0], "fix"))
@@ -90,7 +90,7 @@ def test_a_channel_is_where_a_reward_came_from_and_not_what_was_said() -> None:
 
 @pytest.mark.parametrize("make", [lambda: EmaBaseline(0.9), lambda: BetaBaseline(-1.0, 1.0), lambda: LeaveOneOut(0.9)])
 def test_no_baseline_knows_how_the_user_decided(make: Callable[[], Advantages]) -> None:
-    """Accepted and rejected answers of one workload stay apart by their advantage, however long it has learned."""
+    """Accepted and rejected answers of one workload keep different advantages, however long it has learned."""
     baseline = make()
     for _ in range(20):
         batch = [
@@ -129,7 +129,7 @@ def test_rewards_that_are_all_alike_do_not_blow_up(make: Callable[[], Advantages
 
 
 def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
-    """Two kinds of request, told apart by their hidden states."""
+    """Two kinds of request differ in their hidden states."""
     head = value_head()
     hidden_ND = torch.eye(HIDDEN)[[0, 1, 0, 1]]
     rewards = [1.0, -0.5, 1.0, -0.5]
@@ -142,7 +142,7 @@ def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
 
 
 def test_who_counts_for_little_moves_neither_scale_nor_head() -> None:
-    """As if those who count were alone; as loud as they are, when all count alike."""
+    """Turns of almost no influence change almost nothing; equal influences of any size count fully."""
     rewards, lie = [1.0, 0.5, -0.5, 1.0], [9.0]
     hidden_ND = torch.eye(HIDDEN)[:1].repeat(5, 1)
     alone, beside, loud = value_head(), value_head(), value_head()

@@ -1,4 +1,4 @@
-"""Every baseline against its formula, written here once more in plain numpy, over streams of batches."""
+"""Every baseline against its formula, repeated here in plain numpy, over streams of batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def white(values: Floats) -> Floats:
 
 
 def moving(stream: list[list[One]], decay: float) -> list[Floats]:
-    """R - b of each turn, b before its batch."""
+    """Return R - b of each turn, with b from before its batch."""
     averages: dict[int, float] = {}
     found = []
     for batch in stream:
@@ -84,7 +84,7 @@ def by_ema(stream: list[list[One]]) -> list[Floats]:
 
 
 def by_beta(stream: list[list[One]]) -> list[Floats]:
-    """SPO, with rewards of -1 to 1 mapped to 0 to 1."""
+    """Return the advantages of SPO, with rewards of -1 to 1 mapped to 0 to 1."""
     evidence: dict[int, Floats] = {}
     found = []
     for batch in stream:

@@ -1,8 +1,8 @@
-"""Corrections, leave-one-out and KTO against what TRL's own trainers make of the same answers, rewards and models. Only
-where its answers come from is ours: they are given instead of sampled.
+"""Corrections, leave-one-out and KTO against TRL's own trainers on the same answers, rewards and models.
 
-Legend: B answers, N sampled tokens.
-"""
+Only the source of the answers is replaced: they are given instead of sampled.
+
+Legend: B answers, N sampled tokens."""
 
 import copy
 from collections.abc import Sequence
@@ -35,14 +35,14 @@ Gradients = dict[str, torch.Tensor]
 
 
 def said() -> tuple[list[list[int]], list[list[int]]]:
-    """(prompts, answers), by seed."""
+    """Return (prompts, answers) from a fixed seed."""
     generator = torch.Generator().manual_seed(11)
     prompts = torch.randint(8, 500, (ANSWERS // GROUP, PROMPT), generator=generator).repeat_interleave(GROUP, 0)
     return prompts.tolist(), [torch.randint(8, 500, (length,), generator=generator).tolist() for length in LENGTHS]
 
 
 def logprobs_of(model: Any) -> list[list[float]]:
-    """Of each answer's tokens."""
+    """Return the log-probabilities of each answer's tokens."""
     found = []
     for prompt, answer in zip(*said(), strict=True):
         with torch.no_grad():
@@ -52,7 +52,7 @@ def logprobs_of(model: Any) -> list[list[float]]:
 
 
 def other_model(by: float, seed: int) -> Any:
-    """Not far from ours."""
+    """Return a model not far from the shipped one."""
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -106,7 +106,7 @@ def options(directory: Path) -> dict[str, Any]:
 
 
 def scored_by_trl(trainer: Any, generated: tuple[Any, ...]) -> dict[str, torch.Tensor]:
-    """What its trainer makes of answers with our rewards, before its loss."""
+    """Return the inputs of the trainer's loss for answers with the given rewards."""
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     trainer._generate = lambda prompts: generated
@@ -133,7 +133,7 @@ MODES = [
 
 @pytest.mark.parametrize(("mine", "mode", "band"), MODES)
 def test_the_same_correction(tmp_path: Path, mine: dict[str, Any], mode: str, band: tuple[float | None, float]) -> None:
-    """Of answers that another policy sampled: gradients, for TRL has the ratio's own value in its loss."""
+    """Another policy sampled the answers. Gradients are compared, for TRL's loss has the ratio's own value in it."""
     prompts, answers = said()
     behaviour = logprobs_of(other_model(0.05, seed=3))
     chosen = GRPOConfig(
@@ -200,7 +200,7 @@ def test_leave_one_out_is_rloos(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", [(True, False, True, False), (True, True, True, True), (False,) * 4])
 def test_the_same_kto(tmp_path: Path, labels: tuple[bool, ...]) -> None:
-    """Where its reference point is taken from the answers themselves, as ours is."""
+    """Both take the reference point from the answers themselves."""
     prompts, answers = said()
     beta = 0.3
     reference = other_model(0.05, seed=4)

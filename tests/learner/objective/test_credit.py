@@ -1,7 +1,6 @@
-"""Which tokens and turns a reward is credited to.
+"""The tokens and turns that a reward is credited to.
 
-Legend: N sampled tokens.
-"""
+Legend: N sampled tokens."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,7 +31,7 @@ Told = tuple[Completion, Reward]
 
 
 def a_session(name: str, rewards: Sequence[float], purpose: str = "turn") -> list[Told]:
-    """Each turn continues the one before."""
+    """Return turns that each continue the one before."""
     told: list[Told] = []
     tokens: tuple[int, ...] = (1, 2, 3)
     for index, value in enumerate(rewards):
@@ -138,8 +137,9 @@ def test_credits_take_the_place_of_the_reward_on_their_tokens() -> None:
     ("options", "start", "end"), [({}, 3, 12), ({"advantage.gae_lambda": 0.9, "advantage.discount": 0.95}, 0, 6)]
 )
 def test_credits_are_corrected_exactly(make_world: MakeWorld, options: dict[str, float], start: int, end: int) -> None:
-    """The sum of both updates' advantages is that of the latest credits alone. (By GAE the values that an advantage has
-    in it stay those of the first time, with its episodes.)"""
+    """The advantages of both updates add up to those of the latest credits alone.
+
+    With GAE, the values within an advantage stay those of the first update, as do its episodes."""
     totals = {}
     for name in ("at once", "corrected"):
         world = make_world(name)
@@ -187,7 +187,7 @@ def test_credits_that_make_no_sense_never_train(make_world: MakeWorld) -> None:
 
 @st.composite
 def episodes(draw: st.DrawFn) -> list[tuple[np.ndarray, float]]:
-    """(values, reward at the end) of each."""
+    """Draw (values, reward at the end) of each episode."""
     value = st.floats(-2, 2, width=32)
     made = draw(st.lists(st.tuples(st.lists(value, min_size=1, max_size=6), value), min_size=1, max_size=4))
     return [(np.array(values), reward) for values, reward in made]
@@ -220,7 +220,7 @@ def test_gae_is_as_defined(of: list[tuple[np.ndarray, float]], gamma: float, lam
 @settings(max_examples=20, deadline=None)
 @given(of=episodes())
 def test_the_value_head_gives_each_token_its_advantage(of: list[tuple[np.ndarray, float]]) -> None:
-    """And is fitted to advantage and value together. At gamma = lambda = 1 both ways are one."""
+    """The head is fitted to the sum of advantage and value. At gamma = lambda = 1 both ways are the same."""
     _, credit = flat(of)
     hidden_ND = torch.randn(len(credit.turns_N), HIDDEN, generator=torch.Generator().manual_seed(1))
     plain, mixed, whole = (

@@ -1,4 +1,4 @@
-"""No user is more than a share of what is learned, and who is against everybody is soon none of it."""
+"""Each user's share of an update is bounded, and a user who contradicts everybody soon has no influence."""
 
 import random
 from collections import defaultdict
@@ -39,7 +39,7 @@ def mass_of(batch: list[ScoredTurn], found: list[float]) -> dict[str, float]:
 
 
 def bound_of(mass: dict[str, float], share: float) -> float:
-    """The share that one user may be: twice an even one where too few were heard."""
+    """Return the largest share that one user may have: twice an even one among few users."""
     return max(share, 2 / len(mass))
 
 
@@ -58,7 +58,7 @@ def test_no_user_has_more_than_its_share(users: list[int | None], share: float, 
 
 @given(users=USERS, share=st.floats(0.05, 1))
 def test_what_one_loses_the_others_gain(users: list[int | None], share: float) -> None:
-    """Up to twice, and to their own share."""
+    """Others gain at most twice their share, and at most the bound."""
     batch = batch_of(users)
     found = influences(batch, {"max_share": share})
     if sum(found) < len(batch) - 1e-6:
@@ -72,7 +72,7 @@ def test_without_a_bound_all_count_in_full(users: list[int | None]) -> None:
 
 
 def test_of_few_users_each_may_be_twice_an_even_share() -> None:
-    """As it is without a setting: a twentieth would take half from each of ten who speak alike."""
+    """The default bound of a twentieth would otherwise halve each of ten equally active users."""
     alike, alone = [*range(10)] * 2, [0] * 8
     uneven = [0, 0, 0, 0, *range(1, 9), *range(2, 10)]  # one says a fifth
     one_of_two = [0] * 19 + [1]
@@ -85,7 +85,7 @@ def test_of_few_users_each_may_be_twice_an_even_share() -> None:
 
 
 def test_of_forty_users_a_loud_one_is_a_twentieth() -> None:
-    """As it is without a setting."""
+    """The settings are the defaults."""
     assert influences(batch_of([*range(40)])) == [1.0] * 40
     loud = batch_of([0] * 40 + [*range(1, 41)])
     mass = mass_of(loud, influences(loud))
@@ -94,7 +94,7 @@ def test_of_forty_users_a_loud_one_is_a_twentieth() -> None:
 
 
 def test_who_was_heard_lately_is_of_the_crowd() -> None:
-    """One who fills an update alone is held to the share of them all, until they are forgotten."""
+    """A user who fills an update alone is bounded by the share of recent users, until they are forgotten."""
     influence = Influence(UserSettings(share_repeats=False))
     crowd, loud = batch_of([*range(40)]), batch_of([99] * 40)
     influence.end(crowd, [0.0] * 40)
@@ -105,14 +105,14 @@ def test_who_was_heard_lately_is_of_the_crowd() -> None:
 
 
 def test_the_same_answer_again_counts_once() -> None:
-    """As it is without a setting."""
+    """The settings are the defaults."""
     batch = batch_of([0, 0, 0, 0, 1])
     assert Influence(UserSettings()).weigh(batch) == [0.5, 1.0, 1.0, 0.5, 1.0]
     assert influences(batch, {"share_repeats": False}) == [1.0] * 5
 
 
 def test_a_share_is_one_of_the_last_updates_too() -> None:
-    """Who fills one small update after many of others is no more than they were."""
+    """A user who fills one small update after many of others has had no more than they."""
     influence = Influence(UserSettings(max_share=0.25, share_repeats=False))
     others, loud = batch_of([*range(8)]), batch_of([9, 9])
     for _ in range(10):
@@ -127,7 +127,7 @@ def test_a_share_is_one_of_the_last_updates_too() -> None:
 
 
 def test_who_says_the_opposite_of_all_others_is_soon_not_heard() -> None:
-    """Who is merely noisy is heard more, and strangers are."""
+    """Users who are merely noisy keep more influence, and so do new users."""
     rng, trust = random.Random(0), Trust()
     for _ in range(40):
         said = []

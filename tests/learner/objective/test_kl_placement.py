@@ -1,8 +1,8 @@
-"""Which estimate of the KL has which gradient where, exactly: on a policy of two tokens out of three, all of whose
-outcomes are enumerated (docs/decisions/0014-kl-placement.md).
+"""The gradient of each KL estimate in each placement, exactly (docs/decisions/0014-kl-placement.md).
 
-Legend: K outcomes, T = 2 tokens of each, N = K * T.
-"""
+The policy has answers of two tokens out of three, all of which are enumerated.
+
+Legend: K outcomes, T = 2 tokens of each, N = K * T."""
 
 import itertools
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ TURNS_N = torch.arange(len(OUTCOMES)).repeat_interleave(2)
 
 @dataclass(frozen=True)
 class Policy:
-    """Logits of the first token, and of the second by the first."""
+    """A policy: logits of the first token, and of the second given the first."""
 
     logits: Tensor  # [4, 3]
 
@@ -36,7 +36,7 @@ class Policy:
 
 
 def pair(distance: float, seed: int) -> tuple[Policy, Tensor]:
-    """A policy and its anchor's log-probabilities [K, T], so far apart."""
+    """Return a policy and its anchor's log-probabilities [K, T], at this distance."""
     generator = torch.Generator().manual_seed(seed)
     anchor = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     step = torch.randn(4, 3, generator=generator, dtype=torch.float64)
@@ -48,13 +48,13 @@ def gradient(policy: Policy, loss: Tensor) -> Tensor:
 
 
 def exact(policy: Policy, anchor_KT: Tensor) -> Tensor:
-    """Of KL(policy || anchor) over whole outcomes."""
+    """Return the gradient of KL(policy || anchor) over whole outcomes."""
     logprobs_K = policy.logprobs_KT.sum(1)
     return gradient(policy, (logprobs_K.exp() * (logprobs_K - anchor_KT.sum(1))).sum())
 
 
 def expected(policy: Policy, anchor_KT: Tensor, estimator: Estimator, placement: str) -> Tensor:
-    """The gradient in expectation over all outcomes, each sampled by the policy itself."""
+    """Return the expected gradient over all outcomes, which the policy itself samples."""
     logprobs_N, anchor_N = policy.logprobs_KT.flatten(), anchor_KT.flatten()
     chance_N = policy.logprobs_KT.sum(1).exp().detach()[TURNS_N]
     kl_N = estimate(estimator, logprobs_N, anchor_N)
@@ -64,7 +64,7 @@ def expected(policy: Policy, anchor_KT: Tensor, estimator: Estimator, placement:
 
 
 def of_the_learner(policy: Policy, anchor_KT: Tensor, settings: ObjectiveSettings) -> Tensor:
-    """The same of the learner's own loss, with rewards of nought."""
+    """Return the expected gradient of the learner's own loss, with zero rewards."""
     logprobs_N = policy.logprobs_KT.flatten()
     zeros_N, ones_N = torch.zeros_like(logprobs_N), torch.ones_like(logprobs_N, dtype=torch.bool)
     given = TokenInputs(logprobs_N, zeros_N, logprobs_N.detach(), anchor_KT.flatten(), zeros_N, ones_N, TURNS_N)
@@ -91,7 +91,7 @@ def test_k1_in_the_loss_has_no_gradient(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_k2_in_the_loss_is_the_gradient_of_each_tokens_divergence(seed: int) -> None:
-    """Given what came before the token: what it does to which tokens come before others is left out."""
+    """The divergence is conditional on the earlier tokens; an influence on which of these come is ignored."""
     policy, anchor_KT = pair(1.0, seed)
     rows, chance_T = policy.logits.log_softmax(-1), policy.logits.log_softmax(-1).exp().detach()
     anchors = torch.cat([anchor_KT[::3, :1].T, anchor_KT[:, 1].view(3, 3)])
@@ -116,7 +116,7 @@ def test_in_the_loss_both_are_exact_near_the_anchor(estimator: Estimator, seed: 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
 @pytest.mark.parametrize("seed", range(5))
 def test_in_the_reward_neither_has_a_gradient_near_the_anchor(estimator: Estimator, seed: int) -> None:
-    """Ten times nearer, ten times less of the exact one: there is none to first order."""
+    """Ten times nearer, its share of the exact gradient is ten times less: to first order there is none."""
     far, near = (pair(distance, seed) for distance in (1e-2, 1e-3))
     shares = [float(expected(*each, estimator, "reward").norm() / exact(*each).norm()) for each in (far, near)]
     assert shares[1] < 5e-3

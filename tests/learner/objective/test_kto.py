@@ -1,4 +1,4 @@
-"""Late turns without importance weights."""
+"""KTO: late turns train without importance weights."""
 
 import math
 from collections.abc import Callable
@@ -25,14 +25,14 @@ def kto(
     gain_M: torch.Tensor,
     beta: float,
 ) -> torch.Tensor:
-    """Of turns that all stand in one micro-batch; where some of the batch's do not, nothing is known of them."""
+    """Return the loss of turns in one micro-batch; the batch's other turns are unknown to it."""
     ratio_M = turn_ratios(logprobs_N, anchor_N, turns_N, len(late_M), beta)
     present_M = torch.zeros_like(late_M).index_fill(0, turns_N, True)
     return kto_loss(ratio_M, late_M & present_M, gain_M, reference_of(ratio_M.detach()[present_M]), beta)
 
 
 def test_the_loss_is_ktos() -> None:
-    """Two tokens a turn; by hand."""
+    """Two tokens a turn, computed by hand."""
     logprobs_N = torch.tensor([-1.0, -1.0, -2.0, -2.0, -3.0, -3.0], requires_grad=True)
     anchor_N = torch.tensor([-1.5, -1.5, -2.0, -2.0, -1.0, -1.0])
     turns_N = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -55,7 +55,7 @@ Case = tuple[Floats, Floats, Floats, Floats, Floats, float]  # log-probabilities
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Turns in any order, some of the batch's in other micro-batches."""
+    """Draw turns in any order, some of the batch's in other micro-batches."""
     lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
     absent = draw(st.integers(0, 2))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -67,7 +67,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def by_definition(case: Case) -> tuple[float, Floats]:
-    """Loss and gradient, turn by turn."""
+    """Return loss and gradient, turn by turn."""
     logp, anchor, turns, late, gain, beta = case
     ratio = {turn: beta * (logp - anchor)[turns == turn].sum() for turn in set(turns.tolist())}
     z = max(0.0, np.mean(list(ratio.values())))
@@ -126,7 +126,7 @@ def test_late_outcomes_train_by_config_and_are_counted(make_world: MakeWorld) ->
 
 
 def test_a_late_revision_trains_once(make_world: MakeWorld) -> None:
-    """Of a turn that trained already, by what it gained; the proof holds over both paths."""
+    """A turn that already trained counts by what its reward gained; the proof covers both paths."""
     world = make_world("a")
     learner = world.learner(settings={"admission.late": "kto", "admission.default_max_age_s": 10.0})
     past = logged_past(8)
@@ -143,7 +143,7 @@ def test_a_late_revision_trains_once(make_world: MakeWorld) -> None:
 
 
 def test_thumbs_train_by_kto_by_config(make_world: MakeWorld) -> None:
-    """However fresh; what else spoke of a turn has its advantage as ever."""
+    """Age does not matter; turns with other outcomes keep their usual advantages."""
     world = make_world("a")
     learner = world.learner(settings={"admission.kto_outcomes": ("thumb",)})
     past = logged_past(8)

@@ -44,7 +44,7 @@ def losses(
 
 @pytest.mark.parametrize("temperature", [TEMPERATURE, 1.0])
 def test_at_unchanged_weights_the_ratio_is_one(temperature: float) -> None:
-    """Stock transformers sampled the answers, softmax(logits / T); the learner scores them anew."""
+    """Stock transformers sampled the answers with softmax(logits / T); the learner scores them anew."""
     batch = []
     for number in range(12):
         turn = make_turn(number, temperature=temperature)
@@ -58,7 +58,7 @@ def test_at_unchanged_weights_the_ratio_is_one(temperature: float) -> None:
 
 
 def test_at_another_temperature_the_ratio_is_not_one() -> None:
-    """The test above can fail: the same tokens, scored as if sampled at T = 1."""
+    """The test above can fail: the same tokens are scored as if sampled at T = 1."""
     turn = make_turn(0, temperature=TEMPERATURE)
     other = make_turn(0, temperature=TEMPERATURE, logprob_space=make_turn(0).logprob_space)
     policy = PolicyModel(MODEL, "cpu")
@@ -73,7 +73,7 @@ def test_at_another_temperature_the_ratio_is_not_one() -> None:
 
 
 def test_the_gradient_is_that_of_reinforce_times_the_truncated_ratio() -> None:
-    """d loss / d logp = -min(pi / mu, cap) A, with no gradient through the ratio."""
+    """The gradient d loss / d logp is -min(pi / mu, cap) A: none flows through the ratio."""
     logprobs_N = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
     found = losses(logprobs_N, [-1.0, -1.5, -3.0], [2.0, -1.0, 1.0])
     found.loss_N.sum().backward()
@@ -84,7 +84,7 @@ def test_the_gradient_is_that_of_reinforce_times_the_truncated_ratio() -> None:
 
 
 def test_kl_pulls_towards_the_anchor() -> None:
-    """d k3 / d logp = 1 - ref / pi: nothing at the anchor, down where the policy is above it, up where below."""
+    """The gradient d k3 / d logp is 1 - ref / pi: zero at the anchor, positive above it, negative below."""
     logprobs_N = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
     losses(
         logprobs_N, [-1.0] * 3, [0.0] * 3, anchor=[-1.0, -2.0, -0.5], settings={"kl.coefficient": 0.5}
@@ -122,7 +122,7 @@ def test_k3_estimates_the_divergence() -> None:
 
 
 def test_a_turn_that_is_left_out_spoils_nothing_however_far_from_the_anchor_it_is() -> None:
-    """exp(200) is no float32: its gradient times 0 would be no number, and the whole update would be skipped."""
+    """Float32 cannot hold exp(200): its gradient times 0 would be NaN, and the whole update would be skipped."""
     alone_N = torch.tensor([-1.0], requires_grad=True)
     both_N = torch.tensor([-1.0, -200.0], requires_grad=True)
     options = {"kl.coefficient": 0.02, "entropy_coefficient": 0.01}

@@ -1,10 +1,9 @@
-"""The loss against TRL's, of the same tokens under the same model: value and gradient of every parameter.
+"""The loss against TRL's, on the same tokens under the same model: value and gradient of every parameter.
 
-TRL's names for what is compared: CISPO is the policy gradient under truncated importance sampling, `bnpo`, `grpo` and
-`dr_grpo` are PPO by our three normalisers, `delta` is the dual clip.
+TRL's names for what is compared: CISPO is the policy gradient under truncated importance sampling; `bnpo`, `grpo` and
+`dr_grpo` are PPO with the three normalisers; `delta` is the dual clip.
 
-Legend: B answers, T tokens of the longest, N sampled tokens, A answers as TRL pads them.
-"""
+Legend: B answers, T tokens of the longest, N sampled tokens, A answers as TRL pads them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def batch() -> dict[str, torch.Tensor]:
-    """As TRL takes it: prompts on the left, answers padded on the right."""
+    """Return a batch in TRL's form: prompts on the left, answers padded on the right."""
     generator = torch.Generator().manual_seed(5)
     mask = (torch.arange(LONGEST) < torch.tensor(LENGTHS)[:, None]).long()
     policy = PolicyModel(MODEL, "cpu")

@@ -1,7 +1,6 @@
-"""Every term of the loss against its formula, written here once more in plain numpy: values and gradients.
+"""Every term of the loss against its formula, repeated here in plain numpy: values and gradients.
 
-Legend: N sampled tokens.
-"""
+Legend: N sampled tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ NORMALISERS = {"policy": "policy_normaliser", "kl": "kl.normaliser", "entropy": 
 
 @dataclass(frozen=True)
 class Tokens:
-    """As the definitions see them. A turn's stand together."""
+    """Tokens as the definitions see them; a turn's tokens are consecutive."""
 
     logp: Floats
     behaviour: Floats
@@ -68,7 +67,7 @@ def tokens(draw: st.DrawFn) -> Tokens:
 
 
 def learned(of: Tokens, settings: Mapping[str, object] = {}) -> tuple[Floats, Floats]:
-    """(loss_N, its gradient with respect to the log-probabilities)."""
+    """Return (loss_N, its gradient with respect to the log-probabilities)."""
     logprobs_N = torch.tensor(of.logp, requires_grad=True)
     others = [torch.tensor(values) for values in (of.entropy, of.behaviour, of.anchor, of.advantage, of.keep, of.turns)]
     chosen = changed(ObjectiveSettings(), {"kl.coefficient": 0.0, **OPTIONS, **settings})
@@ -111,7 +110,7 @@ def test_the_policy_gradient_under_each_correction(correction: str, of: Tokens) 
 @settings(max_examples=40, deadline=None)
 @given(of=tokens())
 def test_ppo_clip(correction: str, dual: float | None, of: Tokens) -> None:
-    """Token by token, case by case."""
+    """The expected loss is computed token by token, case by case."""
     loss, gradient = np.zeros_like(of.logp), np.zeros_like(of.logp)
     for n, (r, a) in enumerate(zip(of.ratio, of.advantage, strict=True)):
         bound = 1.28 if a > 0 else 0.8
@@ -151,7 +150,7 @@ def test_the_kl_in_the_reward(of: Tokens) -> None:
 @settings(max_examples=30, deadline=None)
 @given(of=tokens())
 def test_each_term_has_its_own_normaliser(normaliser: str, of: Tokens) -> None:
-    """Of the update's loss, which is the sum over its tokens divided by their number."""
+    """The update's loss is the sum over its tokens, divided by their number."""
 
     def normal(loss: Floats) -> float:
         turns = of.by_turn(np.where(of.keep, loss, 0))
@@ -177,7 +176,7 @@ def test_each_term_has_its_own_normaliser(normaliser: str, of: Tokens) -> None:
 
 
 def test_an_infinite_ratio_leaves_gradients_that_are_numbers() -> None:
-    """Of a token that the policy finds ever so much likelier than the one that sampled it."""
+    """The policy finds the token vastly more likely than the policy that sampled it."""
     of = Tokens(*(np.array([value]) for value in (-0.1, -1e4, -0.1, 1.0, 0.0, True, 0)))
     for advantage in (1.0, -1.0):
         other = Tokens(**{**of.__dict__, "advantage": np.array([advantage])})

@@ -1,4 +1,4 @@
-"""How likely a candidate was to say what was said: by stock transformers, token by token."""
+"""The candidate's log-ratios on logged turns, checked by stock transformers token by token."""
 
 import math
 

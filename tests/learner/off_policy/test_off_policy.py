@@ -1,5 +1,6 @@
-"""What a candidate would have earned: the numbers are the definitions', the intervals hold, and what cannot be told is
-refused."""
+"""Estimates of what a candidate would have earned.
+
+The numbers match the definitions, the intervals hold, and what cannot be told is refused."""
 
 import math
 import re
@@ -19,7 +20,7 @@ NAMES = ("snips", "clipped", "dr")
 
 
 def logged(seed: int = 0, users: int = 80, spread: float = 0.4, with_values: bool = True) -> LoggedTurns:
-    """Weights of mean 1, rewards likelier for what the candidate prefers."""
+    """Return turns with weights of mean 1, and higher rewards for what the candidate prefers."""
     rng = np.random.default_rng(seed)
     user = np.repeat(np.arange(users), rng.integers(1, 6, users))
     log_ratio = rng.normal(-(spread**2) / 2, spread, len(user))
@@ -107,7 +108,7 @@ def test_true_predictions_narrow_the_interval() -> None:
 
 
 def test_what_was_cut_off_may_have_earned_anything() -> None:
-    """One answer of 900 that the candidate gives far oftener: the interval's ends go with the range of rewards."""
+    """The candidate gives one answer of 900 far more often: the interval's ends grow with the range of rewards."""
     turns = logged(users=300, spread=0.0, with_values=False)
     log_ratio_N = turns.log_ratio_N.copy()
     log_ratio_N[0] = math.log(100)
@@ -119,7 +120,7 @@ def test_what_was_cut_off_may_have_earned_anything() -> None:
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
 def test_an_interval_with_room_holds_what_is_at_the_end_of_it(confidence: float) -> None:
-    """Drawn, not by the formula: an estimate of either end, a room's width apart, with the same error of 1."""
+    """Errors of 1 are drawn rather than computed, for estimates of either end, `room` apart."""
     drawn = np.random.default_rng(3).normal(size=400_000)
     reaches = []
     for room in (0.0, 0.3, 1.0, 3.0):
@@ -201,7 +202,7 @@ def test_students_quantiles(probability: float, freedom: float, table: float) ->
 
 
 def test_intervals_hold_the_truth() -> None:
-    """The benchmark's trials, fewer of them: 100 with 95% coverage are below 88 once in 500 times."""
+    """The benchmark's trials, but fewer: 100 with 95% coverage are below 88 once in 500 times."""
     ended = run(0.5, 100)
     assert ended.refused == 0
     for name in NAMES:

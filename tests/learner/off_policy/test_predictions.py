@@ -1,4 +1,4 @@
-"""What a turn is expected to earn comes from other users' turns, and from what is known before the answer."""
+"""A turn's expected reward is predicted from other users' turns, and from what is known before the answer."""
 
 import msgspec
 import numpy as np
@@ -44,7 +44,7 @@ def made_of(reward: Reward) -> Reward:
 
 
 def test_what_a_reward_was_made_of_is_not_known_before_the_answer() -> None:
-    """A channel says what users did with the answer: by it every reward would be foretold, and no gain be seen."""
+    """A channel tells what users did with the answer: it would predict every reward, and hide any gain."""
     made = [make_turn(n, user_id=UserHash(f"{n}"), workload=("write", "ask")[n % 2]) for n in range(8)]
     batch = [ScoredTurn(turn, made_of(make_reward(turn, float(n < 4)))) for n, turn in enumerate(made)]
     told = logged_turns(PolicyModel(MODEL, "cpu"), batch, 1024, "cpu").value_N

@@ -1,5 +1,6 @@
-"""Writes a checkpoint for each of the bounds given, in a process that the kernel ends at the byte where one of its
-files would be larger. Prints how each ended."""
+"""A script that writes a checkpoint for each given bound, in a process that the kernel ends at that size.
+
+A process ends at the byte where one of its files would grow beyond the bound. The script prints how each ended."""
 
 import os
 import resource

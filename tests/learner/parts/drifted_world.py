@@ -1,4 +1,4 @@
-"""A batch whose answers the policy has gone away from, so that the whole batch decides what becomes of each turn."""
+"""A batch that the policy has drifted away from, so that the whole batch decides what happens to each turn."""
 
 import random
 from collections.abc import Mapping
@@ -45,8 +45,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def drifted_batch(count: int = 10) -> list[ScoredTurn]:
-    """Each answer was likelier or less likely when it was sampled; a third were judged by thumbs; no two are of one
-    length."""
+    """Return turns whose answers were more or less likely when sampled; all lengths differ.
+
+    A third of them were judged by thumbs."""
     rng = random.Random(5)
     batch = []
     for number, (turn, reward) in enumerate(logged_past(count)):
@@ -64,7 +65,7 @@ def drifted_batch(count: int = 10) -> list[ScoredTurn]:
 
 @dataclass(frozen=True)
 class Updated:
-    """`gradients`, clipped, as the optimizer had them; `changes` of the weights of policy and value head by it."""
+    """An update: its clipped gradients, and the changes to the weights of policy and value head."""
 
     gradients: list[Tensor]
     changes: list[Tensor]
@@ -72,7 +73,9 @@ class Updated:
 
 
 def updated(case: str, ranks: Ranks = ALONE, settings: Mapping[str, Any] = {}) -> Updated:
-    """The anchor is another model than the policy. Of several processes the first gets the whole."""
+    """Make one update, with an anchor that differs from the policy.
+
+    The first of several processes gets the whole result."""
     chosen = changed(LearnerSettings(), {"admission.max_divergence": 2.0, **CASES[case], **settings})
     state = make_state(MODEL, chosen, ranks)
     with torch.no_grad():

@@ -43,7 +43,7 @@ def anchor_probe(model: Path) -> ProbeRecord:
 def sampled_answers(
     count: int, temperature: float
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]], ...]:
-    """(prompt, answer, log-probabilities at that temperature), by stock transformers."""
+    """Return (prompt, answer, log-probabilities at the temperature), sampled by stock transformers."""
     torch.set_num_threads(1)
     torch.manual_seed(3)
     renderer = load_renderer(MODEL)
@@ -121,7 +121,7 @@ def make_reward(turn: Completion, value: float, revision: int = 0, after_s: floa
 
 @dataclass
 class World:
-    """What one learner sees. `tell` puts turns into the store and rewards into the log."""
+    """All that one learner reads; `tell` puts turns into the store and rewards into the log."""
 
     directory: Path
     log: SqliteEventLog
@@ -160,7 +160,7 @@ class World:
         ranks: Ranks = ALONE,
         settings: Mapping[str, object] = {},
     ) -> Learner:
-        """`settings` by their paths."""
+        """Return a learner; `settings` are given by path."""
         usual = {"batch.turns": 8, "batch.min_turns": 4, "checkpoints.max_lead": 100}
         options = changed(LearnerSettings(), {**usual, **settings})
         return Learner(
@@ -179,7 +179,7 @@ class World:
 
 
 def open_world(directory: Path) -> World:
-    """Made, or as it was left."""
+    """Create the world, or open it as it was left."""
     directory.mkdir(exist_ok=True)
     log = SqliteEventLog(directory / "log.db", 2, 0.01)
     store, blobs = open_sqlite(directory / "store.db"), FsspecBlobs(directory / "blobs")
@@ -201,7 +201,7 @@ def logged_past(count: int, seed: int = 0) -> list[tuple[Completion, Reward]]:
 
 
 def settle(learner: Learner) -> None:
-    """Until nothing is left to do."""
+    """Step the learner until nothing is left to do."""
     while step(learner, 0.0):
         pass
 
@@ -211,7 +211,7 @@ def manifests(world: World) -> list[Manifest]:
 
 
 def lineage_of_newest(world: World) -> list[Manifest]:
-    """From the anchor's first child."""
+    """Return the manifests of the newest version's lineage, from the anchor's first child."""
     by_version = {one.version: one for one in manifests(world)}
     version, lineage = max(by_version), []
     while version in by_version:
@@ -221,7 +221,7 @@ def lineage_of_newest(world: World) -> list[Manifest]:
 
 
 def publications(world: World) -> list[PolicyRef]:
-    """What the log says was published, as often as it says it."""
+    """Return the versions in the log's publications, repeats included."""
     consumer = world.log.consumer("test", [Topic.POLICIES])
     records = consumer.poll(1000, 0.0)
     consumer.close()

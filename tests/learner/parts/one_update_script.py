@@ -2,8 +2,7 @@
 
     one_update_script.py RANK DIRECTORY
 
-The first leaves what came of each in the directory.
-"""
+The first writes the results into the directory."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Batches of a logged past, and settings that leave nothing of them out."""
+"""Batches of a logged past, and settings that drop none of their turns."""
 
 from logged_world import logged_past
 

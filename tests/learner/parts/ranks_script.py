@@ -1,9 +1,8 @@
-"""One of the processes of a learner, as torchrun starts it: its first leads, on the world in a directory.
+"""One of a learner's processes, as torchrun starts it; the first leads, on the world in a directory.
 
     ranks_script.py DIRECTORY UPDATES SETTINGS
 
-The leader does so many updates and prints a line for each: its figures, as JSON.
-"""
+The leader makes this many updates and prints the figures of each as a line of JSON."""
 
 import json
 import sys

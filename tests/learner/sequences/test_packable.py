@@ -1,4 +1,4 @@
-"""Dropout and packing on tiny models of many families: what would make ratios lie is off, or refused by name."""
+"""Dropout and packing on tiny models of many families: what would distort ratios is off, or refused by name."""
 
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def test_what_leaks_is_refused_by_its_reason(config: PreTrainedConfig, why: str)
 
 
 def test_dropout_is_no_leak() -> None:
-    """It is off while it is tried, and nothing that follows of a seed is another then."""
+    """The check turns dropout off for itself, and changes no later random numbers."""
     model = made(GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **SPECIAL)).train()
     state = torch.get_rng_state()
     require_rows(model)
@@ -114,7 +114,7 @@ def test_a_learner_that_packs_asks_it(tmp_path: Path) -> None:
     ids=["in attention", "modules"],
 )
 def test_a_policy_that_trains_leaves_nothing_out_by_chance(tmp_path: Path, config: PreTrainedConfig) -> None:
-    """It is the policy that the engine serves, whose log-probabilities the ratios compare it with."""
+    """Ratios compare it with the policy that the engine serves, which has no dropout."""
     model = made(config)
     model.save_pretrained(tmp_path)
     policy = PolicyModel(tmp_path, "cpu")

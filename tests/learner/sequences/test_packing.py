@@ -43,7 +43,7 @@ def test_examples_do_not_wait_where_there_was_room(packing: tuple[list[int], lis
 
 @given(st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=3))
 def test_tensors_keep_examples_apart(lengths: list[list[int]]) -> None:
-    """Positions begin anew, attention ends at the example's first token, which nothing predicts."""
+    """Positions restart, attention ends at the example's first token, and nothing predicts that token."""
     rows = [[Example([7] * size, [0.5] * size) for size in row] for row in lengths]
     packed = to_tensors(rows, ROW, pad_id=3)
     for row, sizes in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""Near-duplicates of curated solutions are found, and other texts left alone."""
+"""Near-duplicates of curated solutions are found, and other texts are left alone."""
 
 import re
 
@@ -20,7 +20,7 @@ WORDS = st.lists(st.sampled_from([f"w{n}" for n in range(200)]), min_size=1, max
 
 
 def jaccard(one: str, other: str) -> float:
-    """By the definition, of shingles as texts."""
+    """Return the similarity by its definition, with shingles as texts."""
 
     def shingles(text: str) -> set[str]:
         tokens = re.findall(r"\w+|[^\w\s]", text.casefold())

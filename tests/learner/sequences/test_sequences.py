@@ -1,4 +1,4 @@
-"""Turns that continue each other share a sequence, and train as if they stood alone."""
+"""Turns that continue each other share a sequence, and train as if each were alone."""
 
 import random
 
@@ -31,7 +31,7 @@ def scored(
 
 
 def apart(batch: list[ScoredTurn]) -> list[TrainingSequence]:
-    """Each turn alone: what merging is held against."""
+    """Return a sequence for each turn, to compare merged ones with."""
 
     def alone(index: int, turn: Completion) -> TrainingSequence:
         whole = turn.prompt_token_ids + turn.token_ids
@@ -41,7 +41,7 @@ def apart(batch: list[ScoredTurn]) -> list[TrainingSequence]:
 
 
 def session(rng: random.Random, turns: int, name: str) -> list[ScoredTurn]:
-    """Each prompt is the tokens so far and a few new ones, as a tool's result would be."""
+    """Return turns whose prompts are all tokens so far and a few new ones, like a tool's result."""
     tokens: tuple[int, ...] = tuple(rng.randrange(512) for _ in range(rng.randint(3, 9)))
     batch = []
     for _ in range(turns):
@@ -58,7 +58,7 @@ def gradients(
     max_tokens: int,
     packed: bool = False,
 ) -> tuple[dict[int, list[float]], list[Tensor]]:
-    """(log-probabilities by turn, gradient of a loss that weighs every token of every turn differently)."""
+    """Return (log-probabilities by turn, gradient of a loss that weighs all turns' tokens differently)."""
     policy.model.zero_grad()
     found: dict[int, list[float]] = {}
     for part in micro_batches(sequences, batch, max_tokens, "cpu", packed=packed):
@@ -102,7 +102,7 @@ def test_a_prompt_that_was_rewritten_stands_alone() -> None:
 
 
 def test_a_branch_stands_alone() -> None:
-    """Regenerate: two answers continue one turn; its tokens train once."""
+    """Regenerate: two answers continue one turn, whose tokens train once."""
     root, left, right = scored((1,), (2,)), scored((1, 2, 3), (4,)), scored((1, 2, 3), (5,))
     sequences = merge([root, left, right])
     assert sorted(span.turn for sequence in sequences for span in sequence.spans) == [0, 1, 2]
@@ -167,7 +167,7 @@ def test_packed_rows_hold_the_bound_every_token_and_no_padding() -> None:
 
 
 def test_what_shares_a_row_is_not_seen() -> None:
-    """Other neighbours change nothing, not even a bit."""
+    """Other neighbours do not change a single bit."""
     mine = scored((5, 6, 7), (8, 9), "a")
     policy = PolicyModel(MODEL, "cpu")
     found = []

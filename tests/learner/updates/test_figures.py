@@ -1,4 +1,4 @@
-"""What an operator reads of an update, against what it is by definition."""
+"""The figures of an update agree with their definitions."""
 
 import math
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def test_what_the_baseline_knows_is_told() -> None:
 
 
 def test_a_learners_time_is_told_by_what_it_did() -> None:
-    """Of what is under way, the part until now; the rest is the next version's."""
+    """An activity in progress counts up to now; the rest counts for the next version."""
     now_s = iter([0.0, 1.0, 4.0, 4.0, 6.0, 7.0, 8.5, 10.0, 12.0]).__next__
     pace = Pace(now_s)
     for what in ("waiting", "updating"):

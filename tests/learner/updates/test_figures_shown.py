@@ -1,4 +1,4 @@
-"""The operator's figures: whatever an update says is documented, and stands in Prometheus' text."""
+"""Every figure of an update is documented and exported to Prometheus."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ MakeWorld = Callable[[str], World]
 
 
 def documented() -> set[str]:
-    """Names; those that end in _ are prefixes."""
+    """Return the names in the document; those that end in _ are prefixes."""
     table = DOCS.read_text().partition("### The learner's figures")[2].partition("\n### ")[0]
     found: set[str] = set()
     for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE):
@@ -30,7 +30,7 @@ def documented() -> set[str]:
 
 @pytest.fixture
 def versions(make_world: MakeWorld) -> list[PolicyVersion]:
-    """Of a learner with all that has figures; the second has a late turn and one beyond."""
+    """Return versions of a learner with every figure; the second has a late turn and one too old for KTO."""
     world = make_world("world")
     learner = world.learner(
         settings={

@@ -1,4 +1,4 @@
-"""How a batch is cut up, and among how many, is a matter of speed: what is learned of it is the same."""
+"""Micro-batches and numbers of processes change the speed of an update, but not its result."""
 
 import os
 import subprocess
@@ -24,8 +24,9 @@ def at_once(case: str) -> Updated:
 
 
 def assert_same(found: Updated, case: str) -> None:
-    """Gradients, of norm 1, to the last digits of float32; the weights as far as Adam, which divides what is next to
-    nothing by itself, lets them be."""
+    """Assert that gradients agree to float32, and weights as closely as Adam allows.
+
+    Gradients have norm 1. Adam divides values near zero by themselves, which amplifies their differences."""
     expected = at_once(case)
     assert farthest(found.gradients, expected.gradients) < 1e-6
     moved = sum(float(change.norm()) for change in expected.changes)
@@ -51,14 +52,14 @@ def test_micro_batches_of_any_size_learn_the_same(case: str, micro_batch_tokens:
 
 
 def test_the_batch_as_a_whole_decides() -> None:
-    """Or the above would show nothing."""
+    """Otherwise the tests above would show nothing."""
     assert {record.dropped for record in at_once("ess").result.records} == {None, "too_divergent"}
     assert any(record.late for record in at_once("kto").result.records)
 
 
 @pytest.mark.timeout(600)
 def test_processes_of_any_number_learn_the_same(tmp_path: Path) -> None:
-    """Two and three of them, over gloo: an odd number of micro-batches, so that one computes what does not count."""
+    """Two and three processes over gloo; with an odd number of micro-batches, one computes what does not count."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     commands = [[sys.executable, str(SCRIPT), str(rank), str(tmp_path)] for rank in range(max(COUNTS))]
     running = [

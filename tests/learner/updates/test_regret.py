@@ -1,4 +1,4 @@
-"""The comparison of ways to learn: its users are fair to all, its learners learn, its arithmetic is as defined."""
+"""The benchmark of ways to learn: its users treat all alike, its learners learn, its arithmetic is as defined."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_chance_is_likely_of_noise_alone() -> None:
 
 
 def test_no_learning_rate_is_chosen_by_what_it_is_judged_by() -> None:
-    """Of noise alone, the better of two rates on the same seeds looks better than it is."""
+    """Even with pure noise, the better of two rates on the same seeds would look better than it is."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(200, 2, 16, 2))
     assert abs(np.mean([crossed({"a": one, "b": two}, BLOCK).mean() for one, two in noise])) < 0.05

@@ -1,7 +1,6 @@
-"""The update as a whole: by default, it is what is written out here, bit for bit.
+"""The update as a whole: by default it equals the code written out here, bit for bit.
 
-Legend: N sampled tokens of a micro-batch, M turns of the batch.
-"""
+Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -85,7 +84,7 @@ def trained(settings: Mapping[str, object] = {}) -> list[Tensor]:
 
 
 def test_every_choice_trains() -> None:
-    """And differs from the default."""
+    """Each option also differs from the default."""
     usual = trained()
     for options in (
         {"advantage.baseline": "beta"},
@@ -108,7 +107,7 @@ def test_every_choice_trains() -> None:
 @pytest.mark.parametrize("advantage", ["value", "ema", "beta", "batch", "centre", "leave_one_out", "raw"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_answers_of_a_single_token(advantage: str, count: int) -> None:
-    """One of them says nothing of what is better; two do."""
+    """One answer cannot tell what is better; two can."""
     settings = changed(LearnerSettings(), {"advantage.baseline": advantage})
     state = make_state(MODEL, settings)
     before = [weight.clone() for weight in weights(state)]
@@ -121,7 +120,7 @@ def test_answers_of_a_single_token(advantage: str, count: int) -> None:
 
 
 def cut(scored: ScoredTurn, value: float) -> ScoredTurn:
-    """To its first token."""
+    """Cut an answer to its first token."""
     turn, reward = scored.turn, scored.reward
     spans = tuple(VersionSpan(start=0, end=1, version=span.version) for span in turn.policy_versions[:1])
     short = msgspec.structs.replace(
@@ -151,7 +150,7 @@ def test_activations_that_are_computed_again_are_the_same() -> None:
 
 
 def test_in_low_precision_the_weights_stay_whole() -> None:
-    """The policy's figures are those of float32 but for rounding; weights and optimizer are float32."""
+    """Figures equal those of float32 except for rounding; weights and optimizer are float32."""
     exact, rough = (
         LearnerSettings(
             compute=ComputeSettings(precision=each), admission=AdmissionSettings(max_divergence=1e9, min_ess=0.0)

@@ -1,4 +1,4 @@
-"""An operator lets the model go as far as its users lead it, and bounds how fast: the anchor follows."""
+"""A moving anchor lets the model go as far as its users lead it, and bounds how fast."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ MakeWorld = Callable[[str], World]
 
 
 def teach(world: World, learner: Learner, seed: int) -> float:
-    """One more version, live at once; its KL to the anchor, as it was while it learned."""
+    """Learn one more version, which goes live at once; return its KL to the anchor while it learned."""
     world.tell(*logged_past(8, seed))
     settle(learner)
     version = learner.newest
@@ -27,7 +27,7 @@ def teach(world: World, learner: Learner, seed: int) -> float:
 
 
 def is_anchor(learner: Learner, version: int | None) -> bool:
-    """Whether its weights are the anchor's, which says that it is that version."""
+    """Return whether the anchor is this version, by its number and by its weights."""
     state = learner._rank_group._state
     assert learner._lineage.anchor == (None if version is None else base_ref(version))
     checkpoint = None if version is None else learner._checkpoints.of(base_ref(version))

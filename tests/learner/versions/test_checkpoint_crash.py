@@ -18,14 +18,14 @@ FILES = ("model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst", "
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 2, whole."""
+    """Return a directory with a whole checkpoint of version 2."""
     directory = tmp_path_factory.mktemp("good")
     checkpoint_script.write(directory, 2)
     return directory
 
 
 def drawn(good: Path) -> dict[int, str]:
-    """Bounds, and the file that each ends: edges and moments within each of them."""
+    """Return bounds, each with the file that it cuts off: the edges and random places within each file."""
     sizes = [(good / "checkpoint-00000002" / name).stat().st_size for name in FILES]
     assert sizes == sorted(sizes)
     chance = random.Random(7)
@@ -60,7 +60,7 @@ def test_a_crash_at_any_byte_leaves_the_last_good_one(good: Path, tmp_path: Path
 
 
 def test_a_disk_that_lost_the_end_of_a_file_costs_that_checkpoint_alone(good: Path, tmp_path: Path) -> None:
-    """It was renamed into place, and what was said to be on the disk was not."""
+    """The checkpoint was renamed into place, but the disk lost what it had confirmed."""
     for bound, name in drawn(good).items():
         directory = tmp_path / str(bound)
         shutil.copytree(good, directory)

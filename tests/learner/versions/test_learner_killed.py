@@ -1,4 +1,4 @@
-"""A learner that is killed, at any moment and again and again: it uses everything once, to the same weights."""
+"""A learner that is killed at random moments, over and over, trains on everything once, to the same weights."""
 
 import os
 import signal
@@ -51,8 +51,9 @@ for line in sys.stdin:
 
 @pytest.fixture
 def learners() -> Iterator["subprocess.Popen[str]"]:
-    """A process that starts a learner, as a process of its own, on each directory that it is told of; it says the pid,
-    and later the status it ended with. So torch is imported once."""
+    """Start a process that forks a learner for each directory it is sent, so that torch is imported once.
+
+    It prints the learner's pid, and later its exit status."""
     here = Path(__file__).resolve()
     paths = os.pathsep.join([str(here.parents[1] / "parts"), str(here.parents[3]), str(here.parents[3] / "kernels")])
     process = subprocess.Popen(
@@ -67,7 +68,7 @@ def learners() -> Iterator["subprocess.Popen[str]"]:
 
 
 def kill_at_work(learners: "subprocess.Popen[str]", world: World, manifests: int, moment: Random) -> None:
-    """SIGKILL some time after so many more manifests are there."""
+    """Kill a learner with SIGKILL some time after it has written this many more manifests."""
     assert learners.stdin is not None
     assert learners.stdout is not None
     target = len(world.blobs.list("manifests/")) + manifests
@@ -83,7 +84,7 @@ def kill_at_work(learners: "subprocess.Popen[str]", world: World, manifests: int
 
 
 def settled(world: World) -> list[Manifest]:
-    """The lineage, once there is nothing left to learn."""
+    """Return the lineage once there is nothing left to learn."""
     last = world.learner(
         settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.keep": 2, "batch.backlog_turns": 5000}
     )

@@ -1,4 +1,4 @@
-"""Many updates told as one: each turn once, as it last trained."""
+"""The summary of many updates has each turn once, as it last trained."""
 
 from collections.abc import Callable
 

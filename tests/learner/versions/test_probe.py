@@ -1,4 +1,4 @@
-"""Probes of the shipped model and of versions really learned: recorded as they are, confirmed by another forward."""
+"""Probes of the shipped model and of learned versions: recorded as they are, and confirmed by another forward pass."""
 
 import json
 import shutil
@@ -42,14 +42,14 @@ def stock(dtype: torch.dtype) -> Any:
 
 @torch.inference_mode()
 def answers(tensors: Tensors, token_ids: Iterable[Iterable[int]], dtype: torch.dtype = torch.float32) -> Tensor:
-    """[P, L, V] log-probabilities of what comes after each token, by stock transformers in `dtype`."""
+    """Return [P, L, V] log-probabilities of what follows each token, by stock transformers in `dtype`."""
     model = stock(dtype)
     model.load_state_dict({"lm_head.weight": tensors["model.embed_tokens.weight"], **tensors})
     return model(torch.tensor(token_ids)).logits.float().log_softmax(-1)  # type: ignore[no-any-return]
 
 
 def measured(tensors: Tensors, of: ProbeRecord, dtype: torch.dtype = torch.float32) -> list[list[float]]:
-    """What an engine with these weights says when it is asked."""
+    """Return the log-probabilities that an engine with these weights would answer."""
     targets_PL1 = torch.tensor(of.token_ids)[:, 1:, None]
     return answers(tensors, of.token_ids, dtype)[:, :-1].gather(2, targets_PL1)[..., 0].tolist()  # type: ignore[no-any-return]
 
@@ -66,7 +66,7 @@ def policy_of(world: World, version: int) -> PolicyVersion:
 
 
 def published(world: World, version: int) -> Tensors:
-    """What a host fetches."""
+    """Return the tensors that a host fetches."""
     policy = policy_of(world, version)
     ref = WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
     return {name: tensor for shard in world.weights.open(ref) for name, tensor in load_file(shard).items()}
@@ -113,7 +113,7 @@ def test_the_choices_are_the_likeliest_of_the_model_that_draws(policy: PolicyMod
 
 
 def test_the_texts_are_the_models_own(policy: PolicyModel) -> None:
-    """Their mean log-probability is minus the entropy, within five standard errors, for true samples alone."""
+    """True samples have a mean log-probability of minus the entropy, here within five standard errors."""
     found = record(policy, draw_probe_set(policy, 0), "")
     logprobs = torch.tensor(found.logprobs)
     assert abs(float(logprobs.mean()) + found.entropy) < 5 * float(logprobs.std()) / logprobs.numel() ** 0.5
@@ -197,7 +197,7 @@ def test_small_chunks_change_nothing(policy: PolicyModel, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_recorded_as_such(value: float) -> None:
-    """Also where it is in one token that no text contains."""
+    """The value may be in one token that no text contains."""
     broken = PolicyModel(MODEL, "cpu")
     probe = anchor_probe(MODEL)
     said = {token for text in probe.token_ids for token in text} | {c for t in probe.choices for p in t for c in p}
@@ -270,7 +270,7 @@ def test_the_anchors_probe_is_made_once(make_world: MakeWorld) -> None:
 
 
 def test_the_anchor_is_not_released_without_its_probe(make_world: MakeWorld, tmp_path: Path) -> None:
-    """Neither when the start is cut short there; the next start completes it."""
+    """The start may also be interrupted there; the next start completes it."""
     made = make_world("a")
     made.blobs.delete(path_of(base_ref(1)))
     world = replace(made, store=open_sqlite(tmp_path / "fresh.db"))
@@ -317,7 +317,7 @@ def test_a_directory_from_before_probes_takes_none_of_another_model(make_world: 
 
 
 def test_the_label_lies(make_world: MakeWorld) -> None:
-    """An engine that says 3 and serves 2, at the least learning rate: found in float32."""
+    """The engine claims to serve 3 and serves 2, at the least learning rate: float32 detects it."""
     world = trained(make_world("a"), 2, settings={"optimizer.learning_rate": 1e-6})
     own, parent = probe_of(world, 3), probe_of(world, 2)
     honest, stale = (measured(published(world, version), own) for version in (3, 2))

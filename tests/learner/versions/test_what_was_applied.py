@@ -1,4 +1,4 @@
-"""What a lineage remembers of its turns: what trained, and by how much, and nothing that did not."""
+"""A lineage's memory of its turns: which trained, by how much, and nothing else."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,7 +32,7 @@ MakeWorld = Callable[[str], World]
 
 
 def learn(world: World, *pasts: list[tuple[Completion, Reward]]) -> None:
-    """A version of each."""
+    """Learn a version from each past."""
     learner = world.learner()
     for past in pasts:
         world.tell(*past)
@@ -63,7 +63,7 @@ def test_what_only_an_abandoned_branch_learned_is_new_to_the_lineage(make_world:
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A world with two versions; only looked at."""
+    """Yield a world with two versions, which tests only read."""
     world = open_world(tmp_path_factory.mktemp("learned"))
     learn(world, logged_past(8), logged_past(8, seed=1))
     yield world
@@ -71,7 +71,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def test_manifests_say_what_the_checkpoint_does(learned: World) -> None:
-    """The scale too, which a correction is divided by, and when the turn was, which its memory ends by."""
+    """Manifests include the scale, which corrections divide by, and the turn's time, at which the memory ends."""
     kept = Checkpoints(learned.directory / "learner").of(base_ref(3))
     assert kept is not None
     found = applied_on([base_ref(1), base_ref(2), base_ref(3)], learned.blobs)
@@ -80,7 +80,7 @@ def test_manifests_say_what_the_checkpoint_does(learned: World) -> None:
 
 
 def test_the_proof_knows_a_revision_that_trained_twice(learned: World) -> None:
-    """As a correction of itself."""
+    """The revision is a correction of itself."""
     first, second = manifests(learned)
     again = msgspec.structs.replace(first.turns[0], applied_revision=first.turns[0].revision)
     twice = msgspec.structs.replace(second, turns=(again, *second.turns))
@@ -90,7 +90,7 @@ def test_the_proof_knows_a_revision_that_trained_twice(learned: World) -> None:
 
 
 def test_a_turn_that_was_dropped_was_not_applied(make_world: MakeWorld) -> None:
-    """A later word on it is the first that trains."""
+    """A later outcome of it is the first that trains."""
     world = make_world("a")
     learner = world.learner(settings={"admission.max_outcome_age_s": {"accepted": 10.0}, "admission.min_ess": 0.0})
     late = make_turn(50)
@@ -120,7 +120,7 @@ def test_who_said_how_much_is_known_after_a_restart(make_world: MakeWorld) -> No
 
 
 def test_a_batch_of_which_everything_was_dropped_moves_no_weights() -> None:
-    """Not by the optimizer's momentum either."""
+    """The optimizer's momentum moves none either."""
     settings = LearnerSettings()
     state = make_state(MODEL, settings)
     batch = [ScoredTurn(turn, reward) for turn, reward in logged_past(8)]

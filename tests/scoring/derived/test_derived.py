@@ -1,4 +1,4 @@
-"""What the scorer concludes from how a conversation goes on, told by a client that never sends feedback."""
+"""Outcomes that the scorer derives from a conversation's course, for a client that never sends feedback."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ SPEC = RewardSpec.model_validate(
 
 
 class Chat:
-    """A conversation as an OpenAI client sends it: every request holds all that was said before."""
+    """A conversation as an OpenAI client sends it: every request holds everything said before."""
 
     def __init__(self, lab: ModuleType, session: str = "s") -> None:
         self._events = lab.Events()
@@ -48,7 +48,7 @@ class Chat:
         return self.answered(seconds, answer, **fields)
 
     def answered(self, seconds: float, answer: str = "ok", *calls: ToolCall, **fields: Any) -> Completion:
-        """By the model, to all there is."""
+        """Add an answer of the model to the conversation so far."""
         parent = None if self._parent is None else self._parent.inference_id
         given = {"parent_id": parent, "messages": tuple(self.messages), "text": answer, "tool_calls": calls}
         given["group_id"] = f"group-{len(self.turns)}"
@@ -61,14 +61,14 @@ class Chat:
         return turn
 
     def use(self, seconds: float, name: str, result: str, **arguments: Any) -> Completion:
-        """A turn that calls a tool, and the tool's answer."""
+        """Add a turn that calls a tool, and the tool's result."""
         call = ToolCall(id=f"call-{len(self.turns)}", name=name, arguments=json.dumps(arguments), index=0)
         turn = self.answered(seconds, "", call)
         self.messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         return turn
 
     def back(self, turns: int) -> None:
-        """To before the last `turns` requests of the user."""
+        """Go back to before the last `turns` requests of the user."""
         by_id = {turn.inference_id: turn for turn in self.turns}
         while turns:
             role = self.messages.pop()["role"]
@@ -85,7 +85,7 @@ def chat(lab: ModuleType) -> Chat:
 
 
 def concluded(lab: ModuleType, chat: Chat, *told: Outcome) -> dict[tuple[int, str], bool | float]:
-    """(which turn, name) to value, as the last reward of each turn has them."""
+    """Return the values in each turn's last reward, by (number of the turn, name)."""
     rewards = lab.score(SPEC, [*chat.turns, *told], until=lab.at(10_000_000))
     numbers = {turn.inference_id: number for number, turn in enumerate(chat.turns)}
     return {
@@ -94,17 +94,17 @@ def concluded(lab: ModuleType, chat: Chat, *told: Outcome) -> dict[tuple[int, st
 
 
 def test_what_was_concluded_stands_beside_what_was_said(lab: ModuleType, chat: Chat) -> None:
-    """In the store, with its source, for whoever asks what a reward was made of."""
+    """The store holds derived outcomes with their source, to explain rewards."""
     chat.ask("write a function that sums xs", 0)
     chat.ask("wrong.", 10)
-    store, book = open_sqlite(Path(":memory:")), LedgerTransaction(SPEC)
+    store, transaction = open_sqlite(Path(":memory:")), LedgerTransaction(SPEC)
     with store.work() as work:
-        book.take(work, lab.records_of(chat.turns))
+        transaction.take(work, lab.records_of(chat.turns))
     with store.look() as view:
         (outcome,) = view.outcomes.of_turns([chat.turns[0].inference_id])
     store.close()
     assert (outcome.name, outcome.value, outcome.source) == ("follow_up", True, "derived")
-    assert outcome.outcome_id in book.rewards[0].outcome_ids
+    assert outcome.outcome_id in transaction.rewards[0].outcome_ids
 
 
 # ------------------------------------------------------------------------------------------------ the user's words
@@ -343,7 +343,7 @@ def test_batches_and_repetitions_change_nothing(lab: ModuleType, chat: Chat) -> 
 
 
 def forget(chat: Chat) -> None:
-    """The last turn was not to be stored: the next one continues its parent."""
+    """Make the last turn one that was not stored: the next one continues its parent."""
     chat.turns[-1] = without_words(chat.turns[-1])
     by_id = {turn.inference_id: turn for turn in chat.turns}
     parent_id = chat.turns[-1].parent_id

@@ -263,7 +263,7 @@ def test_no_more_is_under_way_than_may_be(world: Any, events: Any, endpoint: End
 
 
 class Leaving:
-    """The world's log, which takes no appends while it is `away`."""
+    """The world's log, which accepts no appends while `away` is set."""
 
     def __init__(self, log: Any) -> None:
         self.log, self.away = log, True
@@ -320,7 +320,7 @@ def test_a_restart_judges_what_is_left_and_nothing_twice(
 def test_a_judge_that_was_killed_counts_once(
     world: Any, events: Any, lab: ModuleType, endpoint: Endpoint, judging: Judging
 ) -> None:
-    """Killed between its word and the note of how far it came: judged again, otherwise, and the first word counts."""
+    """The judge is killed before it saves its progress, and its second judgement of a turn does not count."""
     scores = [0.25, 0.75]
     endpoint.answer = lambda _: votes(scores[0])
     turns = turns_of(world, events, 3)

@@ -1,4 +1,4 @@
-"""How far a judge agrees with what became of the turns: by hand, by its laws, and from a real store."""
+"""Agreement of a judge with the turns' outcomes: by hand, by its laws, and from a real store."""
 
 import json
 import random
@@ -39,7 +39,7 @@ PAIRS = st.lists(st.builds(Pair, st.floats(0, 1), st.booleans()), min_size=1, ma
 
 
 def pairs(good_high: int, bad_high: int, good_low: int, bad_low: int) -> list[Pair]:
-    """So many that were good and judged 0.75, and so on."""
+    """Return pairs of (judgement, outcome): good ones judged 0.75, bad ones judged 0.75, and so on."""
     return (
         [Pair(0.75, True)] * good_high
         + [Pair(0.75, False)] * bad_high
@@ -59,7 +59,7 @@ def test_cohens_kappa_by_hand() -> None:
 
 
 def test_accuracy_is_not_agreement_beyond_chance() -> None:
-    """Who says good of all is right nine times in ten, and knows nothing."""
+    """A judge that approves of everything is right nine times in ten, and knows nothing."""
     table = pairs(45, 5, 0, 0)
     assert accuracy(table) == pytest.approx(0.9)
     assert kappa(table) == pytest.approx(0.0)
@@ -185,7 +185,9 @@ def test_too_few_pairs_have_no_figures(events: Any) -> None:
 
 
 def store_a_past(world: Any, events: Any, count: int) -> None:
-    """Every other turn is accepted; the judge gives 0.75 to two in three of these, and to one in three others."""
+    """Store turns of which every other one is accepted.
+
+    The judge gives 0.75 to two in three accepted turns, and to one in three others."""
     said: list[Event] = []
     for number in range(count):
         turn, good = events.turn(f"s{number}", number), number % 2 == 0
@@ -236,7 +238,7 @@ def test_the_tables_and_what_is_too_little(world: Any, events: Any, capsys: pyte
 
 
 def test_a_judge_that_is_pleased_trips_the_monitor() -> None:
-    """Its judgements have a name of their own: what became of the turns is what they are held against."""
+    """Judgements have a name of their own and are compared with the turns' outcomes."""
 
     def judge(turn: Any, rng: random.Random, flattery: float) -> dict[str, Any]:
         good = verdict(turn.told, turn.roles)

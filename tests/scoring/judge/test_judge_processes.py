@@ -1,4 +1,4 @@
-"""The judge as a process of its own, within a service, and on the services of several machines."""
+"""The judge as a process of its own, within a service, and on services of several machines."""
 
 import signal
 import subprocess
@@ -35,7 +35,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def settings_of(endpoint: Endpoint, more: Mapping[str, object] = {}) -> dict[str, object]:
-    """As `--set` takes them; turns of the tests' own time are old."""
+    """Return settings as `--set` has them; the age limit allows for the tests' turns, which are old."""
     usual = {"enabled": "true", "base_url": endpoint.url, "model": "judge-1", "turns.max_age_s": 3e8}
     return {f"judge.{name}": value for name, value in {**usual, **more}.items()}
 
@@ -58,7 +58,7 @@ def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[bytes] | N
 def test_processes_that_are_killed_and_stopped_judge_each_turn_once(
     world: Any, events: Any, endpoint: Endpoint
 ) -> None:
-    """The first is killed and the second told to stop, each while the endpoint hangs."""
+    """The first is killed and the second stopped, each while the endpoint hangs."""
     slow = {"answer 1", "answer 4"}
     endpoint.answer = lambda body: None if judged_text(body)["answer"]["text"] in slow else votes(1.0)
     turns = [events.turn(f"session-{number}", 1, text=f"answer {number}") for number in range(6)]
@@ -155,7 +155,7 @@ def test_on_kafka_and_postgres_a_restart_judges_what_is_left(tmp_path: Path, eve
 
 
 def test_within_a_service_it_reaches_the_reward_and_hangs_nobody(tmp_path: Path, endpoint: Endpoint) -> None:
-    """Chat, a judgement, the reward that it makes; then an endpoint that hangs while users go on, and an end."""
+    """A judgement becomes part of a reward; then the endpoint hangs while users go on, and the service stops."""
     directory = tmp_path / "service"
     directory.mkdir()
     weightless = "[outcomes.judgement]       # a"

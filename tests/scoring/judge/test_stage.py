@@ -216,7 +216,7 @@ def test_a_newer_schema_stops_the_scorer_before_it(lab: ModuleType, world: Any, 
 
 
 def take_all(world: Any) -> None:
-    """Another scorer becomes the owner of everything."""
+    """Make another scorer the owner of all partitions."""
     with world.store.work() as work:
         work.offsets.take_over("scorer", [TopicPartition(Topic.TURNS, number) for number in range(4)])
 
@@ -256,11 +256,11 @@ def test_a_store_ahead_of_the_log_is_refused(lab: ModuleType, world: Any) -> Non
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """The end of the process."""
 
 
 class Fuse:
-    """Ends a scorer right before or after its n-th use of what the store or the log does for it."""
+    """A crash right before or after the n-th call of the scorer to the store or the log."""
 
     USES = (
         (LedgerReader, "due_turns"),

@@ -1,4 +1,4 @@
-"""Outcomes that make no sense are set aside or shown, never silently zero."""
+"""Invalid outcomes are set aside or shown, never silently zero."""
 
 from types import ModuleType
 from typing import Any
@@ -107,7 +107,7 @@ def patient(world: Any, early_outcome_s: float) -> Scorer:
 
 
 def search(scorer: Scorer) -> None:
-    """Without the pause between two searches."""
+    """Search for due turns without the pause between two searches."""
     scorer._next_search_s = 0.0
     while step(scorer, 0):
         pass

@@ -1,4 +1,4 @@
-"""A session costs per turn what any other does, however long it is: told by the work that is done, not by the clock."""
+"""The cost per turn does not grow with the session's length, measured by work done rather than time."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from core.reward_spec import RewardSpec, load_reward_spec
 from core.store import SqlStore, ledger, open_sqlite
 from core.store.work import Work as UnitOfWork
 from core.text.patterns import Pattern
-from scoring.ledger import transaction as books
+from scoring.ledger import transaction as ledger_transaction
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.transaction import LedgerTransaction
 from scoring.rewards import facts, rules
@@ -27,7 +27,7 @@ EDIT = {"type": "function", "function": {"name": "edit_file", "parameters": {"pr
 
 
 def conversation(number: int, reach: int = 4) -> tuple[dict[str, Any], ...]:
-    """What a client sends whose context is full: the latest of it."""
+    """Return the messages that a client with a full context sends: the latest ones."""
     said: list[dict[str, Any]] = []
     for place in range(max(0, number - reach), number):
         call = {"name": "edit_file", "arguments": f'{{"path": "f{place}", "text": "x"}}'}
@@ -40,7 +40,7 @@ def conversation(number: int, reach: int = 4) -> tuple[dict[str, Any], ...]:
 
 
 def session(events: Any, turns: int, *, branches: bool, every_s: float = 1.0) -> list[Event]:
-    """Turns that continue each other, or that all begin anew, each of which is spoken of after the next one."""
+    """Return turns that continue each other, or each begin anew; an outcome of each follows the next turn."""
     made: list[Event] = []
     last: Completion | None = None
     for number in range(turns):
@@ -58,13 +58,18 @@ def session(events: Any, turns: int, *, branches: bool, every_s: float = 1.0) ->
 
 
 class Work:
-    """What is done, counted where it is done."""
+    """A counter of the work done, with a scorer's transactions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spec: RewardSpec) -> None:
         self.counts: Counter[str] = Counter()
-        self._spec, self._shelf = spec, SessionCache()
+        self._spec, self._cache = spec, SessionCache()
         self._store = open_sqlite(Path(":memory:"))
-        for module, name in ((books, "decide"), (books, "derive"), (ledger, "_turn"), (ledger, "_turn_row")):
+        for module, name in (
+            (ledger_transaction, "decide"),
+            (ledger_transaction, "derive"),
+            (ledger, "_turn"),
+            (ledger, "_turn_row"),
+        ):
             self._count(monkeypatch, module, name)
         for name in ("_decode", "_decode_facts"):
             self._count(monkeypatch, ledger, name)
@@ -81,15 +86,15 @@ class Work:
         monkeypatch.setattr(module, name, counted)
 
     def of(self, records: Sequence[Any]) -> Counter[str]:
-        """In batches of two, as a session comes that people speak with."""
+        """Count the work for these records, in batches of two, as a live session comes."""
         self.counts.clear()
         for start in range(0, len(records), 2):
-            book = LedgerTransaction(self._spec, self._shelf)
+            transaction = LedgerTransaction(self._spec, self._cache)
             with self._store.begin() as connection:
                 event.listen(connection, "before_cursor_execute", self._statement)
-                book.take(UnitOfWork(connection), records[start : start + 2])
-            self._shelf.put(book.sessions)
-            self.counts["rewards"] += len(book.rewards)
+                transaction.take(UnitOfWork(connection), records[start : start + 2])
+            self._cache.put(transaction.sessions)
+            self.counts["rewards"] += len(transaction.rewards)
         return Counter(self.counts)
 
     def _statement(self, connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -140,7 +145,7 @@ def test_a_turn_of_a_long_session_takes_the_work_of_one_of_a_short_one(
 def test_a_turn_is_judged_by_what_it_adds_and_not_by_all_that_was_said(
     lab: ModuleType, events: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clients that send all of a conversation again: what of it is searched and compared."""
+    """Clients send the whole conversation again; only the new part is searched and compared."""
     seen: Counter[str] = Counter()
     searched, normal = Pattern.is_in, facts.normal
     monkeypatch.setattr(Pattern, "is_in", lambda self, text: seen.update(searched=len(text)) or searched(self, text))
@@ -155,13 +160,13 @@ def test_a_turn_is_judged_by_what_it_adds_and_not_by_all_that_was_said(
         said = conversation(number, number)
         first = events.turn("s", 0, messages=said[:-4], text="x")
         turn = events.turn("s", 1, messages=said, text="part of it", parent_id=first.inference_id)
-        store, shelf = open_sqlite(Path(":memory:")), SessionCache()
+        store, cache = open_sqlite(Path(":memory:")), SessionCache()
         for record in lab.records_of([first, turn]):
             seen.clear()
-            book = LedgerTransaction(spec, shelf)
+            transaction = LedgerTransaction(spec, cache)
             with store.work() as work:
-                book.take(work, [record])
-            shelf.put(book.sessions)
+                transaction.take(work, [record])
+            cache.put(transaction.sessions)
         store.close()
         return Counter(seen)
 
@@ -174,41 +179,41 @@ def test_a_turn_is_judged_by_what_it_adds_and_not_by_all_that_was_said(
 @pytest.mark.parametrize("defence", [{}, DEFENCE])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int, defence: dict[str, Any]) -> None:
-    """However much of it: sessions are loaded anew, or not, and one of a transaction that failed always."""
+    """Sessions are cached or loaded anew, and always loaded anew after a failed transaction."""
     spec = RewardSpec.model_validate(lab.SPEC.model_dump(exclude_unset=True) | {"defence": defence})
     records = lab.records_of(lab.random_events(seed, 200))
     made = []
-    for shelf, fails in ((None, False), (SessionCache(), False), (SessionCache(10), False), (SessionCache(), True)):
+    for cache, fails in ((None, False), (SessionCache(), False), (SessionCache(10), False), (SessionCache(), True)):
         store, rewards = open_sqlite(Path(":memory:")), []
         for start in range(0, len(records), 5):
             if fails:
                 with pytest.raises(ZeroDivisionError):
-                    _fail(store, LedgerTransaction(spec, shelf), records[start : start + 5])
-            book = LedgerTransaction(spec, shelf)
+                    _fail(store, LedgerTransaction(spec, cache), records[start : start + 5])
+            transaction = LedgerTransaction(spec, cache)
             with store.work() as work:
-                book.take(work, records[start : start + 5])
-            rewards += book.rewards
-            if shelf is not None:
-                shelf.put(book.sessions)
+                transaction.take(work, records[start : start + 5])
+            rewards += transaction.rewards
+            if cache is not None:
+                cache.put(transaction.sessions)
         store.close()
         made.append(rewards)
     assert made[0]
     assert made[1:] == [made[0]] * 3
 
 
-def _fail(store: SqlStore, book: LedgerTransaction, records: Sequence[Any]) -> None:
+def _fail(store: SqlStore, transaction: LedgerTransaction, records: Sequence[Any]) -> None:
     with store.work() as work:
-        book.take(work, records)
+        transaction.take(work, records)
         raise ZeroDivisionError
 
 
 def test_the_shelf_keeps_so_many_turns_and_what_was_used_last(lab: ModuleType, events: Any) -> None:
-    shelf, store = SessionCache(4), open_sqlite(Path(":memory:"))
+    cache, store = SessionCache(4), open_sqlite(Path(":memory:"))
     for name in ("a", "b", "c"):
-        book = LedgerTransaction(lab.SPEC, shelf)
+        transaction = LedgerTransaction(lab.SPEC, cache)
         with store.work() as work:
-            book.take(work, lab.records_of([events.turn(name, at) for at in range(6 if name == "c" else 2)]))
-        shelf.put(book.sessions)
-        kept = {session_id for _, session_id in (session.key for session in shelf)}
+            transaction.take(work, lab.records_of([events.turn(name, at) for at in range(6 if name == "c" else 2)]))
+        cache.put(transaction.sessions)
+        kept = {session_id for _, session_id in (session.key for session in cache)}
         assert kept == ({"c"} if name == "c" else {"a", "b"} if name == "b" else {"a"})
     store.close()

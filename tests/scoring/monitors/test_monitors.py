@@ -1,4 +1,4 @@
-"""Each monitor sees the exploit planted for it, and nothing in a service that is only used and learning."""
+"""Each monitor sees the exploit planted for it, and no monitor trips on a service that is only used and learning."""
 
 import math
 import random
@@ -47,7 +47,7 @@ EXPLOITS: dict[str, Change] = {
 }
 
 SHOWN_OTHERWISE = {"simulated_against_production", "component_share", "reward_mass", "feedback_rate"}
-"""Those whose figures are not of one measure against another stretch."""
+"""Monitors whose figures are not one measure in two windows."""
 NO_PAST_EXCUSES = {"reported_against_verified", "length_bias", "default_pays", "feedback_rate"}
 
 
@@ -69,7 +69,7 @@ def test_without_a_past_only_what_none_excuses_is_seen(name: str) -> None:
 
 @pytest.mark.parametrize(("share", "trips"), [(0.5, True), (0.35, True), (0.05, False)])
 def test_a_client_that_never_looks_is_seen_without_a_better_past(share: float, trips: bool) -> None:
-    """Its first turns were believed in vain as often."""
+    """Acceptance was as often contradicted in the reference."""
     believed = some(share, told={"accepted": 1.0, "tests_passed": -1.0})
     finding = BY_NAME["reported_against_verified"].examine(Window.of(turns(1, believed), turns(2, believed)))
     assert finding is not None
@@ -77,7 +77,7 @@ def test_a_client_that_never_looks_is_seen_without_a_better_past(share: float, t
 
 
 def test_a_service_that_got_much_better_farms_nothing() -> None:
-    """Rewards are nearly all `accepted` then, which a while ago they were not."""
+    """Rewards come nearly all from `accepted` then, and in the reference they did not."""
     finding = BY_NAME["component_share"].examine(Window.of(turns(1, quality=0.95), turns(2, quality=0.2)))
     assert finding is not None
     assert finding.figures["recent"] > 0.8
@@ -86,7 +86,7 @@ def test_a_service_that_got_much_better_farms_nothing() -> None:
 
 
 def test_what_was_edited_before_and_is_taken_as_it_is_farms_nothing() -> None:
-    """One good component takes another's place, and what is turned down gets less: the rest as a whole stands still."""
+    """One good component replaces another, and rejections get rarer: the rest as a whole stays the same."""
 
     def components(accepted: float, edited: float) -> Change:
         def change(_: Watched, rng: random.Random) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_what_was_edited_before_and_is_taken_as_it_is_farms_nothing() -> None:
 
 @pytest.mark.parametrize(("noise", "trips"), [(0.2, True), (1.0, False)])
 def test_rewards_that_follow_length_are_seen_without_a_better_past(noise: float, trips: bool) -> None:
-    """And what long answers earn by the way, as they say more, is none."""
+    """Long answers may earn a little more without a finding, since they say more."""
     long_pays: Change = lambda turn, rng: {"value": math.log(turn.tokens) + rng.gauss(0, noise)}  # noqa: E731
     finding = BY_NAME["length_bias"].examine(Window.of(turns(1, long_pays), turns(2, long_pays)))
     assert finding is not None
@@ -117,7 +117,7 @@ def test_rewards_that_follow_length_are_seen_without_a_better_past(noise: float,
     ("default", "quality", "trips"), [(0.8, 0.4, True), (0.1, 0.4, False), (0.0, 0.0, False), (0.1, 0.0, True)]
 )
 def test_silence_that_pays_is_seen_without_a_better_past(default: float, quality: float, trips: bool) -> None:
-    """Of the worst of models too: that it gets nothing for nothing is as it should be."""
+    """Even the worst of models does not trip while silence pays nothing."""
     change: Change = lambda turn, _: {"value": default} if turn.by_default else {}  # noqa: E731
     finding = BY_NAME["default_pays"].examine(Window.of(turns(1, change, quality=quality), ()))
     assert finding is not None
@@ -146,14 +146,14 @@ def test_a_planted_exploit_trips_its_monitor(name: str, seed: int) -> None:
 
 
 def test_a_clean_service_trips_none_however_often_it_is_looked_at() -> None:
-    """Forty stretches; while it gets better all the time."""
+    """Forty windows are examined while quality rises all the time."""
     reference = turns(1)
     false = [tripped(turns(seed, quality=0.4 + seed / 100), reference) for seed in range(2, 42)]
     assert sum(map(bool, false)) <= 1, false
 
 
 def test_a_model_that_was_sure_becomes_surer_and_has_not_collapsed() -> None:
-    """As the demo's does: from 0.07 nats a token to 0.02, while its quality rises."""
+    """The demo's model goes from 0.07 nats a token to 0.02 while its quality rises."""
 
     def surer(nats: float) -> Change:
         return lambda turn, _: {"surprisal": turn.surprisal and turn.surprisal * nats / 0.4}
@@ -172,7 +172,7 @@ def test_little_evidence_is_none() -> None:
 
 
 def test_one_user_who_is_asked_more_is_not_the_model() -> None:
-    """Turns of one user resemble each other: half of all turns, all his, say little."""
+    """Turns of one user resemble each other: half of all turns, all of one user, prove little."""
     change = some(0.45, unit="one", asks=True)
     assert "questions" not in tripped(turns(4, change, count=120), turns(1))
 

@@ -1,4 +1,4 @@
-"""Turns as monitors see them, of a clean service, and changed as a test wants them."""
+"""Turns of a clean service as monitors see them, with the changes that a test makes."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,9 @@ Change = Callable[[Watched, random.Random], dict[str, Any]]
 
 
 def turns(seed: int, change: Change | None = None, *, quality: float = 0.4, count: int = TURNS) -> list[Watched]:
-    """A clean service's: users of unlike habits; tests now and then, and mostly of one mind with them."""
+    """Return turns of a clean service.
+
+    Users differ in their habits; tests run now and then, and mostly agree with the users."""
     rng = random.Random(seed)
     made = []
     for number in range(count):

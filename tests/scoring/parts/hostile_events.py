@@ -1,4 +1,4 @@
-"""Events as somebody sends them who wants to stop everybody: each well-formed, none of them sensible."""
+"""Events of an attacker who wants to stop everybody: each well-formed, none sensible."""
 
 import json
 import uuid
@@ -107,7 +107,7 @@ RANGES = st.sampled_from([(0, 0), (0, 2), (2, 0), (-1, 1), (5, 9), (-(2**40), 2*
 def turns(
     draw: st.DrawFn, lab: ModuleType, session: str, ids: list[InferenceId], index: int, now_s: float
 ) -> Completion:
-    """One of a session whose turns have `ids`; each may say that any of them is its parent, itself too."""
+    """Draw a turn of a session whose turns have `ids`; any of them may be its parent, even itself."""
     tokens = draw(st.sampled_from([(4, 5), (), (2**63,), (-1, 3), (10**9,)]))
     each = draw(st.sampled_from([-0.5, float("nan"), -1e30]))
     return lab.Events().turn(
@@ -152,7 +152,7 @@ def outcomes(
     index: int,
     now_s: float,
 ) -> Outcome:
-    """Of one's own turns or session. Each supersedes what it likes: itself, what comes later, another's."""
+    """Draw an outcome of one's own turns or session; it may supersede itself, a later one or another user's."""
     about = draw(st.sampled_from([session, *ids]))
     start, end = draw(RANGES)
     return Outcome(
@@ -177,7 +177,7 @@ def outcomes(
 
 @st.composite
 def sessions(draw: st.DrawFn, lab: ModuleType, name: str, others: list[OutcomeId], now_s: float) -> list[Any]:
-    """What a hostile user makes of one session."""
+    """Draw the events of one session of an attacker."""
     session = name + draw(st.sampled_from(["", "🧨", "\0", "s" * 5000]))
     ids = [lab.inference_id(SessionId(session), number) for number in range(draw(st.integers(1, 3)))]
     said = [OutcomeId(f"{session[:40]}-{number}") for number in range(draw(st.integers(0, 3)))]

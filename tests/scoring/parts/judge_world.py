@@ -1,4 +1,4 @@
-"""A judge's endpoint, over real HTTP, and judges of a world's log that ask it."""
+"""A judge's endpoint over real HTTP, and judges of a world's log that ask it."""
 
 import json
 import threading
@@ -30,7 +30,7 @@ SPEC = RewardSpec.model_validate(
 
 
 def says(content: object) -> Reply:
-    """A chat completion with that as its content."""
+    """Return a chat completion with this content."""
     said = content if isinstance(content, str) else json.dumps(content)
     choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
     return 200, json.dumps({"id": "c", "object": "chat.completion", "choices": [choice]}), {}
@@ -41,14 +41,14 @@ def votes(score: float, reason: str = "it works") -> Reply:
 
 
 def judged_text(body: Body) -> dict[str, Any]:
-    """What stands between the marks."""
+    """Return the data between the marks of a judge's request."""
     begin, data, end = body["messages"][-1]["content"].split("\n")
     assert begin.removeprefix("BEGIN ") == end.removeprefix("END ")
     return dict(json.loads(data))
 
 
 class Endpoint:
-    """Speaks OpenAI's chat completions: `answer` says what, and a reply of None never comes."""
+    """An endpoint for OpenAI's chat completions: `answer` makes the reply; None means that it never comes."""
 
     def __init__(self) -> None:
         self.asked: list[Body] = []
@@ -77,7 +77,7 @@ class Endpoint:
                 self.wfile.write(text.encode())
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -87,7 +87,7 @@ class Endpoint:
         self._thread.start()
 
     def asked_about(self, text: str) -> int:
-        """How often about the turn with that answer."""
+        """Return how often it was asked about the turn with this answer."""
         return sum(judged_text(body)["answer"]["text"] == text for body in self.asked)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def settings_of(endpoint: Endpoint, **fields: Any) -> JudgeSettings:
 
 
 def met(result: str) -> float:
-    """Turns of which that became, in this process."""
+    """Return how many turns had this result in this process."""
     return telemetry.REGISTRY.get_sample_value("onward_judge_turns_total", {"result": result}) or 0.0
 
 
@@ -129,14 +129,14 @@ class Judging:
     judges: list[Judge] = field(default_factory=list)
 
     def start(self, spec: RewardSpec = SPEC, **fields: Any) -> Judge:
-        """A new process's: it has no memory."""
+        """Start a judge as a new process would: without any memory."""
         settings = settings_of(self.endpoint, **fields)
         judge = Judge(self.world.log, self.world.store, spec, settings, self.world.clock)
         self.judges.append(judge)
         return judge
 
     def run(self, judge: Judge, until: Callable[[], Any] | None = None) -> None:
-        """Until then; else until it has done all there is."""
+        """Run the judge until the condition is met, or until it has nothing left to do."""
         deadline_s = time.monotonic() + 60
         while not (until() if until is not None else self.is_done(judge)):
             assert time.monotonic() < deadline_s, "waited in vain"
@@ -152,7 +152,7 @@ class Judging:
         judge.close()
 
     def said(self) -> list[Outcome]:
-        """What judges said, as the log has it."""
+        """Return the judges' outcomes in the log."""
         reader = self.world.log.reader([Topic.TURNS])
         try:
             events = [record.event for record in reader.poll(10_000, 0)]

@@ -1,4 +1,4 @@
-"""Users at work in a world's log, and watchers of it: for the tests of the stage that watches."""
+"""Users at work in a world's log, and watchers of it, for tests of the monitors' stage."""
 
 import random
 import time
@@ -25,7 +25,7 @@ SETTINGS = MonitorSettings(
 
 @dataclass
 class Users:
-    """Thirty of them, whose turns and rewards go into a world's log, a second each."""
+    """Thirty users, whose turns and rewards go into a world's log, one a second."""
 
     world: Any
     lab: ModuleType
@@ -50,8 +50,10 @@ class Users:
         value: float | None = None,
         **fields: Any,
     ) -> list[Completion]:
-        """With these probabilities a turn asks, breaks its call, gets no reward, is accepted and fails its tests, or
-        gets the best of rewards, by default."""
+        """Append turns with these probabilities of each flaw.
+
+        A turn may ask, break its call, get no reward, be accepted although its tests fail, or get the best reward by
+        default."""
         turns = []
         for _ in range(count):
             self.seconds += 1.0
@@ -67,7 +69,7 @@ class Users:
         return turns
 
     def wait(self, seconds: float) -> None:
-        """Time passes for the log, too: a reward of another workload is decided."""
+        """Let time pass for the log, too, by a reward of another workload."""
         self.seconds += seconds
         self._reward(self._turn(False, False, {"workload": "elsewhere"}), 0.5)
         self._append()
@@ -120,13 +122,13 @@ class Watching:
     watchers: list[Watcher] = field(default_factory=list)
 
     def start(self, settings: MonitorSettings = SETTINGS, spec: RewardSpec | None = None) -> Watcher:
-        """A new process's: it has no memory."""
+        """Start a watcher as a new process would: without any memory."""
         watcher = Watcher(self.world.log, self.world.store, spec or self.lab.SPEC, settings, self.world.clock)
         self.watchers.append(watcher)
         return watcher
 
     def look(self, watcher: Watcher | None = None) -> list[tuple[str, str]]:
-        """Read all and look; (monitor, state) of the alarms in the store, the oldest first."""
+        """Read everything and examine it; return (monitor, state) of the stored alarms, oldest first."""
         watcher = watcher or self.watchers[-1]
         while step(watcher, 0) or watcher._behind != {} or self._is_behind(watcher):
             pass
@@ -143,7 +145,9 @@ class Watching:
             return view.alarms.newest(None, None, 100, only_open=False)[::-1]
 
     def told(self, least: int = 0) -> list[tuple[str, str]]:
-        """(monitor, state), as the log has them: in order for each monitor. Waits for `least` of them."""
+        """Return (monitor, state) of the log's alarm events; wait for `least` of them.
+
+        They are in order for each monitor."""
         reader, found = self.world.log.reader([Topic.ALARMS]), []
         try:
             deadline_s = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""Which outcomes stand does not depend on the order they are seen in."""
+"""The outcomes that stand do not depend on the order in which they are read."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a turn costs by itself."""
+"""The costs of a turn's own conduct."""
 
 import json
 import math

@@ -117,7 +117,7 @@ EVERY_KIND = spec_of(
 
 
 def said_of_every_kind(lab: ModuleType, rng: random.Random) -> tuple[list[Any], list[Any]]:
-    """Turns, and outcomes of them, amendments and withdrawals among them, bad values too."""
+    """Return turns and random outcomes of them, with amendments, withdrawals and invalid values."""
     events = lab.Events()
     turns = [events.turn("s", second) for second in range(3)]
     said: list[Any] = []
@@ -153,5 +153,5 @@ def test_order_and_repetition_of_any_kind_change_no_last_value(
 
 
 def known(values: dict[str, float]) -> dict[str, float]:
-    """What was said and taken back leaves a zero, or nothing where nobody asked in between."""
+    """Drop zeros: a withdrawn outcome leaves a zero, or nothing if no reward was made in between."""
     return {inference_id: value for inference_id, value in values.items() if value}

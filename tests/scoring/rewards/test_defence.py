@@ -1,4 +1,4 @@
-"""Who says much says no more than others: what is left out, and that it shows."""
+"""Bounds on each user's influence: what is left out, and that it shows."""
 
 from types import ModuleType
 from typing import Any
@@ -72,7 +72,7 @@ def test_an_amendment_that_is_left_out_leaves_what_it_amends(lab: ModuleType, ev
 
 
 def test_an_outcome_read_late_may_leave_another_out(lab: ModuleType, events: Any) -> None:
-    """It arrived first: what counted instead of it no longer does, of whichever turn."""
+    """The late outcome arrived first, so the one counted in its place no longer counts, on any turn."""
     first, second = events.turn("s", 0), events.turn("s", 1)
     late, prompt = events.outcome(first, "rating", 1.0, 10), events.outcome(second, "rating", 1.0, 11)
     for order in ([late, prompt], [prompt, late]):

@@ -1,4 +1,4 @@
-"""docs/rewards.md says what is."""
+"""The documentation of rewards agrees with the code."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""A tool's schema comes from a client: whatever it says, the turns of all others are scored, and soon."""
+"""Tool schemas come from clients: whatever one contains, the turns of all others are scored, and soon."""
 
 import time
 from itertools import pairwise
@@ -23,7 +23,7 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 
 def _doubled(depth: int) -> dict[str, Any]:
-    """Twice itself, as often as it is deep."""
+    """Return a schema whose expansion doubles with each level."""
     names = [f"l{level}" for level in range(depth)]
     below = {name: {"anyOf": [{"$ref": f"#/$defs/{lower}"}] * 2} for name, lower in pairwise(names)}
     return {"$defs": below | {names[-1]: {"type": "array"}}, "$ref": "#/$defs/l0"}
@@ -72,7 +72,7 @@ def components(lab: ModuleType, events: Any, parameters: dict[str, Any], *argume
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_nobody_else_notices_a_schema(lab: ModuleType, events: Any, what: str) -> None:
-    """What nobody can tell is no fault of the model."""
+    """A schema that cannot be evaluated is not the model's fault."""
     began_s = time.process_time()
     assert components(lab, events, HOSTILE[what], ARGUMENTS)["accepted"] == 1.0
     assert time.process_time() - began_s < 2

@@ -1,4 +1,4 @@
-"""What models, tools and users write has to be read by nobody's machine: it never ends the scoring of others."""
+"""Texts of models, tools and users never end or delay the scoring of others."""
 
 import json
 from types import ModuleType
@@ -44,7 +44,7 @@ WORDS = {
 
 
 def conversation(words: str) -> list[dict[str, Any]]:
-    """They stand wherever a client can put them."""
+    """Return a conversation with these words wherever a client can put them."""
     calls = [
         {"id": name, "type": "function", "function": {"name": name, "arguments": words}}
         for name in ("edit_file", "run_tests", "read_file")
@@ -71,7 +71,7 @@ def test_the_turns_of_who_writes_them_are_scored_like_all_others(lab: ModuleType
 
 
 def test_patterns_see_no_more_of_a_name_than_a_tool_can_have() -> None:
-    """The shipped ones take the square of it."""
+    """The shipped patterns take quadratic time in the name."""
     assert call_line("test" * 100_000, '{"path": "a"}') == "test" * 16 + ' {"path": "a"}'
 
 

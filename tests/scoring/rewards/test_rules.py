@@ -1,4 +1,4 @@
-"""What outcomes are worth."""
+"""The values of outcomes."""
 
 import random
 from collections.abc import Sequence
@@ -222,7 +222,7 @@ def test_or_for_the_last_one_alone(lab: ModuleType) -> None:
 
 
 def test_or_for_each_the_less_the_more_came_after_it(lab: ModuleType) -> None:
-    """Of false_weight as of weight; turns on the side do not count."""
+    """The discount applies to false_weight as to weight; side turns do not count."""
     events = lab.Events()
     turns = [events.turn("s", 0), events.turn("s", 1), events.turn("s", 1.5, purpose="side"), events.turn("s", 2)]
     spec = spec_of({"accepted": ACCEPTED | {"false_weight": -1.0}}, session={"credit": "discounted", "discount": 0.5})

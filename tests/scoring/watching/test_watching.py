@@ -1,4 +1,4 @@
-"""The stage that watches, over a real log and store: planted exploits, alarms that open once, restarts."""
+"""The monitors' stage over a real log and store: planted exploits, alarms that open once, restarts."""
 
 import random
 import signal
@@ -90,7 +90,7 @@ def test_a_planted_exploit_opens_one_alarm(
 def test_what_no_past_excuses_is_seen_before_there_is_one(
     users: Users, watching: Watching, flaw: dict[str, float], monitor: str
 ) -> None:
-    """Seventy turns, of the hundred that make a reference."""
+    """Seventy turns are fewer than the hundred that make a reference."""
     watching.start()
     users.work(70, asks=0.6, **flaw)
     users.wait(20)
@@ -108,7 +108,7 @@ def test_another_workload_is_another_story(users: Users, watching: Watching) -> 
 
 @pytest.fixture
 def asked(users: Users, watching: Watching) -> Watcher:
-    """A watcher that has seen the model ask too much."""
+    """Return a watcher that has seen the model ask too much."""
     watcher = watching.start()
     users.work(130)
     users.wait(20)
@@ -131,7 +131,7 @@ def test_a_stage_that_starts_again_opens_nothing_twice(users: Users, watching: W
 
 
 def test_a_reference_outlives_the_stage(users: Users, watching: Watching) -> None:
-    """Also where the log no longer reaches back to it."""
+    """The reference survives even if the log no longer reaches back to it."""
     watching.start()
     users.work(130)
     users.wait(20)
@@ -350,7 +350,7 @@ def test_on_kafka_and_postgres_it_sees_the_same(lab: ModuleType, tmp_path: Path)
 
 
 def watch_command(directory: Path) -> list[str]:
-    """The real one; its clock is the wall's."""
+    """Return the real command, which uses the wall clock."""
     settings = {
         "ingest.partitions": 4,
         "monitors.every_s": 0.01,
@@ -372,7 +372,7 @@ def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[bytes]") -
 
 
 def test_kill_9_opens_nothing_twice_and_forgets_no_reference(users: Users, watching: Watching) -> None:
-    """`onward watch`, killed at moments of no choosing while the exploit is at work."""
+    """`onward watch` is killed at random moments while the exploit is at work."""
     directory, rng = users.world.directory, random.Random(0)
     ready = Layout(directory).ready("monitors")
 

@@ -1,4 +1,4 @@
-"""The host of an engine: from target to what serves, whatever ends, hangs or is away in between."""
+"""The host of an engine brings it from target to serving, whatever ends, hangs or is unreachable meanwhile."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ VERSIONS = range(1, 5)
 
 @pytest.fixture(params=[True, False], ids=["many", "single"])
 def world(request: pytest.FixtureRequest, make_world: MakeWorld) -> ReleaseWorld:
-    """Three versions beside the anchor, no controller: what is wanted is written by hand."""
+    """Return a world with three versions beside the anchor and no controller: tests write the targets."""
     world = make_world("local" if request.param else "one")
     world.anchor()
     for _ in VERSIONS[1:]:
@@ -56,7 +56,7 @@ def status(world: ReleaseWorld) -> ReplicaStatus:
 
 
 def test_without_a_word_from_anybody_the_live_version_serves(world: ReleaseWorld) -> None:
-    """A host comes up also where no controller runs."""
+    """A host starts up even if no controller runs."""
     world.run(until=lambda: status(world).state == "ready")
     assert status(world).serving == 1
     assert world.targets() == {}
@@ -113,7 +113,7 @@ def test_a_version_that_nobody_published_is_refused(world: ReleaseWorld) -> None
 
 
 def test_what_is_not_verified_is_not_served(world: ReleaseWorld) -> None:
-    """Not even while the engine has it already and its digest is being compared."""
+    """An unverified version may be loaded already, while its digest is still being compared."""
     world.run(until=lambda: status(world).state == "ready")
     slow = threading.Event()
     probe = world.engine.probe
@@ -149,7 +149,7 @@ def test_a_misread_version_is_refused_by_its_digest(world: ReleaseWorld) -> None
 )
 @given(wanted=st.lists(st.sets(st.sampled_from(VERSIONS), min_size=1), min_size=1, max_size=4), data=st.data())
 def test_whatever_is_wanted_comes_about(world: ReleaseWorld, wanted: list[set[int]], data: st.DataObject) -> None:
-    """From any state, also when the mind is changed half-way, and by a new host."""
+    """The host starts from any state, and the target or the host itself may change half-way."""
     for versions in wanted:
         want(world, data.draw(st.sampled_from(sorted(versions))), *versions)
         if data.draw(st.booleans()):
@@ -171,8 +171,9 @@ def test_whatever_is_wanted_comes_about(world: ReleaseWorld, wanted: list[set[in
 
 @pytest.mark.parametrize("survives", [True, False])
 def test_a_host_that_ends_anywhere_is_followed_by_one_that_goes_on(world: ReleaseWorld, survives: bool) -> None:
-    """The engine may be a server of its own, or end with its host. Before each transaction, load, probe, switch and
-    unload."""
+    """The host ends before each transaction, load, probe, switch and unload.
+
+    The engine may be a server of its own, or end with its host."""
     name = world.names[0]
     for at in range(40):
         before, serve = (2, 3) if at % 2 else (3, 2)

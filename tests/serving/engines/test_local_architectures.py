@@ -1,5 +1,7 @@
-"""Other architectures than the shipped one: computed leanly where they are Llama-shaped, by transformers' modules
-elsewhere, and refused where the engine would compute them wrongly."""
+"""Architectures other than the shipped one.
+
+Llama-shaped ones take the lean path, others use transformers' modules, and those that would be computed wrongly are
+refused."""
 
 from pathlib import Path
 from typing import Any

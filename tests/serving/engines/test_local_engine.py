@@ -1,4 +1,4 @@
-"""Versions, aborts, refusals and failures of the engine that serves."""
+"""Versions, aborts, refusals and failures of the embedded engine."""
 
 import asyncio
 import math
@@ -305,13 +305,13 @@ def test_nan_weights_are_caught_by_the_probe_and_by_the_sampler(world: World, ma
 def test_a_row_that_is_not_finite_fails_alone(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, narrowed: dict[str, float]
 ) -> None:
-    """The others of its batch never notice, and neither do those who get its slot."""
+    """The others of its batch are not affected, nor are the next users of its slot."""
     asked = [request(prompt(n, 12), max_tokens=20, seed=n) for n in range(3)]
     alone = [given.token_ids for given in answers(engine, *asked)]
     spoilt = request(prompt(9, 12), max_tokens=20, temperature=1e-40, **narrowed)
     with pytest.raises(InvalidRequest, match="temperature"):
         answers(engine, spoilt)
-    # As if something else had let it through.
+    # Let it pass the check, as a defect might.
     monkeypatch.setattr("serving.engines.local.engine.check_request", lambda *_: None)
     before = telemetry.NOT_FINITE_ROWS._value.get()
 
@@ -327,7 +327,7 @@ def test_a_row_that_is_not_finite_fails_alone(
 
 
 def test_a_prompt_left_half_computed_leaves_no_numbers_that_are_none(world: World) -> None:
-    """Nobody sampled from what it left in its slot, and so nobody saw that it is not finite."""
+    """The prompt left NaNs in its slot, which nothing noticed since nothing sampled from them."""
     engine = LocalEngine(
         ServingSettings(local=LocalEngineSettings(slots=1, prefill_tokens=16)),
         world.model_dir,
@@ -356,7 +356,7 @@ def test_a_prompt_left_half_computed_leaves_no_numbers_that_are_none(world: Worl
 
 
 def test_the_least_top_p_takes_the_likeliest(engine: LocalEngine) -> None:
-    """Times a sum of probabilities, float32 cannot tell it from 0."""
+    """Times a sum of probabilities, this top_p is 0 in float32."""
     likeliest, least = answers(
         engine,
         request(prompt(4, 9), max_tokens=6, temperature=0.0),
@@ -384,7 +384,7 @@ def test_the_probe_tells_distance_and_entropy(world: World, make_engine: MakeEng
 
 
 def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
-    """A version that went wrong at one word only: nothing that the anchor draws has it."""
+    """The version is broken at one word only, which is in no text that the anchor draws."""
     said: list[tuple[int, ...]] = []
     begun = [(3, 4, 5)]
     settings = ServingSettings(local=LocalEngineSettings(slots=2))

@@ -1,4 +1,4 @@
-"""What the engine says it sampled is what stock transformers would say of those tokens."""
+"""The engine's log-probabilities of the tokens that it sampled equal those of stock transformers."""
 
 import random
 from collections.abc import Callable
@@ -21,7 +21,7 @@ LENGTHS = (1, 3, 16, 17, 40, 64, 90, 5)
 
 
 def assert_exact(world: World, given: Answer, temperature: float = 1.0) -> None:
-    """Each token by its version, over the full prefix."""
+    """Assert that each token's log-probability is that of its version, over the full prefix."""
     tokens = [*given.request.prompt_token_ids, *given.token_ids]
     assert len(given.logprobs) == len(given.token_ids) == len(given.versions)
     scored = {version: world.score(version, tokens, temperature) for version in set(given.versions)}
@@ -140,7 +140,7 @@ def test_a_prefix_is_never_reused_across_versions(world: World, make_engine: Cal
 
 @pytest.mark.parametrize("lean", [True, False])
 def test_rows_of_any_shape_in_any_slots_are_computed_alike(world: World, lean: bool) -> None:
-    """Spans with idle rows, rows gathered from afar, prompts in parts beside decoding rows."""
+    """Spans contain idle rows, rows are gathered from afar, and prompts in parts run beside decoding rows."""
     loaded = load_decoder(world.model_dir, ServingSettings())
     decoder = Decoder(loaded.model, loaded.rotary if lean else None)
     cache = slot_cache(loaded.model, 40, CONTEXT)

@@ -1,4 +1,4 @@
-"""Which slot a request gets, against a plain search."""
+"""The slot that a request gets, compared with a plain search."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

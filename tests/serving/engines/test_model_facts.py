@@ -1,4 +1,4 @@
-"""What a model directory says of its model; what it says wrongly is refused by the file's name."""
+"""Facts read from a model directory; wrong ones are refused with the file's name."""
 
 import json
 from pathlib import Path

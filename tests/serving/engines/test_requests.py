@@ -1,4 +1,4 @@
-"""What every engine asks of a request: a field that is wrong is named, and what narrows the distribution is told."""
+"""Requirements of every engine: an invalid field is named, and whatever narrows the distribution is reported."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_what_is_at_the_edge_is_in_range(sampling: dict[str, Any]) -> None:
 
 
 def test_every_field_is_read() -> None:
-    """A field that is new in Sampling is either checked or known to need no check."""
+    """A new field of Sampling is either checked or known to need no check."""
     assert set(msgspec.structs.asdict(Sampling())) == {
         *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "logit_bias"),
         *("frequency_penalty", "presence_penalty", "stop"),

@@ -1,4 +1,4 @@
-"""Events of an answer become chunks: every token once, with its log-probability and the version that spoke it."""
+"""Events of an answer become chunks: every token once, with its log-probability and the version that sampled it."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def event(
     logprobs: Sequence[float | None] | None = None,
     **meta: object,
 ) -> Event:
-    """As SGLang writes it: `tokens` with log-probabilities, `upto` tokens so far."""
+    """Return an event as SGLang writes it: `tokens` with log-probabilities, `upto` tokens so far."""
     if logprobs is None:
         logprobs = [worth(token) for token in tokens]
     said: dict[str, object] = {
@@ -70,7 +70,7 @@ def logprobs_of(chunks: Sequence[TokenChunk]) -> list[float]:
 
 
 def captured(chunks: Sequence[TokenChunk]) -> Capture:
-    """As the service records it."""
+    """Return the capture as the service records it."""
     capture, clock = Capture(), SystemClock()
     for chunk in chunks:
         capture.take(chunk, clock)
@@ -86,7 +86,7 @@ def span(start: int, end: int, version: int) -> VersionSpan:
 
 @dataclass(frozen=True)
 class Run:
-    """An answer: its tokens, what each was sampled from, and where the events that tell it end."""
+    """An answer: its tokens, the version that sampled each, and the ends of its events."""
 
     tokens: list[int]
     versions: list[int]  # of each token
@@ -98,7 +98,7 @@ class Run:
         return [(str(self.versions[low]), low, high) for low, high in pairwise([*starts, len(self.tokens)])]
 
     def events(self, is_incremental: bool, ahead: int = 0) -> list[Event]:
-        """`ahead`: so many tokens more than an event counts, which SGLang may tell when it tells all so far."""
+        """Return the events; each may list `ahead` tokens more than it counts, as SGLang may with cumulative output."""
         found = []
         for start, end in pairwise([0, *self.ends]):
             is_last = end == len(self.tokens)
@@ -185,7 +185,7 @@ def test_a_label_that_is_no_version_of_ours_makes_the_turn_untrainable(label: st
 
 @pytest.mark.parametrize("label", ["3", "default"])
 def test_a_stranger_that_spoke_earlier_makes_the_turn_untrainable(label: str) -> None:
-    """The tokens were told with the label that came after it."""
+    """The tokens came with the label of the version after it."""
     last = event([6], 3, label="3", finish="stop", spans=[("default", 0, 2), ("3", 2, 3)])
     capture = captured(take_all([event([4, 5], label=label), last]))
     assert capture.version_spans() == (span(0, 2, 0), span(2, 3, 3))
@@ -213,7 +213,7 @@ def test_the_part_of_any_spans_has_no_gap(bounds: list[int], start: int, end: in
 
 
 def test_a_token_drawn_from_no_numbers_ends_its_request_and_names_the_version() -> None:
-    """JSON has no NaN: the server says null, and samples on."""
+    """JSON has no NaN: the server sends null and keeps sampling."""
     with pytest.raises(NotFinite, match="version 3 computes no finite numbers") as failed:
         take_all([event([4, 5], logprobs=[-0.5, None], finish="stop")])
     assert failed.value.version == base_ref(3)

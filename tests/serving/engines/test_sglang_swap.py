@@ -1,5 +1,6 @@
-"""The hot swap on a real SGLang server: ended at each step, lied to, handed damaged files, hung. What serves then is
-what was published, or nobody is told that anything serves."""
+"""The hot swap on a real SGLang server that is killed at each step, mislabelled, given damaged files, or hung.
+
+The version that serves afterwards is as published, or none is reported as serving."""
 
 import os
 import signal
@@ -24,11 +25,11 @@ SETTINGS = SglangSettings(python=PYTHON, timeouts=SglangTimeoutSettings(admin_s=
 
 
 class Killed(BaseException):
-    """Like a signal: nothing in the product catches it."""
+    """A kill, like a signal: nothing in the product catches it."""
 
 
 class Watcher:
-    """Notes the steps, and does what a test wants before one of them."""
+    """A recorder of steps, which runs a test's action before one of them."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -79,7 +80,7 @@ def engine(world: Published, server: SglangServer, tmp_path: Path, watcher: Watc
 
 
 def really_serves(world: Published, server: SglangServer, version: PolicyRef) -> bool:
-    """Asked of the server, past everything that is tested."""
+    """Return whether the server has this version, asked directly, past the code under test."""
     admin = Admin(server.url, None, 5.0)
     try:
         record = get_probe(world.blobs, version)
@@ -117,7 +118,7 @@ def test_a_host_that_ends_at_any_step_is_followed_by_one_that_finishes(
 
 
 def damage(path: Path) -> None:
-    """One exponent's bits, in the middle of the tensors, in a file of its own: others may link to the old one."""
+    """Flip an exponent bit in the middle of the tensors, in a new file, since others may link to the old one."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2 // 4 * 4 + 3] ^= 0x40
     path.unlink()
@@ -151,7 +152,7 @@ def test_what_cannot_be_loaded_at_all_leaves_the_last_good_version(
 def test_neighbours_at_a_small_learning_rate_are_told_apart(
     world: Published, server: SglangServer, engine: SglangEngine, watcher: Watcher, tmp_path: Path
 ) -> None:
-    """Version 2 differs from the anchor by 1e-6: weights that only bear its label are seen not to be it."""
+    """Version 2 differs from the anchor by 1e-6, and anchor weights labelled as 2 are detected."""
     anchors = (tmp_path / "versions" / "00000001" / "model.safetensors").read_bytes()
     file = tmp_path / "versions" / "00000002" / "model.safetensors"
 

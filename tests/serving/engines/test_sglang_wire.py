@@ -1,4 +1,4 @@
-"""What is said to SGLang and how its answers and refusals are read."""
+"""Requests to SGLang, and how its answers and refusals are read."""
 
 import json
 from itertools import pairwise
@@ -97,7 +97,7 @@ def test_every_way_to_sample_goes_over_the_wire() -> None:
 
 
 def test_numbers_that_the_servers_tensors_cannot_hold_are_said_so_that_they_can() -> None:
-    """int32 and float32: one more than fits ends the server's scheduler."""
+    """The tensors are int32 and float32, and a larger number would end the server's scheduler."""
     said = parameters(Sampling(top_k=1 << 31, top_p=1e-300))
     assert (said["top_k"], said["top_p"]) == (1 << 30, 1e-6)
 

@@ -1,4 +1,4 @@
-"""Cases as files, and the checkers: what is wrong with a file is told with its place; no answer breaks a checker."""
+"""Case files and checkers: errors in a file name their place, and no answer breaks a checker."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A candidate passes when it is shown to be no worse than by the margin; what cannot be told is held, and says why."""
+"""A candidate passes once it is shown to be within the margin; otherwise it is held, with the reason."""
 
 import asyncio
 import math
@@ -42,7 +42,7 @@ def pairs(gains: list[float], weights: list[float] | None = None) -> list[Pair]:
 
 
 def test_the_interval_is_that_of_agresti_and_min() -> None:
-    """Half a case added to each of the four cells of the table: 5 won, 2 lost, 23 alike."""
+    """Half a case is added to each of the four cells of the table: 5 won, 2 lost, 23 alike."""
     found = difference(pairs([1.0] * 5 + [-1.0] * 2 + [0.0] * 23), 0.05)
     won, lost, whole = 5.5, 2.5, 32
     error = math.sqrt(won + lost - (won - lost) ** 2 / whole) / whole
@@ -176,7 +176,7 @@ def test_what_was_won_in_a_small_group_outweighs_what_was_lost() -> None:
 
 
 def answers(rng: np.random.Generator, live: list[float], loss: float, regain: float) -> list[float | None]:
-    """What the live version does is lost with one probability, what it does not is gained with another."""
+    """Return scores where the live version's successes are lost, and its failures gained, with these probabilities."""
     return [float(rng.random() > loss) if score else float(rng.random() < regain) for score in live]
 
 
@@ -194,8 +194,10 @@ def share(found: list[GateDecision], action: str) -> float:
 
 
 def test_how_often_it_errs() -> None:
-    """At 70% and a twentieth of the rest changed, one worse by the margin passes in 5% of trials, up to 3 errors of
-    200 trials more; one as good passes as often as its power says, and looks worse no oftener than it may."""
+    """The error rates are as promised, within three standard errors of 200 trials.
+
+    The live version succeeds in 70% of cases, and a few answers change either way. A version worse by the margin passes
+    in 5% of trials; an equal one passes as often as its power says, and is refused no more often than allowed."""
     at_margin = verdicts(loss=(0.05 + 0.03 * 0.3) / 0.7, regain=0.03)
     assert share(at_margin, "pass") < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
     equal = verdicts(loss=0.06 * 3 / 7, regain=0.06, cases=200)

@@ -1,4 +1,4 @@
-"""Suites are run in time and a few cases at once; a case that cannot run says why; commands run within bounds."""
+"""Suites run in time and a few cases at once; a case that cannot run says why; commands run within limits."""
 
 import asyncio
 import json
@@ -175,7 +175,7 @@ def test_suites_run_commands_where_they_are_allowed(tmp_path: Path) -> None:
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers with what it is told to; keeps what it was asked."""
+    """A server that answers as scripted and records its requests."""
 
     daemon_threads = True
 

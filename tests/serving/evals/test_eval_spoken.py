@@ -1,4 +1,4 @@
-"""An answer counts when an engine vouches that all of it is the version's; what was lost is not what cannot be."""
+"""An answer counts if an engine confirms that all of it is the version's; a lost answer is not an impossible one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -106,7 +106,7 @@ async def speaks(line: Line) -> web.StreamResponse:
 
 
 def ask_fleet(tmp_path: Path, prepare: Callable[[World], None]) -> str:
-    """Of two servers, of which `b` alone serves it, to nobody."""
+    """Ask two servers, of which only `b` serves the version, to no users."""
 
     async def run() -> str:
         async with fleet_of(tmp_path) as world:

@@ -1,4 +1,4 @@
-"""One objection refuses a candidate, one doubt holds it."""
+"""One objection refuses a candidate, and one doubt holds it."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def held_out(low: float, value: float, high: float) -> dict[str, object]:
     ],
 )
 def test_what_users_held_out_say(gain: tuple[float, float, float], action: str, said: str) -> None:
-    """Of several estimates the one that is trusted most counts."""
+    """The most trusted of several estimates counts."""
     found = of_users(held_out(*gain), 0.05)
     assert found.action == action
     assert said in found.why

@@ -1,4 +1,4 @@
-"""One request and the servers that may lose it: who is asked, who is asked next, and what the caller is told."""
+"""One request and servers that may lose it: which server is asked, which next, and what the caller gets."""
 
 import asyncio
 import time
@@ -269,7 +269,7 @@ def looked(world: World, **changes: Any) -> bool:
 
 
 def key_of(world: World, name: str) -> str:
-    """Of a session that goes there."""
+    """Return the key of a session that goes to this server."""
     snapshot = world.table.view.snapshot
     keys = (str(number) for number in range(1000))
     return next(key for key in keys if fleet_policy.choose(snapshot, None, key, {})[0].name == name)

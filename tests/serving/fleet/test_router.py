@@ -1,4 +1,4 @@
-"""Which replica gets a request, and how the fleet is read from the store."""
+"""The choice of a replica for a request, and the fleet's state read from the store."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ sessions = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=20, un
 
 @given(members, sessions, st.randoms(use_true_random=False))
 def test_a_session_stays_where_it_is_while_the_fleet_does(them: list[str], keys: list[str], random: object) -> None:
-    """Whatever order the replicas are listed in, and whatever light load they have."""
+    """The order of the replicas and their light load do not matter."""
     for key in keys:
         first = choose(snapshot(*map(replica, them)), None, key, {})
         shuffled = sorted(them, key=lambda _: random.random())  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def test_without_a_session_the_least_busy_answers() -> None:
 
 @given(members, st.lists(st.sampled_from(["one", "two", None]), min_size=1, max_size=200))
 def test_no_replica_is_much_busier_than_the_rest(them: list[str], keys: list[str | None]) -> None:
-    """Were no request ever answered, and all of few sessions: at most its share and a quarter, and the slack."""
+    """Few sessions and no answers at all give each replica at most its share and a quarter, plus the slack."""
     load = Counter[str]()
     for under_way, key in enumerate(keys):
         load[choose(snapshot(*map(replica, them)), None, key, load)[0].name] += 1

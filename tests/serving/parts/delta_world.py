@@ -1,4 +1,4 @@
-"""Checkpoints of any dtype, and steps from one to the next as small learning rates make them."""
+"""Checkpoints of any dtype, and steps between them as small learning rates make them."""
 
 import json
 import math
@@ -13,7 +13,7 @@ Checkpoint = dict[str, tuple[str, tuple[int, ...], Bits]]  # name to dtype, shap
 
 
 def write(path: Path, tensors: Checkpoint, metadata: Mapping[str, str] | None = None) -> Path:
-    """As a safetensors file, without a library that knows its dtypes."""
+    """Write a safetensors file without a library that knows its dtypes."""
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, (dtype, shape, bits) in tensors.items():
@@ -29,7 +29,7 @@ def write(path: Path, tensors: Checkpoint, metadata: Mapping[str, str] | None = 
 
 
 def write_sharded(directory: Path, tensors: Checkpoint, shards: int) -> list[Path]:
-    """Tensors dealt out in turns."""
+    """Write the tensors to shards in turn."""
     names = list(tensors)
     return [
         write(directory / f"model-{number}.safetensors", {name: tensors[name] for name in names[number::shards]})
@@ -50,7 +50,7 @@ def random_weights(rng: np.random.Generator, dtype: str, shape: tuple[int, ...])
 
 
 def small_step(rng: np.random.Generator, tensors: Checkpoint, share: float = 0.02) -> Checkpoint:
-    """Some elements up or down by one in their last bit."""
+    """Move some elements up or down by one in their last bit."""
     moved: Checkpoint = {}
     for name, (dtype, shape, bits) in tensors.items():
         steps = (rng.random(len(bits)) < share) * (2 * rng.integers(0, 2, len(bits)) - 1)

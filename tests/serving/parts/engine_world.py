@@ -17,7 +17,7 @@ MODEL = Path(__file__).resolve().parents[3] / "models" / "tiny"
 
 
 class Published:
-    """Blobs with the anchor and what `publish` adds; every version has its probe, as a learner makes it."""
+    """Blobs with the anchor and the versions that `publish` adds, each with its probe, as a learner makes it."""
 
     def __init__(self, directory: Path, model: Path = MODEL) -> None:
         self.directory, self.model = directory, model
@@ -41,7 +41,7 @@ class Published:
         return [path]
 
     def publish(self, version: int, *, scale: float = 1e-3, parent: int = 1) -> WeightsRef:
-        """The anchor's weights and some noise from the version's own seed, in float32."""
+        """Publish the anchor's weights with noise from the version's own seed, in float32."""
         generator = torch.Generator().manual_seed(version)
         tensors = {
             name: value.float() + scale * torch.randn(value.shape, generator=generator)

@@ -1,4 +1,4 @@
-"""What hosts and the controller write of a fleet, written by hand, and a view on it."""
+"""A fleet's rows as hosts and the controller write them, written by hand, and a view on them."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ TIMEOUT_S = 5.0
 
 
 class FleetTable:
-    """The clock is moved by hand."""
+    """A table of the fleet, with a clock that the test moves."""
 
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock(NOW)

@@ -1,4 +1,4 @@
-"""A fleet as it is: engines, a host beside each, the store between them and the routers, and a policy in front."""
+"""A real fleet: engines, a host beside each, the store between them and the routers, and a policy in front."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Stepper:
-    """Steps a stage on a thread of its own until it is stopped."""
+    """A thread that steps a stage until it is stopped."""
 
     def __init__(self, step: Callable[[float], int]) -> None:
         self._stopping = threading.Event()
@@ -46,7 +46,7 @@ class Stepper:
 
 
 def publish(store: SqlStore, ref: WeightsRef, state: str) -> None:
-    """As the learner and the controller write it."""
+    """Write the version and its release, as the learner and the controller do."""
     now = SystemClock().now()
     policy = PolicyVersion(
         version=ref.version,
@@ -64,7 +64,7 @@ def publish(store: SqlStore, ref: WeightsRef, state: str) -> None:
 
 
 class Fleet:
-    """`policy` is used on `run`'s loop alone."""
+    """A fleet whose `policy` is used on `run`'s event loop alone."""
 
     def __init__(self, directory: Path, world: Published, settings: ServingSettings) -> None:
         self.world, self.settings, self.clock = world, settings, SystemClock()
@@ -117,7 +117,9 @@ def sglang_fleet(
     sglang: SglangSettings | None = None,
     **serving: object,
 ) -> Iterator[Fleet]:
-    """Real servers with hosts of their own, serving the anchor; versions 2.. are published, and not released."""
+    """Run real servers with hosts of their own, which serve the anchor.
+
+    Versions from 2 on are published and not released."""
     settings = ServingSettings(sglang=sglang or SglangSettings(python=PYTHON), **serving)  # type: ignore[arg-type]
     world = Published(directory / "published", model)
     for version in range(2, versions + 1):

@@ -21,7 +21,7 @@ VOCABULARY = 512
 
 
 class World:
-    """Versions published from seeds, and what stock transformers makes of them."""
+    """Versions published from seeds, and their stock models in transformers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -32,7 +32,7 @@ class World:
         self.models[base_ref(1)].save_pretrained(self.model_dir)
 
     def publish(self, version: int, change: Callable[[dict[str, Any]], None] | None = None) -> WeightsRef:
-        """A model drawn with `version` as its seed, its tensors changed by `change`."""
+        """Publish a model drawn with `version` as its seed, with its tensors changed by `change`."""
         torch.manual_seed(version)
         config = Qwen3Config(
             hidden_size=128,
@@ -60,7 +60,7 @@ class World:
 
     @torch.inference_mode()
     def score(self, version: int, tokens: list[int], temperature: float = 1.0) -> torch.Tensor:
-        """Log-probabilities [len(tokens) - 1] of tokens[1:] by a full forward pass of the stock model, float32."""
+        """Return log-probabilities [len(tokens) - 1] of tokens[1:], by the stock model in float32."""
         logits = self.models[base_ref(version)](torch.tensor([tokens])).logits[0, :-1].float() / temperature
         return logits.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
 
@@ -101,7 +101,7 @@ async def answer(engine: LocalEngine, asked: GenerateRequest, on_chunk: Callable
 
 
 def answers(engine: LocalEngine, *asked: GenerateRequest) -> list[Answer]:
-    """All at once."""
+    """Ask all requests at once."""
 
     async def gather() -> list[Answer]:
         return await asyncio.gather(*(answer(engine, each) for each in asked))

@@ -13,12 +13,10 @@ FINE = {"finite": 1.0, "kl_to_live": 0.01, "entropy": 1.5}
 
 
 class MemoryEngine:
-    """Implements core.ports.Engine: holds digests of what it really read, of one version in service or of many.
+    """An implementation of core.ports.Engine that holds the digests it really read, for one served version or many.
 
-    Tests, who speak of the base policy alone, tell it versions by their numbers, and are told what it did so.
-
-    An engine of many serves the anchor from its start, as the embedded one; the other nothing before its first switch.
-    """
+    An engine of many serves the anchor from its start, as the embedded one does; the other serves nothing before its
+    first switch."""
 
     def __init__(self, name: str, weights: Weights, anchor: WeightsRef, *, many: bool) -> None:
         self.name, self.url, self.holds_many = name, "" if many else f"http://{name}", many
@@ -87,7 +85,7 @@ class MemoryEngine:
         del self._digests[version]
 
     def restart(self) -> None:
-        """As a server that was killed and started again: on nothing."""
+        """Restart as a server that was killed: nothing is loaded."""
         self._live = None
         self._digests.clear()
 

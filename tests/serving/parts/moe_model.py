@@ -1,4 +1,4 @@
-"""A tiny mixture of experts with the shipped model's tokenizer: random weights, as nobody needs it to make sense."""
+"""A tiny mixture of experts with the shipped model's tokenizer and random weights, which need not make sense."""
 
 import shutil
 from pathlib import Path

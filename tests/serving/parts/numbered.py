@@ -1,4 +1,4 @@
-"""Worlds of one policy speak of its versions by their numbers."""
+"""Values of a world with one policy, whose versions are shown by their numbers."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from core.ids import PolicyRef
 
 
 def numbered(value: Any) -> Any:
-    """With the number in place of every version of the base policy, however deep."""
+    """Replace every version of the base policy by its number, however deeply nested."""
     match value:
         case PolicyRef(policy="base", version=number):
             return number

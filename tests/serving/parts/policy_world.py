@@ -22,7 +22,7 @@ PATIENCE_S = 10.0
 
 
 class World:
-    """Servers `a` and `b`: a request without a session is asked of `a` first."""
+    """Servers `a` and `b`; a request without a session goes to `a` first."""
 
     def __init__(self, table: FleetTable, **settings: Any) -> None:
         self.table, self.servers = table, {"a": ScriptedSglang(), "b": ScriptedSglang()}

@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks SGLang's /generate as it is told to, and remembers what it was asked."""
+"""A small HTTP server that answers SGLang's /generate as scripted, and records its requests."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ _LAST_WORD_S = 0.01
 
 
 class Line:
-    """One request to answer. What is written is heard at once."""
+    """One request to answer; whatever is written is sent at once."""
 
     def __init__(self, request: web.Request, body: dict[str, Any]) -> None:
         self._request, self.body = request, body
@@ -39,13 +39,13 @@ class Line:
         await self.write({"output_ids": [token], "meta_info": meta})
 
     async def end(self) -> web.StreamResponse:
-        """Said a moment after the last token, as SGLang does."""
+        """End the stream a moment after the last token, as SGLang does."""
         await asyncio.sleep(_LAST_WORD_S)
         await self._response.write(b"data: [DONE]\n\n")
         return self._response
 
     def die(self) -> web.StreamResponse:
-        """As a process that is killed: the connection breaks."""
+        """Break the connection, as a killed process does."""
         assert self._request.transport is not None
         self._request.transport.abort()
         return self._response
@@ -55,7 +55,7 @@ Script = Callable[[Line], Awaitable[web.StreamResponse]]
 
 
 async def answers(line: Line) -> web.StreamResponse:
-    """Tokens 10, 11, ... as many as were asked for."""
+    """Send tokens 10, 11, ..., as many as were requested."""
     wanted = line.body["sampling_params"]["max_new_tokens"]
     for place in range(wanted):
         await line.token(10 + place, {"type": "length"} if place == wanted - 1 else None)
@@ -111,7 +111,7 @@ async def gives_up(line: Line) -> web.StreamResponse:
 
 
 class ScriptedSglang:
-    """Each request takes the next of `scripts`; with none left it is answered."""
+    """A server whose requests each take the next of `scripts`; with none left they are answered in full."""
 
     def __init__(self) -> None:
         self.scripts: deque[Script] = deque()

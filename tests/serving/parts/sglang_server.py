@@ -32,14 +32,14 @@ class SglangServer:
     process: "subprocess.Popen[bytes]"
 
     def kill(self) -> None:
-        """The whole tree, at once."""
+        """Kill the whole process group at once."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(STOP_TIMEOUT_S)
 
 
 def require_sglang() -> None:
-    """Skips on a laptop without it; in continuous integration that is a failure."""
+    """Skip without SGLang, or fail where ONWARD_REQUIRE_SERVICES=1."""
     if PYTHON.exists():
         return
     why = "SGLang is not installed: make sglang-cpu"

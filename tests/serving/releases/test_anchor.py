@@ -30,7 +30,7 @@ def test_the_anchor_is_made_and_released_once(make_world: MakeWorld) -> None:
 
 
 def test_an_anchor_that_was_cut_short_is_completed(make_world: MakeWorld) -> None:
-    """Whichever step was the first not to be taken; the log, too, then knows what the store knows."""
+    """Any step may be the first one missing; afterwards the log knows what the store knows."""
     for at in range(20):
         world, fuse = make_world(), Fuse(at)
         try:

@@ -1,4 +1,4 @@
-"""The chain of releases: one writer at a time, upon what it knew, and everything told to the log."""
+"""The chain of releases: one writer at a time, compare and swap, and every step in the log."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From intent to targets: nobody is left without a live lane, and nothing moves without need."""
+"""Intent becomes targets: users always have a live lane, and nothing moves without need."""
 
 from datetime import UTC, datetime
 
@@ -46,7 +46,7 @@ def test_a_single_engine_has_no_canary() -> None:
 
 @given(count=st.integers(2, 9), share=st.floats(0.01, 0.99), holdback=st.booleans(), old=st.permutations(range(9)))
 def test_lanes(count: int, share: float, holdback: bool, old: list[int]) -> None:
-    """One canary at least and one live at least; whoever has a lane keeps it; the same again changes nothing."""
+    """Both lanes have an engine at least; engines keep their lanes; planning again changes nothing."""
     fleet = fleet_of(count)
     intent = Intent(serve=ONE, canary=TWO, canary_share=share, holdback=THREE if holdback else None)
     was = old[0] % count
@@ -76,7 +76,7 @@ def test_lanes(count: int, share: float, holdback: bool, old: list[int]) -> None
     ],
 )
 def test_users_are_left_an_engine_that_serves(serving: list[int | None], holdback: bool, holds: bool) -> None:
-    """The last is the canary's; the one before it is held back where another is left."""
+    """The last engine is the canary's; the one before it is held back if another is left."""
     replicas = [replica(f"engine-{place}", version) for place, version in enumerate(serving)]
     intent = Intent(serve=ONE, canary=TWO, holdback=ONE if holdback else None)
     assert leaves_users(replicas, {}, intent) is holds

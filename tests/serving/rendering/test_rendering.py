@@ -1,4 +1,4 @@
-"""The renderer of the shipped model against transformers, and what must hold whatever people and models write."""
+"""The shipped model's renderer compared with transformers, and its properties for any text of users and models."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
 END, SPECIAL_IDS = 2, frozenset(range(7))
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|fim_prefix|>")
 
-# The structure of Qwen3's: a block of tools, thinking that only the turn at hand keeps, tool responses as the user's.
+# Qwen3's structure: a block of tools, thinking kept in the current turn only, tool responses as the user's.
 QWEN = r"""
 {%- if tools %}
     {{- '<|im_start|>system\n' }}
@@ -88,7 +88,7 @@ tokenizer = Tokenizer.from_file(str(TINY / "tokenizer.json"))
 
 
 def copy_of_tiny(directory: Path, **texts: str) -> Path:
-    """The files a renderer reads, those given with other content."""
+    """Copy the files that a renderer reads, with other content where given."""
     for file in TINY.iterdir():
         if file.suffix != ".safetensors":
             shutil.copy(file, directory)
@@ -122,7 +122,7 @@ def calling(*calls: tuple[str, dict[str, Any]], content: str | None = None, as_t
 
 
 def encoded(text: str) -> tuple[int, ...]:
-    """Control tokens in the text are recognised, as when the model itself writes them."""
+    """Return token ids, with control tokens in the text recognised, as when the model writes them."""
     return tuple(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
@@ -144,7 +144,7 @@ CHATS = st.lists(
 
 
 def with_objects(message: Message) -> Message:
-    """Arguments as transformers' callers pass them."""
+    """Return the message with arguments as objects, as transformers expects them."""
     calls = [
         {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
         for call in message.get("tool_calls", ())
@@ -203,7 +203,7 @@ def test_arguments_that_are_no_object_are_shown_as_they_came() -> None:
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('no tools here') }}", "{{ 'a' + messages[1].content }}"])
 def test_what_a_template_refuses_is_the_clients_fault(tmp_path: Path, template: str) -> None:
-    """On purpose or because it meets a type that it did not expect."""
+    """A template refuses on purpose, or because of an unexpected type."""
     only_two = "{% if messages | length == 2 and messages[0].role == 'user' and messages[1].content is none %}"
     source = only_two + template + "{% endif %}" + (TINY / "chat_template.jinja").read_text()
     made = load_renderer(copy_of_tiny(tmp_path, chat_template__jinja=source))
@@ -261,7 +261,7 @@ def test_a_canonical_answer_with_calls_continues_so_too(qwen: ModelRenderer) -> 
 @settings(max_examples=80, deadline=None)
 @given(answer=TOKENS, new=st.sampled_from(NEXT))
 def test_a_continuation_begins_with_exactly_the_tokens_given(answer: list[int], new: list[Message]) -> None:
-    """However the model wrote its answer; the end mark is added where it was cut off, and only there."""
+    """The model may write its answer in any way; the end mark is added only where it is missing."""
     sampled = (*renderer.render([said("user", "a")], []), *answer)
     continued = renderer.extend(sampled, new)
     assert continued[: len(sampled)] == sampled
@@ -271,7 +271,7 @@ def test_a_continuation_begins_with_exactly_the_tokens_given(answer: list[int], 
 
 
 def test_thinking_that_a_fresh_rendering_drops_is_kept(qwen: ModelRenderer) -> None:
-    """Within a turn both agree; after the next question only the continuation holds what was sampled."""
+    """Within a turn both agree; after the next question only the continuation has the sampled thinking."""
     chat = [said("user", "why?")]
     answer = "<think>\nhm\n</think>\n\nso"
     sampled = (*qwen.render(chat, []), *encoded(answer), END)
@@ -366,7 +366,7 @@ def test_control_tokens_in_a_continuation_and_a_completion_stay_text(control: st
 
 
 def parsed(token_ids: Sequence[int], cuts: Iterable[int], *, tools: bool) -> tuple[str, list[Any], list[OutputDelta]]:
-    """Content, calls and the deltas of an answer that arrives cut at these places."""
+    """Return content, calls and deltas of an answer that arrives cut at these places."""
     parser = renderer.parser(tools=tools)
     places = sorted({0, len(token_ids), *(cut % (len(token_ids) + 1) for cut in cuts)})
     deltas = [parser.feed(token_ids[start:end]) for start, end in pairwise(places)]
@@ -413,8 +413,9 @@ PIECES = st.lists(
 def test_content_and_calls_are_the_same_however_tokens_arrive(
     pieces: list[Any], unfinished: str, cuts: list[int], spelled: bool
 ) -> None:
-    """Everything written is content or a call, its marks one token or spelled out; only white space that follows a call
-    is let go."""
+    """All text is content or a call, whether its marks are one token or spelled out.
+
+    Only white space after a call is dropped."""
     written, content, after_call = "", "", False
     calls: list[tuple[int, str, str]] = []
     for kind, piece in [*pieces, ("malformed", None)] if unfinished else pieces:
@@ -467,7 +468,7 @@ def test_a_character_cut_off_by_the_end_is_said_to_be_none() -> None:
 
 @pytest.mark.parametrize("text", MALFORMED, ids=range(len(MALFORMED)))
 def test_a_call_that_is_none_is_content_and_later_calls_are_calls(text: str) -> None:
-    """What clients get must be JSON that they can read."""
+    """Clients must get JSON that they can read."""
     malformed = f"<tool_call>{text}</tool_call>"
     valid = '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>'
     for cuts in ((), range(4000)):
@@ -490,7 +491,7 @@ def test_text_after_a_call_keeps_its_spaces() -> None:
 
 
 def test_text_streams_as_it_comes() -> None:
-    """Only what may become a call is held back."""
+    """Text is held back while it may still become a call."""
     parser = renderer.parser(tools=True)
     assert parser.feed(encoded("def f")).content == "def f"
     assert parser.feed(encoded(" <tool")).content == " "

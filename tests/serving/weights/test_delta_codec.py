@@ -1,7 +1,6 @@
-"""The coders of a delta: what goes in comes out, bit for bit, in about as few bytes as it can be said in.
+"""The coders of a delta: lossless, in about as few bytes as possible.
 
-Legend: N elements, M members.
-"""
+Legend: N elements, M members."""
 
 from collections.abc import Callable
 
@@ -57,7 +56,7 @@ def test_a_random_subset_takes_about_its_entropy(share: float, size: int) -> Non
 
 
 def test_members_that_gather_take_less_than_scattered_ones() -> None:
-    """Whole rows that change, and rows that do not."""
+    """Whole rows change or stay the same."""
     size = 1 << 18
     mask = np.random.default_rng(0).random(size) < 0.1
     mask.reshape(64, -1)[::3] = False
@@ -92,7 +91,7 @@ def test_any_steps_come_back(word: type, least: int, seed: int, count: int, spre
 
 
 def test_the_longest_steps_come_back() -> None:
-    """Also where one of two million goes half around."""
+    """One step of two million may be half of the range."""
     for word in WORDS:
         half = 1 << 8 * np.dtype(word).itemsize - 1
         for steps in ([half], [half, half - 1], [1] * 4000 + [half, half + 1]):
@@ -143,7 +142,7 @@ Change = Callable[[np.random.Generator, Bits, Kind], Bits]
 
 
 def weights(rng: np.random.Generator, dtype: str, count: int) -> Bits:
-    """Bits as a checkpoint has them, the last ones cut off."""
+    """Return bits as in a checkpoint, with the last ones cut off."""
     kind, normal = kind_of(dtype), rng.normal(size=count)
     match dtype:
         case "F64" | "F32" | "F16":
@@ -184,7 +183,7 @@ CHANGES: dict[str, Change] = {
     seed=st.integers(0, 1000),
 )
 def test_any_change_comes_back(dtype: str, change: str, share: float, count: int, raw: bool, seed: int) -> None:
-    """Of weights, and of arbitrary bits: NaN payloads, infinities, denormals, both zeros."""
+    """The bits are weights or arbitrary: NaN payloads, infinities, denormals, both zeros."""
     rng, kind = np.random.default_rng(seed), kind_of(dtype)
     parent = CHANGES["anything"](rng, np.empty(count, kind.bits), kind) if raw else weights(rng, dtype, count)
     child = np.where(rng.random(count) < share, CHANGES[change](rng, parent, kind), parent)
@@ -204,8 +203,9 @@ def test_any_bits_become_any_bits(dtype: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_small_steps_of_small_weights_cost_less_than_positions_alone(dtype: str) -> None:
-    """What the classes are for: a step of one size for all changes the small weights, and these by several units.
-    Without them, where the changes are would cost more than all does so."""
+    """Classes pay off here: one step of equal size changes small weights most, and by several units.
+
+    Without classes, the positions of the changes alone would cost more than everything does with them."""
     rng, kind = np.random.default_rng(0), kind_of(dtype)
     parent = weights(rng, dtype, 200_000)
     magnitudes = (parent & kind.magnitude).astype(np.float64)
@@ -240,7 +240,7 @@ def test_steps_or_values_whichever_are_fewer() -> None:
 def test_what_was_never_encoded_is_an_error_or_other_weights(
     dtype: str, place: int, byte: int, cut: bool, share: float
 ) -> None:
-    """Never a crash, never another size: the digest sees to the rest."""
+    """Damaged bytes cause no crash and no other size; the digest detects the rest."""
     rng, kind = np.random.default_rng(1), kind_of(dtype)
     parent = weights(rng, dtype, 2000)
     child = np.where(rng.random(2000) < share, CHANGES["a few ulps"](rng, parent, kind), parent)

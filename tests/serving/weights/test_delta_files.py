@@ -1,4 +1,4 @@
-"""Deltas of whole checkpoints: any dtype, any shards, chains, damage, and memory that does not grow with them."""
+"""Deltas of whole checkpoints: any dtype, any shards, chains, damage, and bounded memory."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def test_every_dtype_comes_back_file_by_file(
     shards: int,
     share: float,
 ) -> None:
-    """Headers, too; a tensor may take one chunk or many."""
+    """Headers are restored, too; a tensor may take one chunk or many."""
     monkeypatch.setattr(checkpoint, "CHUNK", chunk)
     parent = write_sharded(tmp_path / "parent", tensors, shards)
     child = write_sharded(tmp_path / "child", small_step(rng, tensors, share), shards)
@@ -103,7 +103,7 @@ def test_a_chain_is_applied_in_one_pass(tmp_path: Path, rng: np.random.Generator
 
 @pytest.fixture
 def pair(tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint) -> tuple[Path, Path, dict[str, ChangedTensor]]:
-    """A parent, a delta upon it, and what it changed."""
+    """Return a parent, a delta from it, and the changed tensors."""
     parent = write(tmp_path / "parent", tensors)
     child = write(tmp_path / "child", small_step(rng, tensors))
     return parent, tmp_path / "delta", encode([parent], [child], tmp_path / "delta")
@@ -113,7 +113,7 @@ Pair = tuple[Path, Path, dict[str, ChangedTensor]]
 
 
 def test_upon_another_parent_it_is_refused(tmp_path: Path, pair: Pair, tensors: Checkpoint) -> None:
-    """One bit of the parent is enough. The tensor is named."""
+    """One other bit in the parent is enough, and the tensor is named."""
     _, delta, changed = pair
     dtype, shape, bits = tensors["embed"]
     bits = bits.copy()
@@ -143,7 +143,7 @@ def test_upon_a_parent_of_another_shape_it_is_refused(
 @pytest.mark.parametrize("place", ["first", "last"])
 @pytest.mark.parametrize("length", [-1, 1, 40])
 def test_a_stream_of_another_length_is_refused(tmp_path: Path, pair: Pair, place: str, length: int) -> None:
-    """What no checksum would see: a file written so."""
+    """The file was written this way, so its checksum is right."""
     parent, delta, changed = pair
     content = delta.read_bytes()
     size = 8 + int.from_bytes(content[:8], "little")
@@ -188,7 +188,7 @@ def test_a_file_that_shrinks_under_way_is_named(tmp_path: Path, tensors: Checkpo
     ],
 )
 def test_what_is_no_number_is_named(tmp_path: Path, dtype: str, bad: list[int]) -> None:
-    """And every other bit pattern is one."""
+    """Every other bit pattern is accepted."""
     word = np.dtype(f"u{ {'F64': 8, 'F32': 4, 'F16': 2, 'BF16': 2}.get(dtype, 1) }").type
     fine = np.array([0, 1, 0x7F7F if word == np.uint16 and dtype == "BF16" else 0x3B], word)
     if word == np.uint8:
@@ -245,7 +245,7 @@ print(json.dumps(peak() - start))
 
 
 def test_memory_stays_bounded(tmp_path: Path) -> None:
-    """A few chunks for each thread: an eighth of the usual chunk, and a tensor of 128 MiB takes less than 16."""
+    """Each thread needs a few chunks: with an eighth of the usual chunk, a tensor of 128 MiB takes under 16 MiB."""
     rng = np.random.default_rng(0)
     chunk = random_weights(rng, "BF16", (1 << 22,))[2]
     moved = small_step(rng, {"x": ("BF16", (1 << 22,), chunk)})["x"][2]

@@ -1,4 +1,4 @@
-"""Versions published as deltas: what is written, what is read, what may be thrown away, and what happens to damage."""
+"""Versions published as deltas: the files written and read, the files that may be deleted, and damage."""
 
 import json
 import multiprocessing
@@ -41,7 +41,7 @@ class World:
         self.hosts = 0
 
     def host(self, name: str | None = None, **settings: Any) -> BlobWeights:
-        """A process; of one name: on one host's disk."""
+        """Return a process's weights; processes of the same name share one host's disk."""
         if name is None:
             self.hosts += 1
             name = f"host-{self.hosts}"
@@ -70,7 +70,7 @@ class World:
         return sum(len(self.blobs.get(path)) for path in self.blobs.list(f"weights/{number:08d}/"))
 
     def check(self, number: int, by: BlobWeights) -> None:
-        """The version opens as what was published, file by file."""
+        """Assert that the version opens as it was published, file by file."""
         opened = by.open(self.refs[number])
         assert [path.name for path in opened] == [path.name for path in self.shards[number]]
         assert [path.read_bytes() for path in opened] == [path.read_bytes() for path in self.shards[number]]
@@ -83,7 +83,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 @pytest.fixture
 def chain(world: World) -> World:
-    """One anchor and four deltas."""
+    """Return a world with one anchor and four deltas."""
     for number in range(1, 6):
         world.publish(number)
     return world
@@ -145,7 +145,7 @@ def test_a_host_that_holds_the_parent_reads_one_delta(chain: World, monkeypatch:
 
 
 def test_the_publisher_fetches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it diffs against it has: it published that itself."""
+    """The publisher has the parent already, since it published it itself."""
     world = World(tmp_path, STORES["memory"](tmp_path))
     monkeypatch.setattr(world.blobs, "local", None)
     for number in range(1, 4):
@@ -253,7 +253,7 @@ def test_what_a_delta_does_not_make_smaller_is_full(world: World) -> None:
     skewed=st.booleans(),
 )
 def test_a_version_is_never_larger_than_full(tmp_path: Path, share: float, rows: int, noise: int, skewed: bool) -> None:
-    """All its blobs together; also where the sample promised otherwise."""
+    """All its blobs count, even if the sample predicted less."""
     world = World(tmp_path / uuid.uuid4().hex, FsspecBlobs(f"memory://{uuid.uuid4().hex}"))
     if rows:
         world.tensors = {f"t{number}": random_weights(world.rng, "BF16", (rows,)) for number in range(4)}
@@ -269,7 +269,7 @@ def test_a_version_is_never_larger_than_full(tmp_path: Path, share: float, rows:
 
 
 def test_a_parent_that_is_damaged_makes_the_next_full(chain: World, caplog: pytest.LogCaptureFixture) -> None:
-    """And so heals the chain."""
+    """The full version heals the chain."""
     path = "weights/00000004/delta-00000003.safetensors"
     chain.blobs.put(path, chain.blobs.get(path)[:-1])
     chain.publish(6, parent=5, by=chain.host())
@@ -288,7 +288,7 @@ def test_a_chain_goes_from_the_anchor_to_the_version(chain: World) -> None:
 
 
 def test_branches_share_what_they_grew_from(chain: World) -> None:
-    """A rollback: version 6 goes on from version 3."""
+    """A rollback makes version 6 continue from version 3."""
     chain.tensors = small_step(chain.rng, dict(chain.tensors))
     chain.publish(6, parent=3)
     assert [ref.version.version for ref in chain.publisher.chain(chain.refs[6])] == [1, 2, 3, 6]
@@ -307,7 +307,7 @@ def test_a_missing_link_is_named(chain: World, link: int) -> None:
 
 
 def test_a_link_to_other_content_is_named(chain: World, tmp_path: Path) -> None:
-    """Version 2 was made again, differently: what was made upon the first one does not fit."""
+    """Version 2 was made again with other content, so deltas from the first one do not fit."""
     for path in chain.blobs.list("weights/00000002/"):
         chain.blobs.delete(path)
     chain.host().publish(base_ref(2), chain.shards[5], base_ref(1))
@@ -373,7 +373,7 @@ def test_a_discarded_version_may_be_published_again(chain: World) -> None:
 def test_a_parent_discarded_under_way_is_not_relied_on(
     chain: World, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Whichever comes first, nothing that is published misses its base."""
+    """Whichever comes first, every published version has its base."""
     put_file, exists = chain.blobs.put_file, chain.blobs.exists
     elsewhere = chain.host()
     done: list[str] = []
@@ -403,11 +403,11 @@ def test_a_parent_discarded_under_way_is_not_relied_on(
 
 
 class Died(Exception):
-    """The process ended here."""
+    """The end of the process."""
 
 
 class MortalBlobs(FsspecBlobs):
-    """Ends the process before its write number `lives`."""
+    """A blob store that ends the process before its write number `lives`."""
 
     lives = 1_000_000
 
@@ -431,7 +431,7 @@ class MortalBlobs(FsspecBlobs):
 
 @pytest.mark.parametrize("lives", range(9))
 def test_a_discard_that_was_cut_off_harms_nobody(tmp_path: Path, lives: int) -> None:
-    """Whatever it got done, what is kept opens, and discarding again completes it."""
+    """The kept versions open at any point, and discarding again completes it."""
     blobs = MortalBlobs(tmp_path / "blobs")
     world = World(tmp_path, blobs)
     for number in range(1, 4):
@@ -460,7 +460,7 @@ def test_a_discard_that_was_cut_off_harms_nobody(tmp_path: Path, lives: int) -> 
 
 @pytest.mark.parametrize("lives", range(3))
 def test_a_publication_that_was_cut_off_is_completed(tmp_path: Path, lives: int) -> None:
-    """With the same or with other content, as a delta or full: nothing of the first attempt stays."""
+    """The content may be the same or another, as a delta or full: nothing of the first attempt stays."""
     for again in (2, 3):
         blobs = MortalBlobs(tmp_path / str(again) / "blobs")
         world = World(tmp_path / str(again), blobs)
@@ -513,7 +513,7 @@ def test_a_truncated_delta_is_found(chain: World, length: float) -> None:
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_flipped_bit_of_a_deltas_manifest_is_found_or_changes_nothing(chain: World, number: int) -> None:
-    """Of the version itself, and of a link on the way to it."""
+    """The manifest is the version's own, or that of a link on the way to it."""
     path = chain.refs[number].path
     content = chain.blobs.get(path)
     one = chain.host()
@@ -532,7 +532,7 @@ def test_a_flipped_bit_of_a_deltas_manifest_is_found_or_changes_nothing(chain: W
 
 
 def test_a_delta_written_upon_another_parent_never_comes_out(chain: World) -> None:
-    """Its checksum, its manifest and its chain are in order; the weights would not be."""
+    """Checksum, manifest and chain are right, but the weights would be wrong."""
     source, manifest = chain.blobs.get(chain.refs[3].path), json.loads(chain.blobs.get(chain.refs[4].path))
     stolen = json.loads(source)["delta"]
     content = chain.blobs.get("weights/00000003/delta-00000002.safetensors")
@@ -556,7 +556,7 @@ def cached(chain: World, name: str) -> list[Path]:
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove a shard", "remove all", "add"])
 @pytest.mark.parametrize("process", ["same", "another"])
 def test_a_damaged_cache_is_found_and_rebuilt(chain: World, damage: str, process: str) -> None:
-    """Also where it was to be the base of the next."""
+    """The damaged entry may also be the base of the next version."""
     one = chain.host("one")
     chain.check(4, one)
     (home,) = [home for home in cached(chain, "one") if home.name == chain.refs[4].digest]
@@ -580,7 +580,7 @@ def test_a_damaged_cache_is_found_and_rebuilt(chain: World, damage: str, process
 
 
 def test_the_cache_keeps_the_versions_last_used(chain: World) -> None:
-    """To open or to build upon."""
+    """A version is used when it is opened or built upon."""
     one = chain.host("one", cached_versions=3)
     for number in (2, 3, 4, 2, 5):
         chain.check(number, one)
@@ -637,7 +637,7 @@ def processes() -> Iterator[list[Any]]:
 
 
 def test_processes_share_one_cache(tmp_path: Path, processes: list[Any]) -> None:
-    """Four of them open five versions over and over in a cache that holds two."""
+    """Four processes open five versions over and over in a cache for two."""
     world = World(tmp_path, FsspecBlobs(tmp_path / "blobs"))
     refs = [world.publish(number) for number in range(1, 6)]
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Weights as the engine and the learner meet them: the same tensors have the same digest, however they lie in files."""
+"""Weights as the engine and the learner use them: the digest depends on tensors, not on their division into files."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_the_shipped_weights_go_in_and_come_out(tmp_path: Path) -> None:
 
 
 def test_a_version_is_verified_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was verified is not read again, unless it was touched since; another process reads it all."""
+    """Verified files are not read again unless they changed since; another process reads all of them."""
     weights = BlobWeights(FsspecBlobs(tmp_path))
     ref = weights.publish(base_ref(1), [TINY], None)
     (opened,) = weights.open(ref)

@@ -1,4 +1,6 @@
-"""A fleet whose engines say what their version says, asked as a router asks; a suite, and users who must not notice."""
+"""A fleet whose engines answer by version, reached as a router reaches them.
+
+It comes with a suite, and with users who must not be served an unfit version."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -41,8 +43,9 @@ class Letters:
 
 
 class Fleet:
-    """Implements core.ports.Policy over the world's engines: who has the version answers, letter by letter, under what
-    it serves at that moment."""
+    """An implementation of core.ports.Policy over the world's engines.
+
+    The engine with the version answers letter by letter, labelled by what it serves at that moment."""
 
     context_length = 1000
     live_version = base_ref(1)
@@ -89,7 +92,7 @@ def suite_of(cases: int) -> Suite:
 
 
 def give_cases(world: ReleaseWorld, cases: int = ENOUGH, **settings: Any) -> Fleet:
-    """From now on candidates are asked these, and users are looked after at each round. The controller is another."""
+    """Restart the controller with these cases for its candidates, and check the users at each round."""
     fleet = Fleet(world)
     evals = EvalSettings(**{"budget_s": 20.0, **settings})
     world.make_cases = lambda: CaseGate(suite_of(cases), fleet.open, Letters(), evals, world.clock)  # type: ignore[arg-type]
@@ -111,7 +114,7 @@ def give_cases(world: ReleaseWorld, cases: int = ENOUGH, **settings: Any) -> Fle
 
 
 def check_users(world: ReleaseWorld) -> None:
-    """What serves them was live, or its cases have let it pass."""
+    """Assert that users are served only versions that were live or passed their cases."""
     view = FleetView(world.store, CLUSTER, world.clock, world.serving.fleet.heartbeat_timeout_s)
     states = world.states()
     for replica in choose(view.snapshot, None, None, {}):
@@ -121,7 +124,7 @@ def check_users(world: ReleaseWorld) -> None:
 
 
 def judged(world: ReleaseWorld, version: int) -> tuple[str, str] | None:
-    """(action, why) of what is stored on it."""
+    """Return (action, why) of the stored verdict."""
     with world.store.look() as view:
         policy = view.policies.get(base_ref(version))
     assert policy is not None

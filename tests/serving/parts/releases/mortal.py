@@ -1,4 +1,4 @@
-"""Processes that end at any moment: before a write to the store, the log or the blobs."""
+"""Processes that may end before any write to the store, the log or the blobs."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from serving.weights.published import BlobWeights
 
 
 class Crash(Exception):
-    """The process ended here."""
+    """The end of the process."""
 
 
 class Fuse:
-    """Ends the process at its call number `at`, counted from 0; None: never."""
+    """A countdown that ends the process at call number `at`, from 0; None means never."""
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
@@ -32,7 +32,7 @@ class Fuse:
             raise Crash
 
     def set(self, after: int) -> None:
-        """To its call number `after` from now on."""
+        """Set it to call number `after` from now on."""
         self.at = self.calls + after
 
 

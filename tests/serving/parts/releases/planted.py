@@ -1,4 +1,4 @@
-"""Turns and rewards as the log has them, planted: what users were served, and what it was worth."""
+"""Planted turns and rewards in the log: which version served users, and how good it was."""
 
 import random
 from typing import Any
@@ -19,7 +19,7 @@ from core.ids import (
 
 
 def plant(world: ReleaseWorld, users: int, mean: float | None = None, *, first: int = 0, **fields: Any) -> None:
-    """A turn of each of `users`, and rewards around `mean`; None: none yet."""
+    """Append a turn of each of `users`, with rewards around `mean`; None means no rewards yet."""
     turns = [
         turn(world, f"user-{first + number}", **({"latency_ms": 12.5 + number / 100} | fields))
         for number in range(users)
@@ -32,7 +32,7 @@ def plant(world: ReleaseWorld, users: int, mean: float | None = None, *, first: 
 
 
 def plant_arms(world: ReleaseWorld, users: int, *, canary: float, live: float, first: int = 0) -> None:
-    """Of the running experiment: mean rewards of either arm."""
+    """Plant turns of the running experiment, with these mean rewards in each arm."""
     experiment = world.experiments()[0]
     fields = {"experiment_id": experiment.experiment_id, "first": first}
     plant(world, users, canary, arm="canary", version=experiment.canary, **fields)

@@ -1,5 +1,6 @@
-"""A release controller and hosts over a real log, store and weights: rounds, orders, and an end at any moment. Its
-versions are the base policy's, and told by their numbers."""
+"""A release controller and hosts over a real log, store and weights: rounds, orders, and an end at any moment.
+
+Its versions are the base policy's, given by their numbers."""
 
 import sqlite3
 import time
@@ -40,7 +41,7 @@ _PATIENCE_S = 30.0
 
 
 def probe_of_model(model: Path) -> ProbeRecord:
-    """Of a model that says what its bytes make it say: these engines do not ask."""
+    """Return a probe record made from the weights' digest, since these engines do not compute."""
     digest = digest_of_shards([model / "model.safetensors"])
     logprob = -1 - int(digest[:4], 16) / 65536
     return ProbeRecord(
@@ -56,7 +57,7 @@ def probe_of_model(model: Path) -> ProbeRecord:
 
 
 class Process:
-    """A controller and what ends with it."""
+    """A controller, and the log and stores that end with it."""
 
     def __init__(self, world: "ReleaseWorld", holder: str, fuse: Fuse) -> None:
         self.fuse = fuse
@@ -76,17 +77,17 @@ class Process:
         )
 
     def kill(self) -> None:
-        """Nothing is written, nothing resigned."""
+        """End the process: nothing is written or resigned."""
         self._log.end_process()
 
 
 class ReleaseWorld:
-    """One service directory. Hosts and controllers are stepped by hand, at the pace of a clock that is told."""
+    """One service directory, whose hosts and controllers are stepped by hand on the test's clock."""
 
     def __init__(
         self, directory: Path, engines: Sequence[str] = ("local",), clock: Any = None, settings: Mapping[str, Any] = {}
     ) -> None:
-        """`engines` other than `local` are of one version each. `settings` by their paths."""
+        """Make the world; `engines` other than `local` have one version each, `settings` are given by path."""
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         usual = {
@@ -130,7 +131,7 @@ class ReleaseWorld:
         return ensure_anchor(store, log, weights, blobs, self.model, "tiny", probe_of_model, self.clock)
 
     def publish(self, parent: int = 1, arrivals: Sequence[datetime] = (), verdict: GateVerdict | None = None) -> int:
-        """As a learner does, or (with a verdict) `onward propose`: a number, weights, the store, the log."""
+        """Publish as a learner does, or with a verdict as `onward propose` does: number, weights, store, log."""
         with self.store.work() as work:
             version = work.policies.allocate(self.clock.now())
         shards = self.shards_at(self.directory / f"{version}.safetensors", version.version)
@@ -154,7 +155,7 @@ class ReleaseWorld:
     # ------------------------------------------------------------------------------------------ processes
 
     def start(self) -> None:
-        """A new process of everything; only files survive from the one before. Runs until the live version serves."""
+        """Start new processes, with only the files of the earlier ones; run until the live version serves."""
         self.stop()
         for name in self.names:
             self.start_engine(name)
@@ -166,7 +167,7 @@ class ReleaseWorld:
         self.engines[name] = MemoryEngine(name, self.weights, self.anchor(), many=name == "local")
 
     def start_host(self, name: str, fuse: Fuse | None = None) -> EngineHost:
-        """The one before is left as it is: killed."""
+        """Start a host; its predecessor counts as killed."""
         store = MortalStore(self.store, fuse or Fuse())
         self.hosts[name] = EngineHost(self.engines[name], store, CLUSTER, self.clock)
         return self.hosts[name]
@@ -176,7 +177,7 @@ class ReleaseWorld:
         return self.processes[-1]
 
     def replace_controller(self) -> Process:
-        """The one there is is killed; the next waits for its lease to run out."""
+        """Kill the controller, and start another once the lease has expired."""
         for process in self.processes:
             process.kill()
         self.processes = []
@@ -197,7 +198,7 @@ class ReleaseWorld:
         return engine
 
     def stop(self) -> None:
-        """All processes end."""
+        """End all processes."""
         for process in self.processes:
             process.kill()
         self.processes, self.hosts = [], {}
@@ -215,18 +216,18 @@ class ReleaseWorld:
     # ------------------------------------------------------------------------------------------ rounds
 
     def round(self) -> bool:
-        """Everybody steps once. Whether anybody did anything."""
+        """Step everything once; return whether anything changed."""
         before = self._written()
         done = sum(step(host, 0) for host in self.hosts.values())
         done += sum(step(process.controller, 0) for process in self.processes)
         return bool(done) or before != self._written()
 
     def _written(self) -> int:
-        """Changes with every transaction that changes the store."""
+        """Return a number that changes with every transaction that changes the store."""
         return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Until `until`; without it, until nobody has anything to do."""
+        """Run until the condition is met, or until there is nothing left to do."""
         deadline_s = time.monotonic() + _PATIENCE_S
         while True:
             moved = self.round()
@@ -237,15 +238,16 @@ class ReleaseWorld:
                 step(self.hosts[name], 0.02)  # its loader is at work
 
     def pass_time(self, seconds: float, step_s: float = 0.5) -> None:
-        """As time goes by: rounds all along."""
+        """Run rounds while this much time passes."""
         end_s = self.clock.monotonic() + seconds
         while (left_s := end_s - self.clock.monotonic()) > 0:
             self.clock.advance(min(step_s, left_s))
             self.run()
 
     def unsettled(self) -> list[str]:
-        """Hosts that neither have what they shall have, nor have refused it; those whose engine is away, or was a
-        moment ago, wait for the clock."""
+        """Return the hosts that have neither reached their target nor refused it.
+
+        Hosts whose engine is or was just unreachable wait for the clock, and are left out."""
         targets, statuses = self.targets(), self.statuses()
         return [
             name
@@ -291,16 +293,16 @@ class ReleaseWorld:
         return {policy.version.version: state for policy, state in listed}
 
     def history(self) -> list[Release]:
-        """As the store has it."""
+        """Return the store's releases in order."""
         with self.store.look() as view:
             return [numbered(release) for _, release in view.releases.after(0, 1000)]
 
     def steps(self, version: int) -> list[ReleaseState]:
-        """A version's states in the store, in order."""
+        """Return a version's states in the store, in order."""
         return [release.state for release in self.history() if release.version == version]
 
     def why(self, version: int) -> str:
-        """Of its last step."""
+        """Return the reason of a version's last step."""
         return next(release.why for release in reversed(self.history()) if release.version == version)
 
     @property
@@ -318,12 +320,12 @@ class ReleaseWorld:
             return numbered(view.fleet.targets(CLUSTER))  # type: ignore[no-any-return]
 
     def experiments(self) -> list[Experiment]:
-        """The newest first."""
+        """Return the experiments, newest first."""
         with self.store.look() as view:
             return numbered(view.experiments.newest(CLUSTER, 100))  # type: ignore[no-any-return]
 
     def said(self) -> list[Release]:
-        """As the log has it, in order."""
+        """Return the log's releases in order."""
         return [event for event in self.logged(Topic.RELEASES) if isinstance(event, Release)]
 
     def logged(self, topic: Topic) -> list[Event]:
@@ -342,8 +344,9 @@ class ReleaseWorld:
     # ------------------------------------------------------------------------------------------ what must be so
 
     def check_chain(self, *, in_order: bool = True) -> None:
-        """Each step may follow the one before it; nobody goes live beside another; the log knows all, and no more.
-        `in_order`: the log's last word on each version is the store's."""
+        """Assert that every step is allowed, at most one version is live, and the log has exactly the store's steps.
+
+        With `in_order`, the log's last step of each version is the store's, too."""
         states: dict[int, ReleaseState] = {}
         for release in self.history():
             before = states.get(release.version, "candidate")
@@ -356,7 +359,7 @@ class ReleaseWorld:
         assert not in_order or last == {release.version: release.state for release in history}
 
     def check_one_lives(self, *, in_order: bool = True) -> int:
-        """Store, engines and log agree on the one version that serves."""
+        """Assert that store, engines and log agree on the one version that serves; return it."""
         self.check_chain(in_order=in_order)
         live = self.live
         assert live is not None

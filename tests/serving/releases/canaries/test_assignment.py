@@ -1,4 +1,4 @@
-"""Who is in which arm."""
+"""The assignment of users to arms."""
 
 from collections import Counter
 from math import sqrt
@@ -53,7 +53,7 @@ def test_arms_have_the_shares_that_the_propensities_say(canary: float, holdback:
 
 
 def test_one_experiments_users_are_no_others() -> None:
-    """Points under two salts are uniform and independent: a canary's users are a fair draw for the next canary."""
+    """Points under two salts are uniform and independent, so each canary's users are a fair draw."""
     one = np.array([point("one", user) for user in USERS])
     two = np.array([point("two", user) for user in USERS])
     counts, _, _ = np.histogram2d(one, two, bins=10, range=[[0, 1], [0, 1]])

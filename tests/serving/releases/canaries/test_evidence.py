@@ -1,4 +1,4 @@
-"""Rewards by arm: what is kept as they come is what one would compute from all of them; age decides what counts."""
+"""Rewards by arm: running sums equal those computed from all rewards, and only turns of age count."""
 
 import math
 from collections import defaultdict
@@ -17,7 +17,7 @@ turns_of_users = st.lists(st.tuples(st.integers(0, 6), rewards), min_size=1, max
 
 
 def from_scratch(rewards_of: dict[str, list[float]]) -> tuple[float, float]:
-    """Weighted mean of the users' means, and its squared error (sandwich)."""
+    """Return the weighted mean of the users' means, and its squared error (sandwich)."""
     count = np.array([len(values) for values in rewards_of.values()])
     mean = np.array([np.mean(values) for values in rewards_of.values()])
     weight = count / (1 + LIKENESS * (count - 1))
@@ -71,7 +71,7 @@ def test_nothing_is_known_before_both_arms_have_their_users() -> None:
 
 
 def test_quick_rejections_do_not_decide() -> None:
-    """Rejections come in 2 s, acceptances in 20 s: while the first alone are there, the arms know nothing."""
+    """Rejections come in 2 s, acceptances in 20 s: while only the former are there, no turn counts."""
     evidence = RewardEvidence(maturity_s=30)
     for number in range(100):
         evidence.turn(InferenceId(str(number)), f"user {number % 10}", "canary", received_at_s=number * 0.01)
@@ -108,7 +108,7 @@ histories = st.lists(
 def test_what_counts_is_the_last_reward_of_each_turn_of_age(
     history: list[tuple[float, int, str, list[tuple[float, float]]]], looks: list[float]
 ) -> None:
-    """Whatever the order of turns, rewards, revisions and looks."""
+    """The order of turns, rewards, revisions and looks does not matter."""
     evidence = RewardEvidence(maturity_s=30)
     events: list[tuple[float, int, int, float]] = [(at, 2, 0, 0.0) for at in looks]
     for turn, (received_at_s, _, _, revisions) in enumerate(history):
@@ -140,8 +140,9 @@ def test_what_counts_is_the_last_reward_of_each_turn_of_age(
 
 
 def looks_until_wrong(rng: np.random.Generator, as_turns: bool, users: int = 240, turns: int = 1000) -> bool:
-    """Whether an equal canary is ever found worse, looking after every turn. Users differ by more than luck does.
-    `as_turns`: every turn is taken for a user of its own."""
+    """Return whether an equal canary is ever found worse, with a look after every turn.
+
+    Users differ by more than luck. With `as_turns`, every turn is taken for a user of its own."""
     likes = rng.normal(0, 0.4, users)
     activity = rng.lognormal(0, 1, users)
     speaks = rng.choice(users, turns, p=activity / activity.sum())
@@ -162,7 +163,7 @@ def test_an_equal_version_is_found_worse_with_no_more_than_alpha_though_looked_a
 
 
 def test_turns_taken_for_users_would_find_it_worse_too_often() -> None:
-    """So that the test above is known to see it."""
+    """The test above could fail: this one shows how."""
     rng = np.random.default_rng(11)
     trials = 40
     assert sum(looks_until_wrong(rng, as_turns=True) for _ in range(trials)) > 2 * ALPHA * trials

@@ -1,4 +1,4 @@
-"""Guards: each trips over its own fault, soon, and over nothing else."""
+"""Guards: each trips on its own fault soon, and on nothing else."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ numbers = count()
 
 
 def turn(user: int = 0, **changed: Any) -> ServedTurn:
-    """A good one."""
+    """Return a good turn."""
     number = next(numbers)
     made = ServedTurn(
         inference_id=InferenceId(str(number)),
@@ -44,7 +44,7 @@ def turn(user: int = 0, **changed: Any) -> ServedTurn:
 
 
 def turns(number: int, fault: dict[str, Any] | None = None, every: int = 2, **changed: Any) -> list[ServedTurn]:
-    """Of as many users; each `every`th turn has the fault."""
+    """Return turns of as many users, of which each `every`th has the fault."""
     return [turn(i, **changed, **(fault if fault and i % every == 0 else {})) for i in range(number)]
 
 
@@ -85,7 +85,7 @@ def test_a_fault_rare_enough_not_to_matter_trips_nothing(name: str) -> None:
 
 
 def test_a_certain_difference_must_also_be_shown_to_matter() -> None:
-    """An eighth of answers cut off against none: surely more, perhaps not more by the tenth that is tolerated."""
+    """An eighth of answers cut off against none is surely more, but not surely more by the tolerated tenth."""
     assert tripped(turns(800, FAULTS["over_long_answers"], every=8), turns(3200)) is None
     assert tripped(turns(800, FAULTS["over_long_answers"], every=4), turns(3200)) is not None
 
@@ -128,7 +128,7 @@ def test_latency_is_that_of_a_token() -> None:
 
 
 def test_workloads_are_compared_each_with_itself() -> None:
-    """A canary that happens to get more of the slow one is not slower; a fault in a small one is seen in it."""
+    """More turns of a slow workload do not make a canary slower, and a fault in a small workload is seen."""
     slow = {"workload": "fix", "latency_ms": 20_000.0, "finish_reason": "length", "over_long": True}
     assert tripped([*turns(100), *turns(300, **slow)], [*turns(1500), *turns(100, **slow)]) is None
     assert tripped([*turns(100), *turns(300, **slow)], turns(1500)) is None
@@ -140,7 +140,7 @@ def test_workloads_are_compared_each_with_itself() -> None:
 
 
 def test_a_few_users_whose_every_request_fails_are_no_broken_version() -> None:
-    """Two of sixty, with a third of the turns; the same share over all users is another matter."""
+    """Two of sixty users have a third of the turns; the same share over all users would trip."""
     failing = [turn(user, finish_reason="error") for user in (0, 1) for _ in range(30)]
     fine = [turn(user) for user in range(2, 60) for _ in range(2)]
     assert tripped([*failing, *fine], turns(800)) is None
@@ -178,7 +178,9 @@ Draw = Callable[[np.random.Generator, int], dict[str, Any]]
 
 
 def first_trip(seed: int, draw: Draw, users: Sequence[float], number: int = 1000, every: int = 50) -> int | None:
-    """Turns of the new version when a guard trips, looking after each `every` turns; a quarter of users have it."""
+    """Return how many turns the new version had when a guard tripped, with a look after each `every` turns.
+
+    A quarter of the users have it."""
     rng = np.random.default_rng(seed)
     fails = rng.permutation(np.array(users))
     new: list[ServedTurn] = []

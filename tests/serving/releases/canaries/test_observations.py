@@ -1,4 +1,4 @@
-"""What the log says of turns that were served is read on, whatever stands in it."""
+"""Served turns are read from the log without a stop, whatever records it holds."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Steps that are each too small to be seen, and add up."""
+"""The ratchet: steps that are each too small to be seen, and add up."""
 
 import math
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def test_what_is_hardly_known_is_taken_for_little() -> None:
 
 
 def test_the_best_so_far_is_what_counts_and_not_the_first() -> None:
-    """It went up by one step before it went down."""
+    """The reward rose by one step before it fell."""
     found = behind([step(3, -0.1, 0.03), step(2, -0.1, 0.03), step(1, 0.5, 0.03)], 2.0)
     assert found is not None
     assert found.version == base_ref(2)
@@ -132,7 +132,7 @@ def test_the_benchmarks_evidence_is_the_products() -> None:
 
 
 def tried(world: ReleaseWorld, difference: float) -> int:
-    """The next canary, judged: its number."""
+    """Judge the next canary; return its version."""
     version = world.publish(world.live or 1)
     world.run()
     assert world.states()[version] == "canary"

@@ -1,4 +1,4 @@
-"""An interval that may be looked at always."""
+"""Confidence sequences: intervals that hold at every look."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_without_spread_it_is_certain_and_without_evidence_it_is_open() -> None:
 
 @pytest.mark.parametrize("side", [-1, 1])
 def test_each_end_misses_at_any_of_many_looks_with_no_more_than_alpha(side: int) -> None:
-    """Means of normal draws of known spread, looked at after each of 4000; by the tenth an unguarded z would cheat."""
+    """Normal draws are examined after each of 4000; by the tenth look a plain z-interval would fail."""
     rng = np.random.default_rng(7)
     trials, looks = 1500, 4000
     counts = np.arange(1, looks + 1)

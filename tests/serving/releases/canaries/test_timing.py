@@ -1,4 +1,4 @@
-"""From an outcome's arrival to the first token of a version that learned from it: each outcome once, in any order."""
+"""The time from an outcome's arrival to the first token of a version that learned from it, once per outcome."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -42,7 +42,7 @@ def quantile(which: str) -> float | None:
 
 
 def test_superseded_versions_hand_their_arrivals_on() -> None:
-    """Whoever serves next has learned from them."""
+    """The next version that serves has learned from them."""
     timer, before = LoopTimer(), timed()
     timer.published(policy(2, [START]))
     timer.published(policy(3, [after(2)]))
@@ -55,7 +55,7 @@ def test_superseded_versions_hand_their_arrivals_on() -> None:
 
 
 def test_what_one_line_learned_another_did_not() -> None:
-    """2 and 3 are siblings: 3 does not answer for what 2 learned."""
+    """Versions 2 and 3 are siblings: 3 does not count for what 2 learned."""
     timer, before = LoopTimer(), timed()
     timer.published(policy(2, [START], parent=1))
     timer.published(policy(3, [START, START], parent=1))
@@ -96,7 +96,7 @@ def test_a_version_that_serves_again_times_nothing_again() -> None:
 
 @given(seconds=st.lists(st.floats(0, 1e6), min_size=1, max_size=50), cuts=st.lists(st.integers(0, 50), max_size=5))
 def test_quantiles_are_exact(seconds: list[float], cuts: list[int]) -> None:
-    """Over all outcomes since the start, in however many versions they were learned."""
+    """Quantiles cover all outcomes since the start, in however many versions they were learned."""
     timer = LoopTimer()
     places = sorted({0, len(seconds), *(cut % len(seconds) for cut in cuts)})
     at, taken = after(2e6), [timedelta(seconds=value) for value in seconds]

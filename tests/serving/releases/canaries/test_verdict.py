@@ -1,4 +1,4 @@
-"""What the evidence leads to."""
+"""The verdict that evidence leads to."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Releases under an alarm of the store: nothing goes live until an operator has spoken, or its monitor is content."""
+"""Releases under an open alarm: nothing goes live until an operator acknowledges it or it closes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ ON = {
 
 
 def raise_alarm(world: ReleaseWorld, name: str = "a", *, told: bool = True, **fields: Any) -> None:
-    """As the stage that watches does: in the store, then in the log."""
+    """Raise an alarm as the monitors' stage does: in the store, then in the log."""
     now = world.clock.now()
     usual: dict[str, Any] = {"figures": {"recent": 0.5}, "opened_at": now, "window_start": now, "window_end": now}
     with world.store.work() as work:
@@ -51,7 +51,7 @@ def close(world: ReleaseWorld, name: str = "a") -> None:
 
 @pytest.fixture
 def held(start_world: MakeWorld) -> ReleaseWorld:
-    """1 serves, 2 was taken back when the alarm opened; 3 waits."""
+    """Return a world where 1 serves, 2 was rolled back when the alarm opened, and 3 waits."""
     world = start_world()
     world.release()
     world.pass_time(1)

@@ -1,4 +1,4 @@
-"""Canaries, decided by what the log says of their users: planted turns and rewards, judged at any look."""
+"""Canaries, judged by planted turns and rewards in the log, at any look."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ SETTINGS = {
 
 @pytest.fixture
 def world(start_world: MakeWorld) -> ReleaseWorld:
-    """1 is live, 2 a canary."""
+    """Return a world where 1 is live and 2 is a canary."""
     return begin(start_world(settings=SETTINGS))
 
 
@@ -118,7 +118,7 @@ def test_without_evidence_time_decides(start_world: MakeWorld) -> None:
 
 
 def test_nothing_is_decided_on_too_few_users(world: ReleaseWorld) -> None:
-    """However many turns each of them has."""
+    """The number of turns per user does not matter."""
     for _ in range(10):
         plant(world, 4, 0.0, **arm(world, "canary"))
         plant(world, 4, 1.0, **arm(world, "live"))
@@ -181,7 +181,7 @@ def test_who_is_not_in_the_experiment_does_not_decide(world: ReleaseWorld, field
 
 
 def test_a_turn_told_twice_is_one(world: ReleaseWorld) -> None:
-    """The log tells at least once; 15 turns are too few for a guard."""
+    """The log delivers at least once; 15 turns are too few for a guard."""
     for name, finish in (("live", "stop"), ("canary", "error")):
         turns = [turn(world, f"user-{number}", **arm(world, name, finish_reason=finish)) for number in range(15)]
         for _ in range(3):
@@ -268,7 +268,7 @@ def test_what_comes_meanwhile_waits_and_the_newest_is_next(world: ReleaseWorld) 
 
 
 def test_a_controller_that_lost_its_lease_leaves_the_evidence_to_the_next(world: ReleaseWorld) -> None:
-    """It only slept: its reading of the log would keep the other from judging."""
+    """A controller that only slept would otherwise keep reading the log, and the other could not judge."""
     plant_arms(world, 10, canary=0.0, live=1.0)
     world.pass_time(5)
     sleeper = world.processes.pop()

@@ -1,4 +1,4 @@
-"""A suite between the sanity gate and users: what it says becomes of a version, and nobody is served by it before."""
+"""Eval cases between the sanity gate and users: they decide about a version, and no user is served it before."""
 
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Literal
@@ -20,7 +20,7 @@ CANARY = {"release.canary.enabled": "auto", "release.canary.maturity_s": 1.0, "r
 
 @pytest.fixture
 def world(start_world: MakeWorld) -> Iterator[ReleaseWorld]:
-    """Three engines of one version each."""
+    """Yield a world with three engines of one version each."""
     world = start_world("a", "b", "c", settings=CANARY)
     yield world
     end(world)
@@ -288,13 +288,13 @@ def published(world: ReleaseWorld) -> list[PolicyVersion]:
 
 
 def run_until(world: ReleaseWorld, holds: Callable[[], bool]) -> None:
-    """And on, as long as anybody has anything to do."""
+    """Run until the condition is met, and on until there is nothing left to do."""
     world.run(until=holds)
     world.run()
 
 
 def lose_at(world: ReleaseWorld, fleet: Fleet, asked: int) -> None:
-    """The engine of the candidate is away from then on."""
+    """Make the candidate's engine unreachable from this case on."""
 
     def lose(number: int) -> None:
         if number == asked:
@@ -304,7 +304,7 @@ def lose_at(world: ReleaseWorld, fleet: Fleet, asked: int) -> None:
 
 
 def hang(fleet: Fleet) -> list[bool]:
-    """Until the list is empty, what is asked is lost."""
+    """Lose all requests until the returned list is empty."""
     waits = [True]
     whole = fleet.generate
 

@@ -1,4 +1,4 @@
-"""The controller ends before any of its writes, one after another: the next one finishes what was begun."""
+"""The controller ends before each of its writes in turn, and the next one finishes the work."""
 
 from collections.abc import Callable
 
@@ -23,8 +23,10 @@ CANARY = {
 
 
 def cut_off(world: ReleaseWorld, at: int) -> bool:
-    """Whether the controller ended before its call number `at` from now on: a transaction, an append, a commit, or a
-    discard. Where it did, the next one goes on, once the lease has run out."""
+    """Return whether the controller ended before its call number `at` from now on.
+
+    Calls are transactions, appends, commits and discards. If it ended, the next one takes over once the lease has
+    expired."""
     world.process.fuse.set(at)
     try:
         world.run()
@@ -54,7 +56,7 @@ def test_a_release(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
 
 
 def test_what_was_served_without_a_word_is_said_before_anything_newer_is_tried(start_world: MakeWorld) -> None:
-    """A version may serve when its controller ends; one that came meanwhile does not make it superseded."""
+    """A version may serve when its controller ends, and a newer candidate does not make it superseded."""
     world = start_world("a", "b", settings={"serving.versions.keep": 1000})
     live = 1
     for at in range(7):  # targets thrice, chain, log, outbox, targets
@@ -118,7 +120,7 @@ def test_a_rollback(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
 
 
 def test_orders_of_every_other_kind(start_world: MakeWorld) -> None:
-    """Each is carried out once, and wholly."""
+    """Each is carried out once, and completely."""
     world = start_world(settings={"serving.versions.min_swap_interval_s": 1e9})
     live = world.release()
     for at in range(MOST):
@@ -136,7 +138,7 @@ def test_orders_of_every_other_kind(start_world: MakeWorld) -> None:
 
 @pytest.mark.parametrize(("canary", "verdict"), [(1.0, "promote"), (0.0, "rollback")])
 def test_a_canary(start_world: MakeWorld, canary: float, verdict: str) -> None:
-    """Begun once, judged once, upon evidence that the controller which began it may never have seen."""
+    """The canary is started once and judged once, even by a controller that did not start it."""
     world = start_world(settings=CANARY)
     live = 1
     for at in range(MOST):

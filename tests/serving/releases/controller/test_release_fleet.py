@@ -1,4 +1,4 @@
-"""Three engines of one version each: roll-outs one by one, refusals that go no further, lanes, and engines away."""
+"""Three engines of one version each: rollouts one by one, refusals that stop them, lanes, and lost engines."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ CANARY = {"release.canary.enabled": "auto", "release.canary.maturity_s": 1.0, "r
 
 @pytest.fixture
 def world(start_world: MakeWorld) -> ReleaseWorld:
-    """The anchor serves on all of them."""
+    """Return a world whose anchor serves on all engines."""
     return start_world("a", "b", "c")
 
 
@@ -32,7 +32,7 @@ def lanes(world: ReleaseWorld) -> dict[str, tuple[str, int]]:
 
 
 def test_a_fleet_turns_one_by_one(world: ReleaseWorld) -> None:
-    """Nobody is asked before the one before it serves; the version is live when all do."""
+    """An engine gets the version once the previous one serves it; it is live when all do."""
     version, seen = world.publish(), []
     while world.live == 1:
         world.run(until=lambda: True)
@@ -110,7 +110,7 @@ def test_an_engine_that_is_away_is_not_waited_for_and_turns_when_it_is_back(worl
 
 
 def test_one_that_goes_away_when_asked_is_waited_for(world: ReleaseWorld) -> None:
-    """A version that ends engines would end them all."""
+    """A version that crashes engines would crash them all."""
     world.publish()
     world.run(until=lambda: world.targets()["a"].serve == 2)
     world.engines["a"].away = True
@@ -228,7 +228,7 @@ def test_a_canary_that_its_engine_cannot_serve_is_taken_back(start_world: MakeWo
 
 
 def test_what_an_engine_of_the_others_refused_does_not_end_a_canary(start_world: MakeWorld) -> None:
-    """Nor that one of two cannot serve it."""
+    """Nor does it end if one of its two engines cannot serve it."""
     world = start_world("a", "b", "c", "d", settings={**CANARY, "release.canary.share": 0.5})
     world.engines["a"].unfit.add(2)
     world.engines["d"].unservable.add(2)
@@ -249,7 +249,7 @@ def test_where_no_canary_can_or_need_run_versions_are_released_directly(
 
 
 def test_who_is_held_back_stays_on_the_anchor(start_world: MakeWorld) -> None:
-    """Through releases, canaries, orders and another controller."""
+    """Releases, canaries, orders and another controller do not change that."""
     world = start_world("a", "b", "c", settings={"release.holdback.share": 0.1})
     seen: set[PolicyRef | None] = set()
     step = world.engines["c"].switch

@@ -1,4 +1,4 @@
-"""A version that is released directly has no canary: when its turns are seen to be broken, it is taken back."""
+"""A version released directly has no canary: when its turns prove broken, it is rolled back."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ MakeWorld = Callable[..., ReleaseWorld]
 
 @pytest.fixture
 def world(start_world: MakeWorld) -> ReleaseWorld:
-    """The anchor serves, and did well."""
+    """Return a world whose anchor serves well."""
     world = start_world()
     served(world, 1)
     return world
@@ -83,7 +83,7 @@ def test_a_version_that_served_nobody_yet_is_not_to_blame(world: ReleaseWorld) -
 
 
 def test_workloads_are_compared_each_with_itself(world: ReleaseWorld) -> None:
-    """Another mix of users is no other version."""
+    """Another mix of workloads does not count against a version."""
     served(world, 1, workload="commit", finish_reason="length")
     world.release()
     served(world, 2, 200, workload="commit", finish_reason="length")
@@ -93,7 +93,7 @@ def test_workloads_are_compared_each_with_itself(world: ReleaseWorld) -> None:
 
 
 def test_history_is_no_evidence(make_world: MakeWorld) -> None:
-    """What the log holds from before anybody judged."""
+    """The log holds turns from before any controller judged."""
     world = make_world()
     plant(world, 60, version=1)
     plant(world, 60, version=2, finish_reason="error")
@@ -116,7 +116,7 @@ def test_a_pinned_version_stays(world: ReleaseWorld) -> None:
 
 
 def test_a_rollback_is_not_followed_by_another(world: ReleaseWorld) -> None:
-    """What is still under way by the version taken back says nothing of the one before it."""
+    """Requests still in flight on the version rolled back do not count against the one before it."""
     world.release()
     served(world, 2)
     world.release(2)
@@ -129,7 +129,7 @@ def test_a_rollback_is_not_followed_by_another(world: ReleaseWorld) -> None:
 
 
 def test_an_alarm_takes_one_version_back(world: ReleaseWorld) -> None:
-    """It stays open until its monitor is content: that is no reason to go back to the first version."""
+    """While the alarm stays open, no earlier version is rolled back for it."""
     world.release()
     world.release(2)
     world.log.append_blocking(Topic.ALARMS, [alarm(world)])
@@ -156,7 +156,7 @@ def test_an_alarm_that_is_closed_is_none(world: ReleaseWorld) -> None:
 
 
 def test_a_version_on_its_way_is_judged_when_it_is_live(start_world: MakeWorld) -> None:
-    """Half of the fleet serves it; the version that it shall replace is not taken back for it."""
+    """Half of the fleet serves it; the version that it replaces is not rolled back for its faults."""
     world = start_world("a", "b", "c")
     served(world, 1)
     world.release()

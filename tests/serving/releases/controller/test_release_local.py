@@ -1,4 +1,4 @@
-"""Releases with the embedded engine as it is: versions of the shipped model, verified, spoken by, and taken back."""
+"""Releases with the real embedded engine: versions of the shipped model are verified, served and rolled back."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ SHARD = "model.safetensors"
 
 
 class EmbeddedWorld(ReleaseWorld):
-    """The shipped tiny model in the engine within the process."""
+    """A world with the shipped tiny model in the engine within the process."""
 
     noise = 1e-3
 
@@ -129,7 +129,7 @@ def test_outcomes_are_timed_to_the_first_token_that_learned_from_them(world: Rel
 
 @pytest.mark.parametrize(("verdict", "live"), [("promote", 2), ("rollback", 1)])
 def test_a_canary_speaks_to_its_users_who_decide(make_world: MakeWorld, verdict: str, live: int) -> None:
-    """Users are assigned from the store, served by the arm's version, and decide."""
+    """Users are assigned from the store, served by their arm's version, and their rewards decide."""
     world = make_world(
         kind=EmbeddedWorld,
         settings={

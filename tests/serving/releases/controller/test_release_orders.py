@@ -1,4 +1,4 @@
-"""An operator's words: what each does, what it is refused with, and that nothing else changes then."""
+"""An operator's orders: what each does, why it is refused, and that nothing else changes then."""
 
 from collections.abc import Callable
 from typing import get_args
@@ -24,7 +24,7 @@ def world(start_world: MakeWorld) -> ReleaseWorld:
 
 @pytest.fixture
 def trying(start_world: MakeWorld) -> ReleaseWorld:
-    """1 is retired, 2 is live, and 3 is a canary."""
+    """Return a world where 1 is retired, 2 is live, and 3 is a canary."""
     world = start_world()
     world.release()
     world.release_settings = changed(world.release_settings, {"canary.enabled": "on"})
@@ -36,7 +36,7 @@ def trying(start_world: MakeWorld) -> ReleaseWorld:
 
 
 def refused(world: ReleaseWorld, kind: OrderKind, version: int) -> tuple[str | None, str]:
-    """Code and reason; nothing but the order changes, and who serves goes on."""
+    """Give an order that is refused; return its code and reason. Nothing but the order may change."""
     before, live = world.history(), world.live
     answer = world.obey(kind, version)
     assert answer.done_at is not None

@@ -1,4 +1,4 @@
-"""Versions that were made and judged offline: what was found of them is what becomes of them."""
+"""Versions that were made and judged offline: their verdicts decide what becomes of them."""
 
 from collections.abc import Callable
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Two controllers at once: whatever happens in between, one decides, and the chain is one."""
+"""Two controllers at once: whatever happens in between, one decides, and there is one chain."""
 
 import random
 import threading
@@ -21,7 +21,7 @@ MakeWorld = Callable[..., ReleaseWorld]
 
 
 class Pause(Fuse):
-    """Instead of ending the process, stops it while `meanwhile` happens."""
+    """A fuse that suspends the process while `meanwhile` runs, instead of ending it."""
 
     def __init__(self, at: int, meanwhile: Callable[[], None]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Pause(Fuse):
 
 @pytest.mark.parametrize("order", [False, True])
 def test_one_that_sleeps_before_any_write_does_not_disturb_the_next(start_world: MakeWorld, order: bool) -> None:
-    """It wakes when another has decided, and is fenced out; only what it was about to tell, it may tell again."""
+    """The sleeper wakes after another has decided, and is fenced out; it may only repeat an append."""
     world = start_world(settings={"serving.versions.keep": 1000})
     live = 1
     for at in count():
@@ -68,8 +68,7 @@ def test_one_that_sleeps_before_any_write_does_not_disturb_the_next(start_world:
 
 
 def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
-    """Threads over one store and log, each falling asleep beyond its lease now and then, while versions and rollbacks
-    come as they like."""
+    """Threads over one store and log sleep past their lease now and then, amid versions and rollbacks."""
     world = make_world(
         clock=SystemClock(),
         settings={"release.lease_s": 0.15, "serving.fleet.heartbeat_timeout_s": 60.0, "serving.versions.keep": 1000},
@@ -98,7 +97,7 @@ def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
 
 
 def test_who_needs_long_to_begin_keeps_its_lease(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a member of a broker's group does on a busy machine: two such took the lease from each other for ever."""
+    """Joining a broker's group is slow on a busy machine, where two controllers once took turns for ever."""
     world = make_world(
         clock=SystemClock(), settings={"release.lease_s": 1.0, "serving.fleet.heartbeat_timeout_s": 60.0}
     )
@@ -124,7 +123,7 @@ def test_who_needs_long_to_begin_keeps_its_lease(make_world: MakeWorld, monkeypa
 
 @contextmanager
 def _all_at_once(world: ReleaseWorld) -> Iterator[list[BaseException]]:
-    """Controllers and hosts, each in a thread. What ended one of them."""
+    """Run controllers and hosts in threads; yield the errors that ended any."""
     over, failed = threading.Event(), []
 
     def live(step: Callable[[float], int]) -> None:

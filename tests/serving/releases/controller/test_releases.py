@@ -1,4 +1,4 @@
-"""Which version serves: candidates through the gate, at their distance, and what becomes of the others."""
+"""The version that serves: candidates pass the gate at minimum intervals, and the fate of the others."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def world(start_world: MakeWorld) -> ReleaseWorld:
 
 
 def test_a_candidate_that_passes_serves(world: ReleaseWorld) -> None:
-    """The one before stays in memory for a rollback, older ones go."""
+    """The previous version stays in memory for a rollback; older ones are unloaded."""
     assert world.release() == 2
     assert world.states() == {1: "retired", 2: "live"}
     assert world.engine.held == {1, 2}
@@ -66,7 +66,7 @@ def test_one_that_is_under_way_is_not_passed_by_a_newer_one(world: ReleaseWorld)
 
 
 def test_swaps_keep_their_distance(start_world: MakeWorld) -> None:
-    """The first may come at once; those that come too early wait, and the newest of them is next."""
+    """The first may swap at once; early ones wait, and the newest of them is next."""
     world = start_world(settings={"serving.versions.min_swap_interval_s": 10})
     world.release()
     for seconds in (0.0, 5.0, 4.9):
@@ -128,7 +128,7 @@ def test_a_policy_seen_again_changes_nothing(start_world: MakeWorld, waiting: bo
 
 
 def test_descendants_of_what_was_taken_back_or_refused_are_rejected(start_world: MakeWorld) -> None:
-    """Those that wait and those that come later, whatever lies in between."""
+    """Waiting and later ones alike, whatever versions are between them."""
     world = start_world(settings={"serving.versions.min_swap_interval_s": 10})
     world.release()
     waiting = world.publish(2)
@@ -236,7 +236,7 @@ def test_what_the_engine_read_otherwise_is_rejected(world: ReleaseWorld) -> None
 
 
 def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
-    """Who publishes may lie about what lies in the blobs."""
+    """The publisher's record may name other weights than the blobs hold."""
     with world.store.work() as work:
         version = work.policies.allocate(world.clock.now())
     ref = world.weights.publish(version, world.shards_at(world.directory / "2.safetensors", 2), base_ref(1))
@@ -260,7 +260,7 @@ def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
 
 
 def test_old_weights_are_let_go(start_world: MakeWorld) -> None:
-    """Beyond the newest `keep_versions`; never the anchor, what serves and what served before it."""
+    """The newest `keep` versions stay, with the anchor, the live version and the one before it."""
     world = start_world(settings={"serving.versions.keep": 3})
     for parent in range(1, 8):
         newest = world.release(parent)
@@ -269,7 +269,7 @@ def test_old_weights_are_let_go(start_world: MakeWorld) -> None:
 
 
 def test_what_serves_is_never_let_go(start_world: MakeWorld) -> None:
-    """However many were refused since."""
+    """The number of versions refused since does not matter."""
     world = start_world(settings={"serving.versions.keep": 2})
     world.release()
     for version in range(3, 9):
