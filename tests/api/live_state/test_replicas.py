@@ -163,7 +163,7 @@ def test_an_answer_that_the_client_rewrote_is_a_branch_after_the_turn_before(rep
 
 @pytest.mark.parametrize("given_id", [False, True])
 def test_a_cache_that_kept_the_beginning_alone_hides_nothing(services: list[Service], given_id: bool) -> None:
-    """The least recently used entry is evicted first, and that may be the longer prefix."""
+    """The least recently used entry is evicted first, and it may be the longer prefix."""
     replicas = Replicas(services)
     options = {"session_id": f"s-{uuid.uuid4()}"} if given_id else {}
     first = replicas.ask("a", says_="one", **options)

@@ -73,7 +73,7 @@ def test_migrating_again_changes_nothing_but_what_settings_changed(settings: Kaf
 
 
 def test_one_replica_flushes_and_more_need_not(settings: KafkaSettings) -> None:
-    """An acknowledged record has to survive the loss of a host, also where there is one replica."""
+    """An acknowledged record has to survive a crash of the host that has the only replica."""
     assert {described(settings, topic)["flush.messages"] for topic in Topic} == {"1"}
     assert not changed(settings, {"topics.replication_factor": 3, "topics.min_insync_replicas": 2}).topics.flushes
     careless = changed(settings, {"topics.flush": False})

@@ -112,7 +112,7 @@ def test_the_same_answer_again_counts_once() -> None:
 
 
 def test_a_share_is_one_of_the_last_updates_too() -> None:
-    """A user who fills one small update after many of others has had no more than they."""
+    """A user who fills one small update after many of others has still had no larger share than they."""
     influence = Influence(UserSettings(max_share=0.25, share_repeats=False))
     others, loud = batch_of([*range(8)]), batch_of([9, 9])
     for _ in range(10):

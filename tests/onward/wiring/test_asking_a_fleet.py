@@ -1,4 +1,4 @@
-"""The release controller sends eval cases to a fleet's engines, and refuses settings that prevent it."""
+"""The release controller sends eval cases to a fleet's engines, and says why where its settings prevent it."""
 
 import asyncio
 from collections.abc import Callable

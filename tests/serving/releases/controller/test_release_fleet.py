@@ -228,7 +228,7 @@ def test_a_canary_that_its_engine_cannot_serve_is_taken_back(start_world: MakeWo
 
 
 def test_what_an_engine_of_the_others_refused_does_not_end_a_canary(start_world: MakeWorld) -> None:
-    """Nor does it end if one of its two engines cannot serve it."""
+    """A canary stays even if one of its own two engines cannot serve it."""
     world = start_world("a", "b", "c", "d", settings={**CANARY, "release.canary.share": 0.5})
     world.engines["a"].unfit.add(2)
     world.engines["d"].unservable.add(2)
