@@ -66,7 +66,8 @@ class PenaltySpec(Part):
     """The costs of bad form, charged once each per turn; 0: none. Suggestions are judged by their outcomes alone."""
 
     malformed_call: Penalty = 0.0
-    """A tool call that never became whole, names no tool that was offered, or whose arguments are not what it takes."""
+    """A tool call that is incomplete, names no tool that was offered, or has arguments that the tool does not
+    accept."""
     cut_off: Penalty = 0.0
     """The limit of tokens ended the answer."""
     empty_answer: Penalty = 0.0
@@ -74,7 +75,7 @@ class PenaltySpec(Part):
     repeated_answer: Penalty = 0.0
     """The words of one of the conversation's last 100 answers once more, without a call: a needless reply."""
     unbacked_claim: Penalty = 0.0
-    """It says what one of `claims` speaks of, and nothing in the conversation bears it out."""
+    """It says what one of `claims` describes, and the conversation has no evidence for it."""
 
 
 class ClaimSpec(Part):

@@ -23,9 +23,9 @@ class OutcomeSpec(Part):
     """What it says of an answer, by which monitors, the judge's agreement and contradictions know it. None: what the
     shipped spec has for that name, where the type fits, else nothing."""
     level: Literal["inference", "session"] | None = None
-    """What it is said of; None: of either."""
+    """What it is about; None: either."""
     optimize: Literal["max", "min"] = "max"
-    """`min`: less of it is better, and its weights are taken off."""
+    """`min`: less of it is better, and its weights are subtracted."""
     measure: Measure | None = None
     """What the API computes where feedback has a text instead of a value: by edit distance, the share that was `kept`
     or the `distance`, or the share of lines that `survived`."""
@@ -36,7 +36,7 @@ class OutcomeSpec(Part):
     wait_s: Seconds = 0.0
     """How long a turn waits for this outcome before its default applies."""
     after_s: Seconds | None = None
-    """How long after its turn it comes at the soonest: so long, and longer, it is not too old to train. None: it may
+    """The soonest that it comes after its turn; an outcome of that age, and more, is not too old to train. None: it may
     come at once, but for `survived_1h`, `survived_1d` and `survived_1w`, whose names say it."""
     default: bool | Number | None = None
     """The value that stands in when the wait is over; None: the outcome then adds nothing."""

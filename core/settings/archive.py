@@ -11,7 +11,7 @@ class ArchiveSettings(Section):
     url: str | None = None
     """Where these are, under `archive/`: a directory or a URL, as of `blobs`; None: in `blobs`."""
     interval_s: float = Field(default=3600.0, gt=0)
-    """How often all that is in the log is copied, and what is to go is deleted."""
+    """How often new records are copied from the log, and old ones deleted."""
     segment_bytes: int = Field(default=64 << 20, ge=1 << 16)
     """Bytes of a partition's records that are copied together: they are held in memory, compressed."""
     retention_days: float | None = Field(default=None, ge=0)

@@ -11,6 +11,7 @@ class IngestSettings(Section):
     batch_records: int = Field(default=512, ge=1)
     """Most records that the writer puts into the store in one transaction."""
     poll_s: float = Field(default=0.05, gt=0)
-    """How often a reader of the embedded log looks for new records while few come at a time, or it is told of none."""
+    """How often a reader of the embedded log looks for new records while few come at a time, or nothing announces
+    them."""
     spool_bytes: int = Field(default=256 << 20, ge=0)
-    """Bound of the disk spool that takes turns while the log is down."""
+    """Limit on the disk spool that keeps turns while the log is unavailable."""

@@ -51,13 +51,13 @@ class JudgeSettings(Section):
     base_url: str | None = Field(default=None, pattern=r"^https?://[^\s/]+")
     """The endpoint, as OpenAI's clients take it: `https://HOST/v1`."""
     model: str | None = Field(default=None, min_length=1)
-    """The name under which it has the model that judges."""
+    """The name of the judging model at the endpoint."""
     api_key: str | None = Field(default=None, repr=False, pattern=r"^[!-~]+$")
     """Its bearer token; better in the environment than in the file."""
     prompt: Path | None = None
     """A file that says what a good answer is; None: the shipped text."""
     outcome: str = Field(default="judgement", min_length=1)
-    """The outcome that it says, one that the reward spec has: a number from 0 to 1."""
+    """The outcome that it reports, which the reward spec must have: a number from 0 to 1."""
     requests: JudgeRequestSettings = JudgeRequestSettings()
     """How it is asked."""
     turns: JudgedTurnSettings = JudgedTurnSettings()

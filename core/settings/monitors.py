@@ -7,11 +7,11 @@ from core.section import Section
 
 class MonitorSettings(Section):
     enabled: bool = True
-    """Whether turns are watched."""
+    """Whether monitors run."""
     off: tuple[str, ...] = ()
-    """Monitors that are not to look, by name; their open alarms are closed."""
+    """Monitors that are turned off, by name; their open alarms are closed."""
     hold_releases: bool = True
-    """Whether releases wait while a critical alarm is open that nobody has acknowledged; False: alarms only tell."""
+    """Whether releases wait while a critical alarm is open that nobody has acknowledged; False: alarms hold nothing."""
     every_s: float = Field(default=5.0, gt=0)
     """How often they look."""
     window_turns: int = Field(default=300, ge=50)
@@ -19,7 +19,7 @@ class MonitorSettings(Section):
     window_s: float = Field(default=21600.0, gt=0)
     """Age beyond which a turn is no longer looked at, however few there are."""
     reference_turns: int = Field(default=300, ge=50)
-    """First turns of a workload, against which all later ones are held."""
+    """First turns of a workload, with which all later ones are compared."""
     maturity_s: float | None = Field(default=None, ge=0)
     """Age at which a turn is looked at by monitors of outcomes and rewards; None: the longest wait of its reward spec,
     at most an hour."""

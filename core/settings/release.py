@@ -21,13 +21,13 @@ class EvalSettings(Section):
     suite: Path | None = None
     """A suite of eval cases that each version is asked before any user is served by it; None: it is asked none."""
     margin: float = Field(default=0.05, gt=0, lt=1)
-    """By which part of all cases, as they are weighted, it may be worse than the live version and pass."""
+    """The share of all cases, by weight, by which it may be worse than the live version and pass."""
     budget_s: float = Field(default=600.0, gt=0)
     """Time for all of it: for an engine to ask, for the cases, and for asking again what was lost with an engine."""
     concurrency: int = Field(default=8, ge=1)
     """Cases under way at once, of both versions together."""
     allow_commands: bool = False
-    """Whether checkers that are commands run, where the release controller does."""
+    """Whether checkers may run commands, on the release controller's machine."""
 
 
 class CanarySettings(Section):
@@ -63,7 +63,7 @@ class ReleaseSettings(Section):
     controller: bool = True
     """Whether `onward run` decides on releases; False: an `onward release` process does."""
     lease_s: float = Field(default=5.0, gt=0)
-    """How long a controller that fell silent keeps its right to decide."""
+    """How long a controller that fell silent keeps its lease."""
     order_timeout_s: float = Field(default=60.0, gt=0)
     """How long an operator's order may wait for an engine."""
     gate: GateSettings = GateSettings()

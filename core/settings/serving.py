@@ -27,7 +27,7 @@ class SglangTimeoutSettings(Section):
     drain_s: float = Field(default=20.0, ge=0)
     """How long a host that is stopped waits for requests under way."""
     silence_s: float = Field(default=60.0, gt=0)
-    """How long a request may hear nothing from its server before it counts as lost."""
+    """How long a request may get nothing from its server before it counts as lost."""
     health_every_s: float = Field(default=5.0, gt=0)
     """How often a server must show that it still generates."""
     health_s: float = Field(default=10.0, gt=0)
@@ -50,7 +50,7 @@ class SglangSettings(Section):
     admin_key: str | None = Field(default=None, repr=False)
     """Their --admin-api-key."""
     timeouts: SglangTimeoutSettings = SglangTimeoutSettings()
-    """How long they may take over what."""
+    """Time limits."""
 
     @field_validator("arguments")
     @classmethod
@@ -76,12 +76,12 @@ class FleetSettings(Section):
     engine_wait_s: float = Field(default=10.0, ge=0)
     """How long a request waits for an engine while none serves, or the one that had it is lost before a token."""
     heartbeat_timeout_s: float = Field(default=5.0, gt=0)
-    """A replica that has said nothing for so long is gone: it gets no requests, and nobody waits for it."""
+    """A replica without a heartbeat for this long is gone: it gets no requests, and nothing waits for it."""
 
 
 class ServingSettings(Section):
     engine: Literal["local", "sglang"] = "local"
-    """What generates: torch within the service's process, or SGLang servers."""
+    """The engine: torch within the service's process, or SGLang servers."""
     model: Path | None = None
     """Directory of a Hugging Face causal LM; None: the shipped tiny model."""
     model_name: str = "onward-tiny"
@@ -95,4 +95,4 @@ class ServingSettings(Section):
     versions: VersionSettings = VersionSettings()
     """Published weights."""
     fleet: FleetSettings = FleetSettings()
-    """How engines are waited for."""
+    """How long engines are waited for."""

@@ -21,7 +21,7 @@ class RateLimit(Section):
     """Requests to chat, completions and feedback. What exceeds it is refused with 429."""
 
     requests_per_minute: float | None = Field(default=None, gt=0)
-    """How many; None: as many as come."""
+    """How many; None: no limit."""
     burst: int | None = Field(default=None, ge=1)
     """How many of them at once; None: a minute's."""
 
@@ -42,11 +42,11 @@ class ApiKey(RateLimit):
     namespace: str = Field(min_length=1)
     """The tenant it belongs to."""
     name: str | None = Field(default=None, pattern=KEY_NAME)
-    """What it is called where something says who asked for it. Keys of one name own together what they make, so that
-    one can replace another. None: a fingerprint of the key."""
+    """The name under which its orders are recorded. Keys of one name own together what they make, so that one can
+    replace another. None: a fingerprint of the key."""
     user: str | None = Field(default=None, min_length=1)
-    """Whom alone it speaks for, whether a request names a user or not; another is refused. None: whomever its requests
-    name."""
+    """The only user it speaks for, whether a request names a user or not; another is refused. None: the user that each
+    request names."""
     scopes: tuple[Scope, ...] = ("chat", "feedback")
     """What it may do, as docs/security.md says route by route; `admin` stands for all of them."""
 
@@ -99,7 +99,7 @@ class WebSettings(Section):
 class FeedbackSettings(Section):
     user_per_minute: float | None = Field(default=None, gt=0)
     """Most feedback of one user, refilled evenly, beside the limits of its key; what exceeds it is refused with 429.
-    None: as much as comes."""
+    None: no limit."""
     lookup_s: float = Field(default=2.0, ge=0)
     """How long feedback waits for the writer to store an inference that is not known yet."""
     clock_skew_s: float = Field(default=300.0, ge=0)
@@ -129,16 +129,16 @@ class ApiSettings(Section):
     user_hash_key: str = Field(default="onward-development", repr=False)
     """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
     workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = Field(default={})
-    """Sampling that wins over what requests of a workload ask for, by the workload's name."""
+    """Sampling that overrides the requests of a workload, by the workload's name."""
     tls: TlsSettings = TlsSettings()
     """TLS of its own."""
     web: WebSettings = WebSettings()
     """What browsers may do."""
     feedback: FeedbackSettings = FeedbackSettings()
-    """How it is taken in."""
+    """How feedback is accepted."""
     bodies: BodySettings = BodySettings()
     """How large they may be, and what reading large ones may cost."""
     connections: ConnectionSettings = ConnectionSettings()
     """How many there may be, and how long each may take over what."""
     advanced: AdvancedApiSettings = AdvancedApiSettings()
-    """What is rarely changed."""
+    """Settings that are rarely changed."""

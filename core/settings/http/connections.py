@@ -11,17 +11,17 @@ class ConnectionSettings(Section):
     header_s: float = Field(default=10.0, gt=0)
     """How long a client may take over a request's headers, and a new connection over its first request."""
     header_bytes: int = Field(default=64 << 10, ge=1 << 10)
-    """How much they may be; longer ones are refused with 431."""
+    """Most bytes of a request's headers; more are refused with 431."""
     body_s: float = Field(default=60.0, gt=0)
-    """How long a client may take over a request's body; refused with 408 then."""
+    """How long a client may take over a request's body; after that it is refused with 408."""
     idle_s: float = Field(default=75.0, gt=0)
-    """How long a connection is kept without a request. Longer than clients keep theirs, else one closes as the other
-    writes."""
+    """How long a connection is kept without a request. It should be longer than clients keep theirs, or the API closes
+    a connection while a client writes to it."""
     write_s: float = Field(default=30.0, gt=0)
-    """How long a client may read nothing of what it is sent; its connection is broken off then."""
+    """How long a client may read nothing of an answer before its connection is broken off."""
     total: int = Field(default=4096, ge=1)
     """Connections at once; more are refused with 503."""
     per_address: int = Field(default=256, ge=1)
     """Of these, from one address (of IPv6: from one /64); more are refused with 503."""
     trusted: tuple[IPv4Network | IPv6Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
-    """Networks whose addresses may have any number of them: of proxies, whose connections are many people's."""
+    """Networks whose addresses may have any number of them: for proxies, whose connections belong to many people."""

@@ -13,8 +13,9 @@ class AdvantageSettings(Section):
     moving average or a decayed Beta tracker; the batch's mean, whitened (`batch`) or not (`centre`); the other answers
     to the same request, where there are any, else the stratum's moving average; nothing (`raw`: for comparisons)."""
     channels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Outcomes, by name, that have base rates of their own (thumbs, test runs), by the channel that they come by. What
-    takes each other's place, as `accepted` and `rejected` do, belongs into one: else the baseline knows the outcome."""
+    """Outcomes, by name, that have base rates of their own (thumbs, test runs), by the channel that they come by.
+    Outcomes that replace each other, as `accepted` and `rejected` do, belong in one channel: otherwise the baseline
+    knows the outcome."""
     value_learning_rate: float = Field(default=2e-3, gt=0)
     """AdamW's, for the value head."""
     ema_decay: float = Field(default=0.95, ge=0, lt=1)

@@ -19,8 +19,8 @@ class BatchSettings(Section):
     max_wait_s: float = Field(default=2.0, gt=0)
     """A smaller batch of at least `min_turns` trains when its oldest turn has waited so long."""
     backlog_turns: int = Field(default=192, ge=2)
-    """Most turns that wait for an update; beyond it those are let go, and counted, whose reward is about the mean of
-    their workload, then the oldest. It bounds how long feedback waits when it comes faster than it can be learned
+    """Most turns that wait for an update; beyond it, turns whose reward is about the mean of their workload are dropped
+    first, then the oldest, and counted. It bounds how long feedback waits when it comes faster than it can be learned
     from."""
 
 
@@ -30,19 +30,19 @@ class AdmissionSettings(Section):
     min_ess: float = Field(default=0.3, ge=0, le=1)
     """Smallest effective sample size of a batch's turns, as a share; the most divergent are left out until it holds."""
     max_versions_behind: int | None = Field(default=None, ge=0, le=MOST_VERSIONS_BEHIND)
-    """Tokens since whose version more versions than this were released do not train; None: no bound."""
+    """Tokens do not train if more versions than this were released since the one that sampled them; None: no bound."""
     max_outcome_age_s: dict[str, float] = Field(default={})
     """Age, by name of outcome, past which a reward comes too late for importance weights: see `late`. What is not named
     has `default_max_age_s`."""
     default_max_age_s: float | None = Field(default=None, gt=0)
     """The same for outcomes not named above. None: a day; for an outcome that the reward spec waits for longer, or that
-    comes no sooner, half as long again as that."""
+    comes no sooner, one and a half times that."""
     late: Literal["baseline", "kto"] = "baseline"
-    """What becomes of turns that are too old or too divergent for importance weights: they teach the baselines alone,
-    or the policy by KTO too, which needs none."""
+    """What happens to turns that are too old or too divergent for importance weights: they teach the baselines alone,
+    or also the policy, by KTO, which needs no such weights."""
     late_max_age_s: float = Field(default=14 * 86400.0, gt=0)
-    """Age past which an outcome teaches the baselines alone, also where `late` is `kto`. So long the learner remembers
-    what it has learned from a turn."""
+    """Age past which an outcome teaches the baselines alone, also where `late` is `kto`. The learner then remembers
+    what it has learned from a turn for that long."""
     kto_outcomes: tuple[str, ...] = ()
     """Outcomes, by name, that train by KTO at any age (a thumb, say): rewards that are made of these alone."""
     keep_out: Path | None = None
@@ -57,12 +57,12 @@ class AdmissionSettings(Section):
 
 class UserSettings(Section):
     max_share: float = Field(default=0.05, gt=0, le=1)
-    """Most of the last ten or so updates that one user's turns may be, as a share, or twice an even share where too few
-    users were heard for that to be less; beyond it they count less each, and those of others up to twice as much. A
-    turn that names no user counts by its session. 1: no bound."""
+    """The largest share of the last ten or so updates that one user's turns may have, or twice an even share if that is
+    more; beyond it each of them counts less, and those of others up to twice as much. A turn that names no user counts
+    by its session. 1: no bound."""
     distrust: bool = False
-    """Whether a user counts less whose words keep going against what the value head expects of such answers: liars, but
-    also who has a taste that nobody shares. Needs `baseline` value, `discount` 1 and `gae_lambda` 1 in
+    """Whether a user counts less whose reports keep contradicting what the value head expects of such answers: a liar,
+    but also a user whose taste nobody shares. Needs `baseline` value, `discount` 1 and `gae_lambda` 1 in
     `learner.advantage.baseline`."""
     share_repeats: bool = True
     """Whether turns of one user in an update with the same prompt and answer count as one together."""

@@ -34,7 +34,7 @@ class KlSettings(Section):
     """Weight of the estimated KL divergence to the anchor."""
     anchor_versions: int | None = Field(default=None, ge=1)
     """After so many versions the live one becomes the anchor, so that the KL term bounds how fast the policy moves and
-    not how far. None: the given model stays it."""
+    not how far. None: the given model stays the anchor."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """How it is estimated."""
     placement: Literal["loss", "reward"] = "loss"

@@ -30,12 +30,12 @@ class ComputeSettings(Section):
     micro_batch_tokens: int = Field(default=1024, ge=64)
     """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
     packed: bool = False
-    """Whether sequences of different length share a row instead of being padded: for attention kernels that skip what
-    sequences do not see of each other, on a GPU."""
+    """Whether sequences of different length share a row instead of being padded: for attention kernels that skip pairs
+    of tokens from different sequences, on a GPU."""
     gradient_checkpointing: bool = False
-    """Whether activations are computed again on the way back, which costs a third of the time and saves memory."""
+    """Whether activations are computed again in the backward pass, which costs a third of the time and saves memory."""
     peak_tflops: float | None = Field(default=None, gt=0)
-    """What one device can do at most in `precision`, for the figure `mfu`; None: it is not told."""
+    """The peak of one device in `precision`, for the figure `mfu`; None: `mfu` is not reported."""
 
 
 class LoraSettings(Section):

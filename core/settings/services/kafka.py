@@ -13,7 +13,7 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 class KafkaSecuritySettings(Section):
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """How brokers are spoken to."""
+    """The protocol for connections to brokers."""
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     """With one of the SASL protocols."""
     sasl_username: str | None = None
@@ -67,11 +67,11 @@ class KafkaTopicSettings(Section):
 
 class KafkaClientSettings(Section):
     buffer_bytes: int = Field(default=64 << 20, ge=1 << 20)
-    """Most bytes on their way to the brokers; beyond it appends count the log as away."""
+    """Most bytes on their way to the brokers; beyond it appends treat the log as unavailable."""
     linger_s: float = Field(default=0.005, ge=0)
     """How long a record waits for others to share its request."""
     delivery_timeout_s: float = Field(default=5.0, gt=0)
-    """How long an append may take before the log counts as away."""
+    """How long an append may take before the log counts as unavailable."""
     session_timeout_s: float = Field(default=10.0, gt=0)
     """A group's member that has said nothing for so long is gone."""
     max_poll_interval_s: float = Field(default=120.0, gt=0)
@@ -90,11 +90,11 @@ class KafkaSettings(Section):
     prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]*$")
     """Put before the names of topics and groups: several installations share one cluster."""
     security: KafkaSecuritySettings = KafkaSecuritySettings()
-    """How brokers are spoken to, and as whom."""
+    """The protocol and the credentials for the brokers."""
     topics: KafkaTopicSettings = KafkaTopicSettings()
     """What they keep, and how safely."""
     client: KafkaClientSettings = KafkaClientSettings()
-    """How long we wait for what."""
+    """How long requests to the brokers may take."""
 
     @field_validator("bootstrap_servers")
     @classmethod
