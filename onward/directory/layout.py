@@ -70,6 +70,11 @@ class Layout:
         return self.root / "cache"
 
     @property
+    def model_check(self) -> Path:
+        """Digest of the model, code and processor of which the engine was last compared with transformers."""
+        return self.root / "model_check"
+
+    @property
     def lock(self) -> Path:
         """Held by the service that runs on this directory."""
         return self.root / "service.lock"

@@ -1,13 +1,14 @@
 """`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from core.settings import ApiSettings
 from core.stages.ending import Ending
 from core.stages.runner import Runner
+from core.stages.start_steps import say_step
 from onward.directory.addresses import announce, own_address
 from onward.directory.locks import exclusive
 from onward.http.server import HttpServer
@@ -17,7 +18,7 @@ from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
 from onward.processes.tree import metrics_port, run_tree
 from onward.wiring.foundation import Foundation, is_distributed, open_foundation, read_directory
-from onward.wiring.service import Service, build_api, build_app, build_service
+from onward.wiring.service import Service, build_api, build_app, build_service, children_of
 
 _SWITCH_INTERVAL_S = 0.0001  # the engine takes the interpreter back after each of its operations: decision 0002
 _OK = "ok"
@@ -33,8 +34,8 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
         if is_distributed(settings):
             run_tree(layout, settings, overrides)
         else:
-            with _built(directory, overrides, build_service) as service:
-                _serve(service, [layout.address])
+            with _opened(directory, overrides) as foundation, _children(foundation) as children:
+                _serve(build_service(foundation), children, [layout.address])
 
 
 def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
@@ -47,23 +48,47 @@ def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = N
     layout.apis.mkdir(exist_ok=True)
     announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
     with ExitStack() as stack:
-        _serve(_build_patiently(stack, directory, overrides, settings.api), announced)
+        _serve(_build_patiently(stack, directory, overrides, settings.api), (), announced)
 
 
 @contextmanager
-def _built(directory: Path, overrides: Mapping[str, str], build: Callable[[Foundation], Service]) -> Iterator[Service]:
-    foundation = open_foundation(directory, overrides)
-    try:
-        yield build(foundation)
-    finally:
-        foundation.close()
+def _opened(directory: Path, overrides: Mapping[str, str]) -> Iterator[Foundation]:
+    with closing(open_foundation(directory, overrides)) as foundation:
+        say_step("service", "opened the log and the store")
+        yield foundation
+
+
+@contextmanager
+def _children(foundation: Foundation) -> Iterator[list[ChildProcess]]:
+    """Run the processes beside the service from now on, while the engine loads."""
+    settings = foundation.settings
+    children = [
+        ChildProcess(
+            each.name,
+            each.arguments,
+            each.ready,
+            {**foundation.overrides, **metrics_port(settings, number)},
+            settings.stages,
+            serves_users=each.serves_users,
+        )
+        for number, each in enumerate(children_of(foundation))
+    ]
+    with ExitStack() as held:
+        for child in children:
+            child.start()
+            held.callback(child.stop)
+            say_step("service", f"started the {child.name} process")
+        yield children
 
 
 def _build_patiently(stack: ExitStack, directory: Path, overrides: Mapping[str, str], settings: ApiSettings) -> Service:
     """Build the service once all that it needs is available; until then answer requests with what is missing."""
 
     def build() -> Service:
-        return stack.enter_context(_built(directory, overrides, build_api))
+        with ExitStack() as undo:
+            service = build_api(undo.enter_context(_opened(directory, overrides)))
+            stack.push(undo.pop_all())
+        return service
 
     with ExitStack() as meanwhile:
         service = Ending().made(build, Waiting("api", settings, meanwhile).waits)
@@ -71,25 +96,14 @@ def _build_patiently(stack: ExitStack, directory: Path, overrides: Mapping[str, 
     return service
 
 
-def _serve(service: Service, announced: Sequence[Path]) -> None:
-    """Serve until told to stop.
+def _serve(service: Service, children: Sequence[ChildProcess], announced: Sequence[Path]) -> None:
+    """Serve until told to stop, beside `children` that run already.
 
     `announced` are files for those who look for this process, present while it serves: its pid, or its pid and URL
     (JSON)."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    overrides = service.foundation.overrides
     settings, makers = service.foundation.settings, service.makers
     threads = [Runner(name, makers.get(name), settings.stages, made=stage) for name, stage in service.stages.items()]
-    children = [
-        ChildProcess(
-            each.name,
-            each.arguments,
-            each.ready,
-            {**overrides, **metrics_port(settings, number)},
-            settings.stages,
-        )
-        for number, each in enumerate(service.children)
-    ]
     parts: list[Runner | ChildProcess] = [*threads, *children]
 
     def readiness() -> dict[str, str]:
@@ -102,9 +116,11 @@ def _serve(service: Service, announced: Sequence[Path]) -> None:
         return states
 
     app = build_app(service, readiness)
+    say_step("service", "built the API")
     service.serving.bring_up()
-    for part in parts:
-        part.start()
+    say_step("service", "put the live version in place")
+    for thread in threads:
+        thread.start()
     looking = StageAlarms(parts, service.foundation.store, service.foundation.clock, settings.stages.well_s)
     try:
         with watched(looking):
@@ -135,6 +151,7 @@ def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> Non
     def started() -> None:
         for path in announced:
             announce(path, server.url, settings.tls.certificate)
+        say_step("service", "listens")
         print(f"onward serves at {server.url}  (directory {foundation.layout.root})", flush=True)
 
     try:

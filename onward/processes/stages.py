@@ -17,6 +17,7 @@ from core.stages.lease import Lease
 from core.stages.rounds import Rounds
 from core.stages.runner import Runner, cause_of
 from core.stages.stage import OK, Stage
+from core.stages.start_steps import say_step
 from onward.directory.addresses import write_pid
 from onward.directory.layout import Layout
 from onward.directory.locks import exclusive
@@ -149,6 +150,7 @@ def _run(
         foundation = ending.made(lambda: open_foundation(directory, overrides), waits)
         if foundation is None:
             return
+        say_step(child or name, "opened the log and the store")
         with closing(foundation), _readiness(foundation.layout, child) as tell:
             runner = Runner(
                 child or name,
@@ -190,6 +192,7 @@ def _readiness(layout: Layout, child: str | None) -> Iterator[Callable[[str], No
         is_ready = health == OK
         if is_ready and not was_ready:
             write_pid(file)
+            say_step(child, "is ready")
         elif was_ready and not is_ready:
             file.unlink(missing_ok=True)
         was_ready = is_ready

@@ -31,9 +31,14 @@ class ChildProcess:
         ready: Path,
         environment: Mapping[str, str],
         settings: StageSettings,
+        *,
+        serves_users: bool = True,
     ) -> None:
-        """Prepare to run `onward` with `arguments`; the child writes its pid to `ready` once it does its work."""
+        """Prepare to run `onward` with `arguments`; the child writes its pid to `ready` once it does its work.
+
+        `serves_users`: whether users cannot be served before."""
         self.name = name
+        self._starting = "starting" if serves_users else "degraded: starting"
         self._ready = ready
         self._command = [sys.executable, "-m", "onward", *arguments]
         self._environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
@@ -62,6 +67,8 @@ class ChildProcess:
 
     def _run_once(self) -> None:
         self._process = subprocess.Popen(self._command, env=self._environment, preexec_fn=_die_with_parent)
+        if self._stopping.is_set():  # told while it was being made
+            self._process.terminate()
         self._ended = _how(self._process.wait())
 
     def terminate(self) -> None:
@@ -89,11 +96,11 @@ class ChildProcess:
 
     @property
     def state(self) -> str:
-        """`ok` once it does its work."""
+        """`ok` once it does its work. One that starts for the first time is missed only where users wait for it."""
         if self._is_ready():
             return OK
         ended = self._ended
-        return "starting" if ended is None else f"down: {ended}"
+        return self._starting if ended is None else f"down: {ended}"
 
     def _is_ready(self) -> bool:
         process = self._process

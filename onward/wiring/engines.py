@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +18,12 @@ from core.ports import EventLog, Policy, Store, WeightsRef
 from core.settings import Settings
 from core.stages.rounds import Rounds
 from core.stages.stage import Stage
+from core.stages.start_steps import say_step
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation
 
 if TYPE_CHECKING:
+    from core.model.probes import ProbeRecord
     from serving.engines.host import EngineHost
     from serving.engines.sglang.engine import SglangEngine
     from serving.fleet import FleetPolicy, FleetView
@@ -38,24 +40,23 @@ class Child:
     name: str
     arguments: tuple[str, ...]
     ready: Path
+    serves_users: bool
+    """Whether users cannot be served before it is ready."""
 
 
-def child_of(layout: Layout, name: str, command: str, *arguments: str) -> Child:
+def child_of(layout: Layout, name: str, command: str, *arguments: str, serves_users: bool = False) -> Child:
     """Return the child process `onward COMMAND` on the same directory."""
-    return Child(name, (command, str(layout.root), "--child", name, *arguments), layout.ready(name))
+    return Child(name, (command, str(layout.root), "--child", name, *arguments), layout.ready(name), serves_users)
 
 
 class Serving(Protocol):
-    """One way to serve. `stages` run as threads, `children` as processes."""
+    """One way to serve. `stages` run as threads."""
 
     @property
     def policy(self) -> Policy: ...
 
     @property
     def stages(self) -> Mapping[str, Stage]: ...
-
-    @property
-    def children(self) -> Sequence[Child]: ...
 
     def states(self) -> Mapping[str, str]:
         """Return further states that must be `ok`; threads and processes may run on while something is wrong."""
@@ -98,22 +99,20 @@ def build_serving(foundation: Foundation, log: EventLog, timer: "LoopTimer", *, 
         case "sglang":
             if is_whole:
                 _let_publish_anchor(foundation)
-            return FleetServing(
-                foundation, timer, host_children(foundation.layout, foundation.settings) if is_whole else ()
-            )
+            return FleetServing(foundation, timer)
 
 
 class LocalServing:
     """Serving by an engine whose host, like itself, is part of the service."""
-
-    children: Sequence[Child] = ()
 
     def __init__(self, foundation: Foundation, log: EventLog, timer: "LoopTimer") -> None:
         from serving.engines.host import EngineHost
         from serving.engines.local import LocalEngine
         from serving.rendering import load_renderer
 
+        say_step("service", "imported the engine")
         anchor = publish_anchor(foundation, log)
+        say_step("service", "found the given model published")
         self.policy = LocalEngine(
             foundation.settings.serving,
             foundation.model,
@@ -121,7 +120,9 @@ class LocalServing:
             anchor,
             prompts=probe_prompts(load_renderer(foundation.model)),
             recent=partial(_recent_texts, foundation.store),
+            record=foundation.layout.model_check,
         )
+        say_step("service", "loaded the model")
         self.policy.on_first_token = timer.first_token
         self._host = EngineHost(self.policy, foundation.store, CLUSTER, foundation.clock)
         self.stages: Mapping[str, Stage] = {"host": self._host}
@@ -160,13 +161,12 @@ def _recent_texts(store: Store) -> list[tuple[int, ...]]:
 class FleetServing:
     """Serving by servers elsewhere, found in the store; this process only routes."""
 
-    def __init__(self, foundation: Foundation, timer: "LoopTimer", hosts: Sequence[Child]) -> None:
+    def __init__(self, foundation: Foundation, timer: "LoopTimer") -> None:
         self._foundation = foundation
         self._view, self.policy = _route(foundation)
         self.policy.on_first_token = timer.first_token
         self.policy.notice()
         self.stages: Mapping[str, Stage] = {"fleet": self._view}
-        self.children = hosts
 
     def states(self) -> Mapping[str, str]:
         return {"engine": self.policy.state, "store": self._view.store_state}
@@ -228,7 +228,7 @@ def host_children(layout: Layout, settings: Settings) -> list[Child]:
     for number, url in enumerate(urls, 1):
         name = f"engine-{number}"
         there = () if url is None else ("--url", url)
-        children.append(child_of(layout, name, "serve", "--name", name, *there))
+        children.append(child_of(layout, name, "serve", "--name", name, *there, serves_users=True))
     return children
 
 
@@ -247,12 +247,17 @@ def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["Sgl
 def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
     """Publish the given model as the anchor, if that was not done yet.
 
-    Needs torch, to compute the model's probe, which other computations are compared with."""
-    from learner.versions.probe import probe_of_model
+    Needs torch the first time, to compute the model's probe, which other computations are compared with."""
     from serving.releases import ensure_anchor
     from serving.rendering import load_renderer
 
     settings = foundation.settings
+
+    def probe(model: Path) -> "ProbeRecord":
+        from learner.versions.probe import probe_of_model  # takes seconds to import
+
+        return probe_of_model(model, settings.learner.device, probe_prompts(load_renderer(model)))
+
     return ensure_anchor(
         foundation.store,
         log,
@@ -260,7 +265,7 @@ def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
         foundation.blobs,
         foundation.model,
         settings.serving.model_name,
-        partial(probe_of_model, device=settings.learner.device, prompts=probe_prompts(load_renderer(foundation.model))),
+        probe,
         foundation.clock,
     )
 

@@ -13,7 +13,7 @@ from core.ports import Announcer, EventLog, LiveState, Renderer
 from core.stages.stage import Stage
 from ingest.spool.spool import SpoolingLog
 from onward.directory.layout import BUILT_SITE
-from onward.wiring.engines import Child, Serving, build_serving, child_of
+from onward.wiring.engines import Child, Serving, build_serving, child_of, host_children
 from onward.wiring.foundation import Foundation
 from onward.wiring.stages import STAGES, Neighbours
 
@@ -35,16 +35,14 @@ class Service:
     stages: Mapping[str, Stage]
     makers: Mapping[str, Callable[[], Stage]]
     """The makers of those stages that may be made anew when they fail; other parts hold references to the rest."""
-    children: tuple[Child, ...]
 
 
 def build_service(foundation: Foundation) -> Service:
     """Build everything in one process tree, but the HTTP application. Nothing runs yet."""
     from serving.releases import LoopTimer, StoreTraffic
 
-    _check(foundation)
-    settings, layout = foundation.settings, foundation.layout
-    log = _spooling(foundation, layout.spool)
+    settings = foundation.settings
+    log = _spooling(foundation, foundation.layout.spool)
     timer = LoopTimer()
     serving = build_serving(foundation, log, timer, is_whole=True)
     traffic = StoreTraffic(foundation.store, settings.release)
@@ -54,8 +52,18 @@ def build_service(foundation: Foundation) -> Service:
     makers = {row.name: partial(row.make, foundation, beside) for row in rows if not row.is_child}
     stages: dict[str, Stage] = {name: make() for name, make in makers.items()}
     stages |= {"observer": _build_observer(log, timer), "traffic": traffic, **serving.stages}
-    children = [*serving.children, *(child_of(layout, row.name, row.command) for row in rows if row.is_child)]
-    return Service(foundation, log, serving, traffic, live_state, stages, makers, tuple(children))
+    return Service(foundation, log, serving, traffic, live_state, stages, makers)
+
+
+def children_of(foundation: Foundation) -> list[Child]:
+    """Return the processes beside the service, which need nothing of it and start while it loads.
+
+    Raises ConfigError where there can be no service."""
+    _check(foundation)
+    settings, layout = foundation.settings, foundation.layout
+    hosts = host_children(layout, settings) if settings.serving.engine == "sglang" else []
+    rows = [row for row in STAGES if row.is_child and row.is_wanted(settings)]
+    return [*hosts, *(child_of(layout, row.name, row.command) for row in rows)]
 
 
 def build_api(foundation: Foundation) -> Service:
@@ -80,7 +88,7 @@ def build_api(foundation: Foundation) -> Service:
         "traffic": traffic,
         **serving.stages,
     }
-    return Service(foundation, log, serving, traffic, build_live_state(foundation), stages, {}, ())
+    return Service(foundation, log, serving, traffic, build_live_state(foundation), stages, {})
 
 
 def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:

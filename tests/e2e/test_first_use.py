@@ -1,12 +1,14 @@
 """A developer's first minutes with the service."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import openai
+import pytest
 from service_tree import Service, simulate, wait_for
 
 from onward.wiring.foundation import open_foundation
@@ -16,7 +18,9 @@ MakeService = Callable[..., Service]
 
 def test_chat_feedback_and_a_version_that_learned(make_service: MakeService, tmp_path: Path) -> None:
     """An unchanged OpenAI client chats and streams; feedback becomes rewards; a new version serves."""
-    service = make_service(learner__batch_turns=16, learner__min_turns=8).start()
+    service = make_service(learner__batch__turns=16, learner__batch__min_turns=8).start()
+    for step in ("service: started the learner process", "service: loaded the model", "learner: is ready"):
+        assert re.search(rf"^{step} \d+\.\d s$", service.log_text(), re.MULTILINE), step
     client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")
 
     answer = client.chat.completions.create(
@@ -52,6 +56,24 @@ def test_chat_feedback_and_a_version_that_learned(make_service: MakeService, tmp
     assert "onward_feedback_to_served_seconds_count" in service.text("/metrics")
 
 
+def test_a_start_after_a_kill_imports_nothing_that_it_does_not_need(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model was compared with transformers at the first start: importing these modules would take seconds."""
+    service = make_service(learner__enabled=False).start()
+    service.kill()
+    first = len(service.log_text())
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    service.start()
+    imported = set(re.findall(r"^import time: .*\| +(\S+)$", service.log_text()[first:], re.MULTILINE))
+    assert {"torch", "serving.engines.local.engine", "api.app"} <= imported
+    learning = {"transformers", "accelerate", "peft", "torch._dynamo", "torch._inductor", "torch.distributed.tensor"}
+    optional = {"sympy", "triton", "scipy", "sklearn", "pandas", "matplotlib"}
+    elsewhere = {"pyarrow", "kafka", "psycopg", "redis"}
+    assert imported & (learning | optional | elsewhere) == set()
+    assert service.chat("hello", max_tokens=4)["usage"]["completion_tokens"] > 0
+
+
 def client_version(client: openai.OpenAI) -> int:
     answer = client.chat.completions.create(
         model="onward-tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=4
@@ -61,7 +83,7 @@ def client_version(client: openai.OpenAI) -> int:
 
 def test_policies_and_rollback_from_the_command_line(make_service: MakeService, tmp_path: Path) -> None:
     """A rollback makes the earlier version serve, and the learner's next version is its child."""
-    service = make_service(learner__batch_turns=16, learner__min_turns=8).start()
+    service = make_service(learner__batch__turns=16, learner__batch__min_turns=8).start()
     driver = simulate(service, tmp_path / "demo", seconds=25, rate=8)
     client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")
     wait_for(lambda: client_version(client) > 2, 60, "a third version")

@@ -15,18 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AttentionInterface, Cache
 
 from core.errors import ConfigError
 
 NAME = "onward_slots"
 _ROUND_KEYS = 16  # the keys of a decode step are rounded up, so that shapes repeat
 _ROWS_PER_RUN = 8  # neighbouring slots are read in place, by one call a run; where runs are short, copying is cheaper
-
-
-def register_attention() -> None:
-    """Make `attn_implementation=NAME` known to transformers. May be called again."""
-    AttentionInterface.register(NAME, slot_attention)
 
 
 @dataclass(frozen=True)
@@ -91,27 +85,15 @@ def _causal(row: Row, device: torch.device, dtype: torch.dtype) -> Tensor | None
     return _additive(hidden_PC, dtype)
 
 
-class SlotCache(Cache):
-    """Keys and values of all slots.
-
-    transformers' layers hand their new ones to `update`, and get the layer's whole tensors back for `slot_attention`,
-    which knows from the plan what to read."""
+class SlotCache:
+    """Keys and values of all slots."""
 
     def __init__(self, shapes_KD: Sequence[tuple[int, int]], slots: int, slot_tokens: int, like: Tensor) -> None:
         """`shapes_KD`: key-value heads and head dimension of each layer; `like` gives device and dtype."""
-        super().__init__(layers=[])
         shapes = [(slots, slot_tokens, heads, size) for heads, size in shapes_KD]
         self.keys_STKD = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in shapes]
         self.values_STKD = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in shapes]
         self.slot_tokens = slot_tokens
-        self.plan: Plan | None = None
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """`key_states` and `value_states`: [1, K, N, D]."""
-        assert self.plan is not None
-        return self.write(layer_idx, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1), self.plan)
 
     def write(self, layer: int, key_NKD: Tensor, value_NKD: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """Put them where the plan says; returns the layer's whole tensors."""
@@ -119,10 +101,6 @@ class SlotCache(Cache):
         keys_STKD.flatten(0, 1).index_copy_(0, plan.places_N, key_NKD)
         values_STKD.flatten(0, 1).index_copy_(0, plan.places_N, value_NKD)
         return keys_STKD, values_STKD
-
-    def get_seq_length(self, *_args: Any, **_kwargs: Any) -> int:
-        """Positions are given explicitly; nothing may be derived from a length common to all rows."""
-        return 0
 
     def clear(self) -> None:
         """Zero everything: a slot's unused tail must be finite, since it is masked by adding."""

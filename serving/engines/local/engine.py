@@ -32,14 +32,15 @@ class LocalEngine:
         *,
         prompts: Texts = (),
         recent: Callable[[], Texts] = tuple,
+        record: Path | None = None,
     ) -> None:
         """Load the anchor.
 
         `prompts`: the beginnings of the probe's texts (core.model.probe_prompts); `recent`: recent texts of users that
-        may be learned from. Raises ConfigError naming the setting that does not fit, WeightsError when the anchor
-        cannot be loaded."""
+        may be learned from; `record`: the file that says which model was compared with transformers. Raises ConfigError
+        naming the setting that does not fit, WeightsError when the anchor cannot be loaded."""
         self._weights = weights
-        template = load_decoder(model_dir, settings)
+        template = load_decoder(model_dir, settings, record)
         model, digest = build_version(template.model, weights.open(anchor), anchor)
         anchor_decoder = template.alike(model)
         self._models = {anchor.version: anchor_decoder}

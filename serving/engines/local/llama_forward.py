@@ -2,7 +2,7 @@
 
 The architecture is that of arXiv 2302.13971, with Qwen3's norms on queries and keys (arXiv 2505.09388). At small sizes
 calls are the cost, not arithmetic: transformers' modules take two to three times as long for the same numbers. It is
-used only if a check at load finds the numbers the same.
+used only where a check finds the numbers the same.
 
 N packed tokens, E hidden size, H query heads, K key-value heads, D head dimension, T positions."""
 
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from serving.engines.local.attention import Plan, SlotCache, attend
 
@@ -39,8 +38,14 @@ class Rotary:
         sin_1TD = torch.cat((-sin_1TD[..., :half], sin_1TD[..., half:]), dim=-1)
         return cls(cos_1TD[0][:, None], sin_1TD[0][:, None])
 
+    def is_same(self, other: "Rotary | None") -> bool:
+        """Return whether every position is rotated alike, to the bit."""
+        return (
+            other is not None and torch.equal(self.cos_T1D, other.cos_T1D) and torch.equal(self.sin_T1D, other.sin_T1D)
+        )
 
-def is_lean(model: PreTrainedModel) -> bool:
+
+def is_lean(model: nn.Module) -> bool:
     """Return whether the model has the parts that `LlamaForward` computes, though maybe assembled differently."""
     base = getattr(model, "model", None)
     if {name for name, _ in model.named_children()} != {"model", "lm_head"} or not isinstance(base, nn.Module):
@@ -72,7 +77,7 @@ class LlamaForward:
 
     Fused weights take no memory of their own: the modules' become views of them."""
 
-    def __init__(self, model: PreTrainedModel, rotary: Rotary) -> None:
+    def __init__(self, model: Any, rotary: Rotary) -> None:
         base: Any = model.model
         self._embedding = base.embed_tokens.weight
         self._head = model.lm_head

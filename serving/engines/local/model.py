@@ -1,21 +1,24 @@
 """Loading of a Hugging Face causal LM for serving from slots.
 
-transformers' own modules compute, with attention over the slot cache; Llama-shaped decoders use the lean forward pass.
-Either way a check at load compares the result with transformers'."""
+Llama-shaped decoders use the lean forward pass, with plain modules where their config is known in every field, so that
+transformers need not be imported; anything else is computed by transformers' own modules, with attention over the slot
+cache. A check at load compares the result with transformers'. For plain modules it is made once and recorded: the
+next start on the same model, code, packages and processor does without."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from torch import Tensor, nn
 
 from core.errors import ConfigError
-from core.model.files import LOCAL, check_model_files
+from core.model.files import check_model_files
 from core.settings import ServingSettings
-from serving.engines.local.attention import NAME, Plan, Row, SlotCache, register_attention
+from serving.engines.local.attention import Plan, Row, SlotCache
 from serving.engines.local.llama_forward import LlamaForward, Rotary, is_lean
+from serving.engines.local.modules.check_record import digest_of_check, is_recorded, write_record
+from serving.engines.local.modules.plain import PlainConfig, PlainDecoder, read_plain_config
 
 _CHECK_TOKENS = 12
 _CHECK_SPLIT = 7
@@ -27,14 +30,14 @@ _MOVING_ROPE = ("dynamic", "longrope")
 class Decoder:
     """One version's model, ready to compute from slots."""
 
-    def __init__(self, model: PreTrainedModel, rotary: Rotary | None) -> None:
-        """`rotary`: given where the model is to be computed leanly."""
+    def __init__(self, model: Any, rotary: Rotary | None) -> None:
+        """`model`: transformers' or a `PlainDecoder`; `rotary`: given where it is to be computed leanly."""
         self.model = model
         self.rotary = rotary
         self._lean = None if rotary is None else LlamaForward(model, rotary)
         self._like = next(model.parameters())
 
-    def alike(self, model: PreTrainedModel) -> "Decoder":
+    def alike(self, model: nn.Module) -> "Decoder":
         """Another version, computed in the same way."""
         return Decoder(model, self.rotary)
 
@@ -54,38 +57,50 @@ class Decoder:
         like = self._like
         plan = Plan(rows, cache.slot_tokens, like.device, like.dtype)
         tokens_N = torch.tensor(tokens, device=like.device)
+        keep = None if all_positions else plan.last_R
         if self._lean is not None:
-            return self._lean(tokens_N, plan, cache, None if all_positions else plan.last_R)
-        cache.plan = plan
-        output = self.model(
-            input_ids=tokens_N[None],
-            position_ids=plan.positions_1N,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=0 if all_positions else plan.last_R,
-            plan=plan,
-        )
-        logits: Tensor = output.logits[0]
-        return logits
+            return self._lean(tokens_N, plan, cache, keep)
+        from serving.engines.local.modules.given import compute
+
+        return compute(self.model, tokens_N, plan, cache, keep)
 
 
-def load_decoder(directory: Path, settings: ServingSettings) -> Decoder:
-    """Load the directory's model on the settings' device and dtype, and compare it with transformers.
+def load_decoder(directory: Path, settings: ServingSettings, record: Path | None = None) -> Decoder:
+    """Load the directory's model on the settings' device and dtype, compared with transformers at the latest now.
 
-    Raises ConfigError naming the setting that does not fit."""
-    register_attention()
+    The weights of a decoder that was compared before are not loaded again: it is a template for versions. `record`:
+    the file that says so. Raises ConfigError naming the setting that does not fit."""
     check_model_files(directory)
-    dtype = getattr(torch, settings.local.dtype)
-    try:
-        config = AutoConfig.from_pretrained(directory, **LOCAL)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            directory, config=config, dtype=dtype, use_safetensors=True, **LOCAL
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"serving.model: {directory} is no Hugging Face causal LM ({error})") from error
+    local = settings.local
+    dtype = getattr(torch, local.dtype)
+    config = read_plain_config(directory)
+    if config is None:
+        return _compared(directory, settings, dtype)
     context = context_length(config, settings)
-    _refuse_unfit(config, context)
-    return _fastest_that_is_right(model.to(settings.local.device).eval().requires_grad_(False), context)
+    digest = digest_of_check(directory, local.device, local.dtype, context)
+    if is_recorded(record, digest):
+        return _plain(config, local.device, dtype, context)
+    decoder = _compared(directory, settings, dtype, config)
+    if isinstance(decoder.model, PlainDecoder):
+        write_record(record, digest)
+    return decoder
+
+
+def _plain(config: PlainConfig, device: str, dtype: torch.dtype, context: int) -> Decoder:
+    model = PlainDecoder(config, device, dtype)
+    return Decoder(model, Rotary.of(model.model.rotary_emb, next(model.parameters()), context))
+
+
+def _compared(
+    directory: Path, settings: ServingSettings, dtype: torch.dtype, plain: PlainConfig | None = None
+) -> Decoder:
+    """Load transformers' modules, and choose the fastest way that computes as they do."""
+    from serving.engines.local.modules.given import load_given
+
+    given = load_given(directory, settings.local.device, dtype)
+    context = context_length(given.config, settings)
+    _refuse_unfit(given.config, context)
+    return _fastest_that_is_right(given, context, plain)
 
 
 def context_length(config: Any, settings: ServingSettings) -> int:
@@ -110,7 +125,7 @@ def _refuse_unfit(config: Any, context: int) -> None:
         raise ConfigError(f"serving.model: rope_type {rope['rope_type']} changes with the length of a batch")
 
 
-def slot_cache(model: PreTrainedModel, slots: int, slot_tokens: int) -> SlotCache:
+def slot_cache(model: Any, slots: int, slot_tokens: int) -> SlotCache:
     """Allocate the cache. Raises ConfigError when there is not enough memory."""
     text = model.config.get_text_config()
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -126,26 +141,44 @@ def slot_cache(model: PreTrainedModel, slots: int, slot_tokens: int) -> SlotCach
         ) from error
 
 
-def _fastest_that_is_right(model: PreTrainedModel, context: int) -> Decoder:
+def _fastest_that_is_right(given: Any, context: int, plain: PlainConfig | None) -> Decoder:
     """Choose the fastest correct decoder. Raises ConfigError for an architecture that is computed wrongly."""
+    from serving.engines.local.modules.given import own_logits
+
     draw = torch.Generator().manual_seed(0)
-    tokens = torch.randint(model.config.get_text_config().vocab_size, (_CHECK_TOKENS,), generator=draw).tolist()
-    like = next(model.parameters())
-    model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-    with torch.inference_mode():
-        expected_NV = model(input_ids=torch.tensor([tokens], device=like.device), use_cache=False).logits[0]
-    model.set_attn_implementation(NAME)
-    base: Any = model.base_model
-    ways = [Rotary.of(base.rotary_emb, like, context), None] if is_lean(model) else [None]
+    tokens = torch.randint(given.config.get_text_config().vocab_size, (_CHECK_TOKENS,), generator=draw).tolist()
+    like = next(given.parameters())
+    expected_NV = own_logits(given, torch.tensor(tokens, device=like.device))
     difference = float("inf")
-    for rotary in ways:
-        decoder = Decoder(model, rotary)
+    for decoder in _ways(given, like, context, plain):
         difference = _difference(decoder, tokens, expected_NV)
-        if difference <= _TOLERANCE[model.dtype]:
+        if difference <= _TOLERANCE[given.dtype]:
             return decoder
     raise ConfigError(
-        f"serving.model: the engine computes {type(model).__name__} otherwise than transformers (by {difference:.2g})"
+        f"serving.model: the engine computes {type(given).__name__} otherwise than transformers (by {difference:.2g})"
     )
+
+
+def _ways(given: Any, like: Tensor, context: int, plain: PlainConfig | None) -> Iterator[Decoder]:
+    """Yield the decoders that may compute as the given model does, the fastest to start and to run first."""
+    rotary = Rotary.of(given.base_model.rotary_emb, like, context) if is_lean(given) else None
+    if plain is not None and rotary is not None:
+        own = _plain(plain, str(like.device), like.dtype, context)
+        if rotary.is_same(own.rotary) and _take_weights(own.model, given):
+            yield own.alike(own.model)
+    if rotary is not None:
+        yield Decoder(given, rotary)
+    yield Decoder(given, None)
+
+
+def _take_weights(own: PlainDecoder, given: nn.Module) -> bool:
+    """Return whether both are of the same tensors, whose values are then copied."""
+    theirs, ours = given.state_dict(), own.state_dict()
+    shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (theirs, ours)]
+    if shapes[0] != shapes[1]:
+        return False
+    own.load_state_dict(theirs)
+    return True
 
 
 def _difference(decoder: Decoder, tokens: list[int], expected_NV: Tensor) -> float:

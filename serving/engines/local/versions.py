@@ -3,20 +3,21 @@
 import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from core.errors import WeightsError
 from core.ports import WeightsRef
 
+Model = TypeVar("Model", bound=nn.Module)
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def build_version(template: PreTrainedModel, shards: Sequence[Path], ref: WeightsRef) -> tuple[PreTrainedModel, str]:
+def build_version(template: Model, shards: Sequence[Path], ref: WeightsRef) -> tuple[Model, str]:
     """Build a model like `template` with the shards' weights; return it and the digest of its weights.
 
     The digest is that of core.model.weights_digest. The modules are copied, the new tensors put in their places, and

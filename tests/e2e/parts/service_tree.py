@@ -57,7 +57,7 @@ class Service:
         self._log = directory.with_suffix(".log")
 
     def start(self, *, ready: bool = True) -> "Service":
-        """Start it; return when it is ready or, without `ready`, when it listens."""
+        """Start it; return when all of it has started or, without `ready`, when it listens."""
         command = [sys.executable, "-m", "onward", "run", str(self.directory), "--port", "0"]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
@@ -77,7 +77,7 @@ class Service:
         if not self._listens():
             return False
         try:
-            return bool(self.get("/readyz"))
+            return "degraded: starting" not in self.get("/readyz")["components"].values()
         except Refused:
             return False
 

@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -346,3 +350,30 @@ def test_a_lease_that_was_lost_ends_the_stage(store: SqlStore) -> None:
     wait_for(lambda: made[0].is_closed and len(made) == 2 and made[1].steps)
     assert runner.restarts == 1
     runner.stop()
+
+
+def test_users_are_served_while_a_child_that_they_do_not_need_starts(tmp_path: Path) -> None:
+    needed = ChildProcess("child-3", [], tmp_path / "ready", {}, SETTINGS)
+    beside = ChildProcess("child-4", [], tmp_path / "ready", {}, SETTINGS, serves_users=False)
+    assert (needed.state, beside.state) == ("starting", "degraded: starting")
+
+
+def test_a_child_told_to_end_while_it_is_being_made_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = subprocess.Popen
+
+    def slowly(*given: Any, **named: Any) -> "subprocess.Popen[bytes]":
+        making.set()
+        told.wait(10)
+        return made([sys.executable, "-c", "import time; time.sleep(300)"])
+
+    making, told = threading.Event(), threading.Event()
+    monkeypatch.setattr(subprocess, "Popen", slowly)
+    child = ChildProcess("child-5", [], tmp_path / "ready", {}, SETTINGS)
+    child.start()
+    assert making.wait(10)
+    child.terminate()
+    told.set()
+    stopping = threading.Thread(target=child.stop, daemon=True)
+    stopping.start()
+    stopping.join(20)
+    assert not stopping.is_alive()

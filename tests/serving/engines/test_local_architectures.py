@@ -4,12 +4,11 @@ Llama-shaped ones take the lean path, others use transformers' modules, and thos
 refused."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from small_models import SMALL, saved
 from transformers import (
-    AutoModelForCausalLM,
     Gemma2Config,
     GPT2Config,
     GraniteConfig,
@@ -24,31 +23,9 @@ from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local.attention import Row
 from serving.engines.local.model import load_decoder, slot_cache
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "vocab_size": 128,
-    "max_position_embeddings": 64,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 2,
-}
 GPT2 = GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=128, n_positions=64)
 LEAN = [LlamaConfig(**SMALL), LlamaConfig(**SMALL, attention_bias=True, mlp_bias=True), Qwen2Config(**SMALL)]
 BY_MODULES = [GraniteConfig(**SMALL, residual_multiplier=0.3, embedding_multiplier=2.0), GPT2]
-
-
-def saved(config: PreTrainedConfig, directory: Path) -> Any:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and norms start trivial
-    model.save_pretrained(directory)
-    return model
 
 
 @pytest.mark.parametrize(("config", "lean"), [(c, True) for c in LEAN] + [(c, False) for c in BY_MODULES])

@@ -15,6 +15,7 @@ from core.settings import ServingSettings
 from serving.engines.local import LocalEngine
 from serving.engines.local.attention import Row
 from serving.engines.local.model import Decoder, load_decoder, slot_cache
+from serving.engines.local.modules.given import load_given, own_logits
 from serving.engines.local.sampler import sample
 
 LENGTHS = (1, 3, 16, 17, 40, 64, 90, 5)
@@ -138,12 +139,17 @@ def test_a_prefix_is_never_reused_across_versions(world: World, make_engine: Cal
     assert_exact(world, given)
 
 
+def by_modules(world: World) -> Decoder:
+    given = load_given(world.model_dir, "cpu", torch.float32)
+    own_logits(given, torch.tensor([0]))  # it attends over slots from then on
+    return Decoder(given, None)
+
+
 @pytest.mark.parametrize("lean", [True, False])
 def test_rows_of_any_shape_in_any_slots_are_computed_alike(world: World, lean: bool) -> None:
     """Spans contain idle rows, rows are gathered from afar, and prompts in parts run beside decoding rows."""
-    loaded = load_decoder(world.model_dir, ServingSettings())
-    decoder = Decoder(loaded.model, loaded.rotary if lean else None)
-    cache = slot_cache(loaded.model, 40, CONTEXT)
+    decoder = load_decoder(world.model_dir, ServingSettings()) if lean else by_modules(world)
+    cache = slot_cache(decoder.model, 40, CONTEXT)
     draw = random.Random(0)
     sequences = {slot: prompt(slot, 60) for slot in (0, 1, 3, 4, 17, 39)}
     computed = dict.fromkeys(sequences, 0)
