@@ -82,6 +82,7 @@ STAGE_UP = _gauge(
     "stage_up", "Whether a stage does its work (1) or is down (0), as seen by its runner or parent process", "part"
 )
 STAGE_RESTARTS = _counter("stage_restarts", "Times that a stage ended by itself and was started again", "part")
+STAGE_RECORDS = _counter("stage_records", "Records that a stage has handled or set aside", "part")
 STAGE_FAILED_RECORDS = _counter("stage_failed_records", "Records that a stage could not handle and set aside", "part")
 # scoring
 REWARDS = _counter("rewards", "Reward revisions emitted", "kind")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from core import telemetry
 from core.errors import Fenced, Unavailable
 from core.ports import Record
 from core.stages.backoff import Backoff
@@ -47,6 +48,7 @@ class Rounds:
         records = self._wait(min(timeout_s, self._rest_s))
         if self._stage.source is not None:
             self._stage.source.take(records, self._stage.handle)
+            telemetry.STAGE_RECORDS.labels(part=self._name).inc(len(records))
         self._rest_s = self._stage.tick()
         return records
 

@@ -75,7 +75,10 @@ def test_turns_and_outcomes_arrive_whole(
     log.append_blocking(
         Topic.TURNS, [SessionEnded(session_id=turns[0].session_id, namespace=turns[0].namespace, received_at=NOW)]
     )
+    handled = telemetry.STAGE_RECORDS.labels(part="Writer")
+    handled_before = handled._value.get()
     assert drain(writer) == 41
+    assert handled._value.get() == handled_before + 41
     with store.look() as view:
         assert [view.turns.get(turn.namespace, turn.inference_id) for turn in turns] == turns
         offsets = view.offsets.of_group(GROUP)
