@@ -117,7 +117,7 @@ def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
 
     compared = compare_replays(own, other)
     shown = capsys.readouterr().out
-    assert compared["settings"] == {"advantage": ("value", "ema")}
+    assert compared["settings"] == {"advantage.baseline": ("value", "ema")}
     assert [name for name, same in compared["same"].items() if not same] == ["weights_digest"]
     assert compared["figures"]["rewards"] == (COUNT, COUNT)
     assert "learner.advantage.baseline" in shown

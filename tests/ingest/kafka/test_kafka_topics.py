@@ -82,7 +82,7 @@ def test_one_replica_flushes_and_more_need_not(settings: KafkaSettings) -> None:
     migrate(careless, PARTITIONS)
     for topic in Topic:
         wait_until_described(settings, topic, "flush.messages", "9223372036854775807")
-    with pytest.raises(ConfigError, match=r"onward\.turns.*kafka\.min_insync_replicas.*lost with its host"):
+    with pytest.raises(ConfigError, match=r"onward\.turns.*kafka\.topics\.min_insync_replicas.*lost with its host"):
         check(careless)
     with pytest.raises(ConfigError, match=r"flush\.messages=9223372036854775807, not 1: run `onward migrate`"):
         check(settings)
@@ -96,10 +96,10 @@ def test_other_partitions_are_refused(settings: KafkaSettings, partitions: int) 
 
 def test_a_topic_with_fewer_replicas_is_refused(settings: KafkaSettings) -> None:
     three = changed(settings, {"topics.replication_factor": 3})
-    with pytest.raises(ConfigError, match=r"onward\.turns has 1 replicas, kafka\.replication_factor is 3"):
+    with pytest.raises(ConfigError, match=r"onward\.turns has 1 replicas, kafka\.topics\.replication_factor is 3"):
         migrate(three, PARTITIONS)
     elsewhere = three.model_copy(update={"prefix": f"{settings.prefix}three-"})
-    with pytest.raises(ConfigError, match=r"kafka\.replication_factor is 3: .*only 1 broker"):
+    with pytest.raises(ConfigError, match=r"kafka\.topics\.replication_factor is 3: .*only 1 broker"):
         migrate(elsewhere, PARTITIONS)
 
 
