@@ -77,14 +77,6 @@ class ProbeRecord(ProbeSet, frozen=True, kw_only=True):
             raise ValueError("every token of the probe but a text's first needs a log-probability and choices")
 
 
-class Mismatch(msgspec.Struct, frozen=True):
-    """Statistics of |measured - recorded| over the N tokens, in nats."""
-
-    max_abs: float
-    mean_abs: float
-    p99: float
-
-
 class ProbeComparison(msgspec.Struct, frozen=True):
     """True where it holds."""
 
@@ -127,25 +119,14 @@ def get_probe(blobs: Blobs, version: PolicyRef, weights_digest: str | None = Non
     return record
 
 
-def discard_probe(blobs: Blobs, version: PolicyRef) -> None:
-    """Never the anchor's: publishers take the texts from it."""
-    blobs.delete(path_of(version))
-
-
 # --------------------------------------------------------------------------------------------- is it this version?
-
-
-def mismatch(measured: Logprobs, record: ProbeRecord) -> Mismatch:
-    """Compare with the record. Raises WeightsError when `measured` is of other texts."""
-    gaps_N = np.abs(_flat(measured, record) - _flat(record.logprobs, record))
-    return Mismatch(float(gaps_N.max()), float(gaps_N.mean()), float(np.quantile(gaps_N, 0.99)))
 
 
 def agrees(measured: Logprobs, record: ProbeRecord, served_dtype: str) -> ProbeComparison:
     """Return whether an engine that computes in `served_dtype` may have these weights.
 
     This finds wrong weights, but may not tell them from the previous version's: use `nearer` as well. Raises
-    ConfigError for a dtype without a known limit, WeightsError as `mismatch` does."""
+    ConfigError for a dtype without a known limit, WeightsError when `measured` is of other texts."""
     dtype = _dtype(served_dtype)
     measured_N, recorded_N = _flat(measured, record), _flat(record.logprobs, record)
     if not record.finite:

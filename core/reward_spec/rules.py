@@ -146,10 +146,6 @@ class RewardSpec(Rules):
         namespaces = {scope.namespace for scope in self.scopes} | {None}
         return [self._merged(workload, namespace) for workload, namespace in product(workloads, namespaces)]
 
-    @property
-    def longest_wait_s(self) -> float:
-        return max((spec.wait_s for spec in self.outcomes.values()), default=0.0)
-
     def rules(self, workload: str, namespace: str) -> Rules:
         """Return the rules for turns of this workload and namespace.
 

@@ -75,10 +75,6 @@ class SpoolingLog:
         return self._depth_records
 
     @property
-    def healthy(self) -> bool:
-        return self.state == "ok"
-
-    @property
     def state(self) -> str:
         """The state for readiness: "ok", or what is wrong."""
         with self._changed:

@@ -57,12 +57,6 @@ def files_of(corpus: Path) -> list[Path]:
     return sorted(files)
 
 
-def read_corpus(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (file:line, document) in a fixed order. Raises ConfigError naming the file and line that is no document."""
-    for found in read_documents(files_of(directory)):
-        yield found.where, found.document
-
-
 def read_documents(files: Sequence[Path], start: CorpusPosition = CorpusPosition()) -> Iterator[Found]:
     """Yield the documents from `start` to the end of the last file. Raises ConfigError naming the file and line."""
     for number in range(start.file, len(files)):

@@ -181,11 +181,6 @@ def schedule(step: int, options: MidtrainOptions) -> float:
     return min(1.0, (step + 1) / options.warmup_steps) * decay
 
 
-def weighted_loss(model: Any, batch: PackedRows) -> Tensor:
-    """Return the cross-entropy per token, averaged by weight."""
-    return weighted_mean(token_losses(model, batch), batch)
-
-
 def token_losses(model: Any, batch: PackedRows) -> Tensor:
     """Return [R, T - 1]: cross-entropy of each token from the second place on, in nats."""
     logits_RTV = model(input_ids=batch.ids_RT, position_ids=batch.positions_RT, attention_mask=batch.mask_R1TT).logits

@@ -72,7 +72,6 @@ class Overlap:
     clusters: int
     effective: float
     effective_clusters: float
-    largest_share: float  # of all weight, on one cluster
     mean_weight: Estimate | None
     refused: str | None
 
@@ -90,11 +89,11 @@ def overlap(turns: LoggedTurns, min_effective: float = MIN_EFFECTIVE) -> Overlap
     unusable = _unusable(turns)
     clusters = int(turns.cluster_N.max()) + 1 if len(turns.cluster_N) else 0
     if unusable is not None:
-        return Overlap(len(turns.cluster_N), clusters, 0.0, 0.0, 1.0, None, unusable)
+        return Overlap(len(turns.cluster_N), clusters, 0.0, 0.0, None, unusable)
     highest = float(turns.log_ratio_N.max())
     relative_N = np.exp(turns.log_ratio_N - highest)  # no overflow; shares and Kish do not care for the scale
     relative_G = turns.sums(weight=relative_N)["weight"]
-    share, worth = float(relative_G.max() / relative_G.sum()), kish(relative_G)
+    worth = kish(relative_G)
     mean_weight = None
     if highest > _LARGEST:
         refused: str | None = f"not enough overlap: one answer is exp({highest:.0f}) times as likely"
@@ -104,7 +103,7 @@ def overlap(turns: LoggedTurns, min_effective: float = MIN_EFFECTIVE) -> Overlap
         mean_weight = _mean_weight(turns, worth)
         apart = not mean_weight.low <= 1 <= mean_weight.high
         refused = f"not enough overlap: the mean weight is {mean_weight.value:.3g}, not 1" if apart else None
-    return Overlap(len(turns.cluster_N), clusters, kish(relative_N), worth, share, mean_weight, refused)
+    return Overlap(len(turns.cluster_N), clusters, kish(relative_N), worth, mean_weight, refused)
 
 
 def _mean_weight(turns: LoggedTurns, worth: float) -> Estimate:

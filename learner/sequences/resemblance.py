@@ -64,11 +64,6 @@ def _answers(turn: Completion) -> Iterator[str]:
         yield call.arguments if text is None else text
 
 
-def resembles(text: str, solutions: Mapping[str, str]) -> str | None:
-    """Return the case whose solution one text resembles; for many texts, make `Solutions` once."""
-    return Solutions(solutions).resembled_by(text)
-
-
 def _tokens(text: str) -> list[str]:
     return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold())
 

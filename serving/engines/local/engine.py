@@ -82,10 +82,6 @@ class LocalEngine:
     def context_length(self) -> int:
         return self._context_length
 
-    @property
-    def vocabulary_size(self) -> int:
-        return self._vocabulary
-
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
         return untrainable(sampling)
 

@@ -67,13 +67,6 @@ class VerifiedVersions:
         if held is not None:
             shutil.rmtree(held.directory, ignore_errors=True)
 
-    def intact(self, held: VerifiedVersion) -> bool:
-        """Return whether the directory is still what was verified: disks fail, and people may change files."""
-        try:
-            return digest_of_shards(_shards(held.directory)) == held.ref.digest
-        except WeightsError:
-            return False
-
     def _check(self, ref: WeightsRef, shards: Sequence[Path]) -> None:
         tensors = tensors_of(shards)
         for name in sorted(self._layout.keys() | tensors.keys()):

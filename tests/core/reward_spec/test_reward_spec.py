@@ -41,7 +41,6 @@ def test_a_spec_is_read(file: Callable[[str], Path]) -> None:
     assert spec.outcomes["accepted"].false_weight == -0.5
     assert spec.outcomes["accepted"].default is False
     assert spec.outcomes["rating"].aggregation == "last"
-    assert spec.longest_wait_s == 3.0
     assert spec.session.credit == "equal"
 
 

@@ -75,7 +75,7 @@ def sessions(log: SpoolingLog | SqliteEventLog, topic: Topic = Topic.TURNS) -> l
 def test_a_log_that_works_is_used_directly(spooling: SpoolingLog, tmp_path: Path) -> None:
     position = asyncio.run(spooling.append(Topic.TURNS, ended(0)))
     assert position.offset == 0
-    assert (spooling.state, spooling.healthy, spooling.depth_records) == ("ok", True, 0)
+    assert (spooling.state, spooling.depth_records) == ("ok", 0)
     assert list((tmp_path / "spool").iterdir()) == []
 
 
@@ -87,12 +87,12 @@ def test_what_the_log_refuses_waits_on_disk_and_follows_in_order(spooling: Spool
             assert position.offset == -1
         assert spooling.append_blocking(Topic.REWARDS, [ended("r0"), ended("r1")])[1].offset == -1
         assert spooling.depth_records == 41
-        assert not spooling.healthy
+        assert spooling.state != "ok"
         assert "locked" in spooling.state
         assert telemetry.SPOOLED._value.get() == 41
         assert telemetry.SPOOL_BYTES._value.get() > 41 * 8
         assert sum(spooling.end(TopicPartition(Topic.TURNS, partition)) for partition in range(2)) == 1
-    wait_until(lambda: spooling.healthy)
+    wait_until(lambda: spooling.state == "ok")
     asyncio.run(spooling.append(Topic.TURNS, ended(40)))
     assert sessions(spooling) == [str(index) for index in range(41)]
     assert sessions(spooling, Topic.REWARDS) == ["r0", "r1"]
@@ -130,7 +130,7 @@ def test_order_holds_while_the_log_comes_and_goes_under_load(spooling: SpoolingL
     flapper.start()
     asyncio.run(main())
     flapper.join()
-    wait_until(lambda: spooling.healthy)
+    wait_until(lambda: spooling.state == "ok")
     found = sessions(spooling)
     consumer = spooling.consumer("partitions", [Topic.TURNS])
     order: dict[int, list[str]] = {0: [], 1: []}
@@ -156,7 +156,7 @@ def test_past_the_bound_it_refuses_and_says_why(tmp_path: Path) -> None:
             asyncio.run(log.append(Topic.TURNS, ended(taken)))
         assert telemetry.SPOOL_BYTES._value.get() <= 500
         assert log.depth_records == taken > 0
-    wait_until(lambda: log.healthy)
+    wait_until(lambda: log.state == "ok")
     assert sessions(log) == [str(index) for index in range(taken)]
     log.close()
 
@@ -165,9 +165,9 @@ def test_a_bound_of_zero_means_no_spool(tmp_path: Path) -> None:
     log = open_log(tmp_path, max_bytes=0)
     with down(tmp_path), pytest.raises(LogUnavailable):
         asyncio.run(log.append(Topic.TURNS, ended(0)))
-    assert not log.healthy
+    assert log.state != "ok"
     asyncio.run(log.append(Topic.TURNS, ended(1)))
-    assert log.healthy
+    assert log.state == "ok"
     assert sessions(log) == ["1"]
     log.close()
 
@@ -182,7 +182,7 @@ def test_a_spool_that_cannot_be_written_refuses(spooling: SpoolingLog, tmp_path:
         (tmp_path / "spool").unlink()
         (tmp_path / "spool").mkdir()
         asyncio.run(spooling.append(Topic.TURNS, ended(1)))
-    wait_until(lambda: spooling.healthy)
+    wait_until(lambda: spooling.state == "ok")
     assert sessions(spooling) == ["1"]
 
 
@@ -196,7 +196,7 @@ def test_events_of_every_kind_pass_unchanged(
     with down(tmp_path):
         asyncio.run(spooling.append(Topic.TURNS, turn))
         asyncio.run(spooling.append(Topic.TURNS, outcome(turn)))
-    wait_until(lambda: spooling.healthy)
+    wait_until(lambda: spooling.state == "ok")
     consumer = spooling.consumer("reader", [Topic.TURNS])
     events = [record.event for record in consumer.poll(10, 0.0)]
     consumer.close()
@@ -211,7 +211,7 @@ def test_what_a_clean_stop_leaves_is_drained_by_the_next_start(tmp_path: Path) -
             asyncio.run(log.append(Topic.TURNS, ended(index)))
         log.close()
     again = open_log(tmp_path)
-    wait_until(lambda: again.healthy)
+    wait_until(lambda: again.state == "ok")
     asyncio.run(again.append(Topic.TURNS, ended(5)))
     assert sessions(again) == [str(index) for index in range(6)]
     again.close()
@@ -275,7 +275,7 @@ def test_a_torn_tail_is_left_out_counted_and_kept(tmp_path: Path) -> None:
     segment.write_bytes(content[:-3])
     before = telemetry.SPOOL_TORN_BYTES._value.get()
     again = open_log(tmp_path)
-    wait_until(lambda: again.healthy)
+    wait_until(lambda: again.state == "ok")
     assert sessions(again) == [str(index) for index in range(4)]
     assert telemetry.SPOOL_TORN_BYTES._value.get() - before == FRAME_BYTES - 3
     assert [path.suffix for path in (tmp_path / "spool").iterdir()] == [".torn"]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpora import read_corpus
 from hypothesis import given
 from hypothesis import strategies as st
 from logged_world import MODEL
@@ -12,7 +13,6 @@ from transformers import AutoTokenizer
 
 from core.errors import ConfigError
 from learner.midtraining.corpus import CONTEXT_WEIGHT, encode, windows
-from learner.midtraining.corpus_files import read_corpus
 from learner.sequences.packing import Example
 from simulator.tasks.corpus import write_corpus
 from simulator.tasks.toolbox import TOOLS, tool_call

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from corpora import read_corpus
 
 from core.errors import ConfigError
-from learner.midtraining.corpus_files import files_of, read_corpus, read_documents
+from learner.midtraining.corpus_files import files_of, read_documents
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": f"what is {n}? «ä»"}, {"role": "assistant", "content": str(n)}]}

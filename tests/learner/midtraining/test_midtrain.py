@@ -6,9 +6,8 @@ import pytest
 from logged_world import MODEL
 from transformers import AutoModelForCausalLM
 
-from core.errors import CheckpointError, ConfigError
+from core.errors import CheckpointError
 from learner.midtraining import run as module
-from learner.midtraining.corpus_files import read_corpus
 from learner.midtraining.run import MidtrainOptions, midtrain
 from learner.sequences.packing import pack
 from simulator.tasks.corpus import write_corpus
@@ -52,13 +51,6 @@ def test_a_corrupt_checkpoint_is_named(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "midtrain.pt").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=r"midtrain\.pt"):
         midtrain(corpus, tmp_path / "out", MODEL, OPTIONS, resume=True)
-
-
-@pytest.mark.parametrize(("line", "word"), [("{", "no JSON"), ("[]", "no object"), ("{}", "neither")])
-def test_a_bad_line_is_named(tmp_path: Path, line: str, word: str) -> None:
-    (tmp_path / "part.jsonl").write_text('{"text": "fine"}\n' + line + "\n")
-    with pytest.raises(ConfigError, match=f"part.jsonl:2: {word}"):
-        list(read_corpus(tmp_path))
 
 
 def test_every_example_is_packed_once() -> None:

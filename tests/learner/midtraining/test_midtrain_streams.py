@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from corpora import read_corpus
 from logged_world import MODEL
 
 from core.errors import ConfigError, OnwardError
 from learner.midtraining import run as module
-from learner.midtraining.corpus_files import read_corpus
 from learner.midtraining.losses import LossesBySource
 from learner.midtraining.run import MidtrainOptions, Sessions, midtrain
 from learner.sequences.packing import Example, to_tensors

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from corpora import read_corpus
 from logged_world import MODEL
 from rich.progress import Progress
 from transformers import AutoTokenizer
 
 from core.errors import ConfigError
 from learner.midtraining.corpus import encode
-from learner.midtraining.corpus_files import read_corpus
 from learner.midtraining.corpus_reader import CorpusReader
 from learner.midtraining.mixture import Mixture
 from learner.sequences.packing import Example, PackedRows, pack, to_tensors

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from corpora import read_corpus
 from hypothesis import given
 from hypothesis import strategies as st
 from logged_world import MODEL
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from learner.midtraining.corpus import encode
-from learner.midtraining.corpus_files import read_corpus
-from learner.midtraining.run import weighted_loss
+from learner.midtraining.run import token_losses, weighted_mean
 from learner.sequences.packing import Example, pack, to_tensors
 from simulator.tasks.corpus import write_corpus
 
@@ -72,7 +72,8 @@ def test_the_packed_loss_is_that_of_the_examples_alone(tmp_path: Path) -> None:
     assert max(len(row) for row in rows) > 1, "else nothing is packed"
     total, weight = 0.0, 0.0
     with torch.inference_mode():
-        packed = weighted_loss(model, to_tensors([[examples[i] for i in row] for row in rows], row_tokens, 3))
+        batch = to_tensors([[examples[i] for i in row] for row in rows], row_tokens, 3)
+        packed = weighted_mean(token_losses(model, batch), batch)
         for example in examples:
             ids, weights = torch.tensor([example.token_ids]), torch.tensor(example.weights[1:])
             logprobs = model(input_ids=ids).logits[0, :-1].log_softmax(-1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.sequences.resemblance import LIKENESS, LONG, SHINGLE, Solutions, resembles
+from learner.sequences.resemblance import LIKENESS, LONG, SHINGLE, Solutions
 
 TOTAL = """
 def total(values):
@@ -17,6 +17,10 @@ def total(values):
     return result
 """
 WORDS = st.lists(st.sampled_from([f"w{n}" for n in range(200)]), min_size=1, max_size=60)
+
+
+def resembles(text: str, solutions: dict[str, str]) -> str | None:
+    return Solutions(solutions).resembled_by(text)
 
 
 def jaccard(one: str, other: str) -> float:

@@ -21,7 +21,7 @@ from core.errors import WeightsError
 from core.events import PolicyVersion
 from core.ids import ANCHOR, PolicyRef, base_ref
 from core.model.probe_prompts import probe_prompts
-from core.model.probes import ProbeRecord, agrees, figures, get_probe, mismatch, nearer, path_of
+from core.model.probes import Logprobs, ProbeRecord, agrees, figures, get_probe, nearer, path_of
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from core.store import open_sqlite
@@ -85,6 +85,11 @@ def trained(world: World, batches: int, settings: Mapping[str, object] = {}) -> 
         settle(one)
     one.close()
     return world
+
+
+def gap(one: Logprobs, other: Logprobs) -> float:
+    """The largest difference, in nats."""
+    return float((torch.tensor(one) - torch.tensor(other)).abs().max())
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +171,7 @@ def test_a_record_is_what_another_forward_says(policy: PolicyModel) -> None:
     found = anchor_probe(MODEL)
     tensors = load_file(MODEL / "model.safetensors")
     logp_PLV = answers(tensors, found.token_ids)[:, :-1]
-    assert mismatch(measured(tensors, found), found).max_abs < 1e-5
+    assert gap(measured(tensors, found), found.logprobs) < 1e-5
     chosen_PLK = logp_PLV.gather(2, torch.tensor(found.choices))
     torch.testing.assert_close(torch.tensor(found.choice_logprobs), chosen_PLK, atol=1e-4, rtol=1e-5)
     assert found.entropy == pytest.approx(float(-(logp_PLV.exp() * logp_PLV).sum(-1).mean()), rel=1e-5)
@@ -191,7 +196,7 @@ def test_small_chunks_change_nothing(policy: PolicyModel, monkeypatch: pytest.Mo
     monkeypatch.setattr(learner.versions.probe, "_LOGITS_AT_A_TIME", 512 * 37)
     monkeypatch.setattr(learner.versions.probe, "_TEXTS_AT_A_TIME", 3)
     found = record(policy, anchor_probe(MODEL), "")
-    assert mismatch(found.logprobs, anchor_probe(MODEL)).max_abs < 1e-5
+    assert gap(found.logprobs, anchor_probe(MODEL).logprobs) < 1e-5
     assert found.entropy == pytest.approx(anchor_probe(MODEL).entropy, rel=1e-5)
 
 
@@ -217,7 +222,7 @@ def test_a_learner_publishes_what_its_weights_say(make_world: MakeWorld) -> None
     for version in (2, 3, 4):
         found, tensors = probe_of(world, version), published(world, version)
         assert found.token_ids == probe_of(world, 1).token_ids
-        assert mismatch(measured(tensors, found), found).max_abs < 1e-5
+        assert gap(measured(tensors, found), found.logprobs) < 1e-5
     assert len({probe_of(world, version).logprobs for version in (1, 2, 3, 4)}) == 4
 
 
