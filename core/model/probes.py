@@ -146,7 +146,7 @@ def nearer(measured: Logprobs, record: ProbeRecord, parent: ProbeRecord, served_
 
     With noise e on top of a record, the nearer one is the right one while |e| is below half the distance between the
     two, in whatever direction e lies; where they are nearer to each other than that, it is "indistinguishable". Raises
-    WeightsError when the two are of other texts, or as `mismatch`; ConfigError as `agrees`."""
+    WeightsError when the two are of other texts, or `measured` is of others; ConfigError as `agrees`."""
     _check_same_texts(record, parent)
     own_N, parent_N, measured_N = (
         _flat(record.logprobs, record),

@@ -10,14 +10,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import made_events
 import pytest
 from kafka_world import PARTITIONS, open_log, read, topics_of_our_own, wait_for
+from made_events import ended
 from services import require_services
 
 from core import telemetry
 from core.errors import Fenced, GroupBusy, LogUnavailable, StoreUnavailable
-from core.events import Event, Outcome, Release, SessionEnded, Topic
-from core.ids import Namespace, OutcomeId, SessionId, base_ref, new_inference_id, new_session_id
+from core.events import Event, Release, SessionEnded, Topic
+from core.ids import base_ref, new_session_id
 from core.ports import Consumer, EventLog, LogReader, Position, Record, TopicPartition
 from ingest.spool.spool import SpoolingLog
 from ingest.sqlite.log import SqliteEventLog
@@ -73,10 +75,6 @@ def join(log: EventLog) -> Iterator[Callable[..., Consumer]]:
     yield join
     for member in members:
         member.close()
-
-
-def ended(session: str) -> SessionEnded:
-    return SessionEnded(session_id=SessionId(session), namespace=Namespace("n"), received_at=NOW)
 
 
 def events(count: int) -> list[Event]:
@@ -138,16 +136,7 @@ def test_offsets_count_from_zero_in_each_partition_and_topic(log: EventLog) -> N
 def test_an_outcome_that_names_only_the_inference_reaches_its_sessions_partition(log: EventLog) -> None:
     for _ in range(20):
         session = new_session_id()
-        outcome = Outcome(
-            outcome_id=OutcomeId("o"),
-            inference_id=new_inference_id(session),
-            session_id=None,
-            namespace=Namespace("n"),
-            name="accepted",
-            value=True,
-            observed_at=NOW,
-            received_at=NOW,
-        )
+        outcome = made_events.outcome(made_events.completion(session))
         first, second = log.append_blocking(Topic.TURNS, [ended(session), outcome])
         assert first.partition == second.partition
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import made_events
 import pytest
 from api_harness import MODEL, Service, serve, wait_for
 from fastapi.routing import iter_route_contexts
@@ -19,7 +20,7 @@ from api.access.routes import ACCESS, Need, check_routes
 from api.app import create_app
 from core.errors import ConfigError
 from core.events import Reward
-from core.ids import InferenceId, Namespace, SessionId
+from core.ids import Namespace, SessionId
 from core.settings import ApiSettings
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "security.md"
@@ -110,22 +111,8 @@ def make(service: Service, by: str, key: str) -> Made:
 
 
 def reward(turn: Made) -> Reward:
-    return Reward(
-        inference_id=InferenceId(turn.inference_id),
-        session_id=SessionId(turn.session_id),
-        namespace=Namespace("ours"),
-        workload="chat",
-        revision=0,
-        value=1.0,
-        components={},
-        outcome_ids=(),
-        first_outcome_at=None,
-        last_outcome_at=None,
-        why="a test",
-        spec="spec",
-        final=True,
-        decided_at=NOW,
-    )
+    owner = {"session_id": SessionId(turn.session_id), "namespace": Namespace("ours")}
+    return made_events.reward(turn.inference_id, value=1.0, **owner)
 
 
 def bearer(key: str) -> dict[str, str]:

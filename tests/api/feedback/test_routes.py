@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import httpx
+import made_events
 import openai
 import pytest
 from api_harness import MODEL, Service, wait_for
@@ -13,7 +14,7 @@ from reward_stream import NOW, events, put
 
 from api.access.identity import KeyRing
 from core.errors import ConfigError
-from core.events import PolicyVersion, Release
+from core.events import Release
 from core.ids import base_ref
 from core.operations.fleet import Experiment
 from core.settings import ApiKey, ApiSettings
@@ -87,16 +88,8 @@ def test_policies_and_rollback(service: Service) -> None:
     with service.store.work() as work:
         for number in (1, 2):
             version = work.policies.allocate(NOW)
-            policy = PolicyVersion(
-                version=version,
-                policy="base",
-                digest=f"d{number}",
-                parent=base_ref(1) if number == 2 else None,
-                manifest=None,
-                weights="w",
-                created_at=NOW,
-                turns=number,
-            )
+            parent = base_ref(1) if number == 2 else None
+            policy = made_events.policy(version, policy="base", digest=f"d{number}", parent=parent, turns=number)
             work.policies.put(policy)
         release = Release(version=version, cluster="local", state="live", why="gate", by="gate", at=NOW)
         work.releases.put(release)

@@ -3,6 +3,7 @@
 import json
 from datetime import datetime, timedelta
 
+import made_events
 from byte_renderer import END, ids
 
 from core.events import (
@@ -170,19 +171,12 @@ def revisions(turn: Completion) -> list[Reward]:
 
 def reward(turn: Completion, revision: int, components: dict[str, float]) -> Reward:
     at = turn.received_at + timedelta(seconds=2 + revision)
-    return Reward(
-        inference_id=turn.inference_id,
-        session_id=turn.session_id,
-        namespace=turn.namespace,
-        workload=turn.workload,
+    return made_events.reward_of(
+        turn,
+        sum(components.values()),
+        at,
         revision=revision,
-        value=sum(components.values()),
         components=components,
         outcome_ids=(OutcomeId(f"{turn.inference_id}-accepted"),),
-        first_outcome_at=at,
-        last_outcome_at=at,
         why=", ".join(f"{name} {value:+.2f}" for name, value in components.items()),
-        spec="spec",
-        final=True,
-        decided_at=at,
     )

@@ -5,31 +5,19 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import made_events
 from api_harness import Service
 
 from core.events import Reward
-from core.ids import InferenceId, Namespace, SessionId
+from core.ids import Namespace
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def reward(number: int, namespace: str = "default") -> Reward:
-    return Reward(
-        inference_id=InferenceId(f"i{number}"),
-        session_id=SessionId("s"),
-        namespace=Namespace(namespace),
-        workload="chat",
-        revision=0,
-        value=number / 10,
-        components={"accepted": number / 10},
-        outcome_ids=(),
-        first_outcome_at=None,
-        last_outcome_at=None,
-        why="a test",
-        spec="spec",
-        final=True,
-        decided_at=NOW,
-    )
+    value = number / 10
+    own = {"namespace": Namespace(namespace), "value": value, "components": {"accepted": value}}
+    return made_events.reward(f"i{number}", decided_at=NOW, final=True, workload="chat", **own)
 
 
 def put(service: Service, *numbers: int, namespace: str = "default") -> None:

@@ -1,14 +1,25 @@
-"""Complete turns, outcomes, rewards and alarms, with the fields that a test changes."""
+"""Complete turns, outcomes, rewards, policies and alarms, with the fields that a test changes."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from core.events import Completion, LogprobSpace, Outcome, Reward, Sampling, VersionSpan
+from core.events import (
+    Completion,
+    LogprobSpace,
+    Outcome,
+    PolicyVersion,
+    Reward,
+    Sampling,
+    SessionEnded,
+    VersionSpan,
+)
 from core.ids import (
     InferenceId,
     Namespace,
+    OutcomeId,
+    PolicyRef,
     SessionId,
     base_ref,
     new_group_id,
@@ -83,6 +94,35 @@ def reward(inference_id: str, **changes: Any) -> Reward:
         final=False,
         decided_at=NOW,
     )
+    return msgspec.structs.replace(made, **changes)
+
+
+def reward_of(turn: Completion, value: float, at: datetime, **changes: Any) -> Reward:
+    """Return a final reward of a turn, from one outcome that arrived when it was decided."""
+    usual: dict[str, Any] = {
+        "session_id": turn.session_id,
+        "namespace": turn.namespace,
+        "workload": turn.workload,
+        "value": value,
+        "components": {"accepted": value},
+        "outcome_ids": (OutcomeId("o"),),
+        "first_outcome_at": at,
+        "last_outcome_at": at,
+        "final": True,
+        "decided_at": at,
+    }
+    return reward(turn.inference_id, **(usual | changes))
+
+
+def policy(version: PolicyRef, **changes: Any) -> PolicyVersion:
+    made = PolicyVersion(
+        version=version, policy="tiny", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def ended(session: object, **changes: Any) -> SessionEnded:
+    made = SessionEnded(session_id=SessionId(str(session)), namespace=Namespace("n"), received_at=NOW)
     return msgspec.structs.replace(made, **changes)
 
 

@@ -1,15 +1,11 @@
 """The store's contract for alarms, on each database."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import made_events
 import msgspec
-import pytest
-from stores import KINDS, database
 
 from core.ids import Namespace
 from core.operations.alarms import Opening, StoredAlarm
@@ -18,14 +14,6 @@ from core.ports import Store
 NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 LAST = NOW + timedelta(hours=1)
-
-
-@pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with database(request.param, tmp_path) as home:
-        store = home.open()
-        yield store
-        store.close()
 
 
 def opening(alarm_id: str, **fields: Any) -> Opening:

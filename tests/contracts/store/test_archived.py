@@ -1,10 +1,6 @@
 """The store's contract for the archive's progress: one owner at a time, step by step, on each database."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from stores import KINDS, database
 
 from core.errors import Fenced
 from core.events import Topic
@@ -13,14 +9,6 @@ from core.store.archived import Archived
 
 ONE = TopicPartition(Topic.TURNS, 1)
 OTHER = TopicPartition(Topic.REWARDS, 1)
-
-
-@pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with database(request.param, tmp_path) as home:
-        store = home.open()
-        yield store
-        store.close()
 
 
 def known(store: Store) -> dict[TopicPartition, Archived]:

@@ -1,13 +1,9 @@
 """The store's contract for replicas, targets, experiments, switches and orders."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import msgspec
-import pytest
-from stores import KINDS, database
 
 from core.ids import base_ref
 from core.operations.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
@@ -16,14 +12,6 @@ from core.ports import Store
 HERE, ELSEWHERE = "local", "elsewhere"
 NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
-
-
-@pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with database(request.param, tmp_path) as home:
-        store = home.open()
-        yield store
-        store.close()
 
 
 def status(name: str, cluster: str = HERE) -> ReplicaStatus:

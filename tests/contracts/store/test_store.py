@@ -2,13 +2,13 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import made_events
 import pytest
-from stores import KINDS, Database, database
+from stores import Database
 
 from core.clock import from_micros, to_micros
 from core.errors import ConfigError, Fenced, StoreUnavailable
@@ -22,28 +22,13 @@ DEFAULT = Namespace("default")
 OTHER = Namespace("other")
 
 
-@pytest.fixture(params=KINDS)
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    with database(request.param, tmp_path) as home:
-        yield home
-
-
-@pytest.fixture
-def store(home: Database) -> Iterator[Store]:
-    store = home.open()
-    yield store
-    store.close()
-
-
 def reward(inference_id: str, revision: int = 0, namespace: Namespace = DEFAULT) -> Reward:
     components = {"accepted": 0.5}
     return made_events.reward(inference_id, namespace=namespace, revision=revision, components=components)
 
 
 def policy(version: Version, parent: Version | None = None) -> PolicyVersion:
-    return PolicyVersion(
-        version=version, policy="tiny", digest="d", parent=parent, manifest=None, weights="w", created_at=NOW
-    )
+    return made_events.policy(version, parent=parent)
 
 
 def release(version: Version, state: ReleaseState) -> Release:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import made_events
 import pytest
-from stores import KINDS, database
+from stores import database
 
 from core.errors import Conflict, Fenced
 from core.events import Completion, Release, Topic
@@ -23,14 +23,6 @@ NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 DEFAULT = Namespace("default")
 FIRST, SECOND = TopicPartition(Topic.TURNS, 0), TopicPartition(Topic.TURNS, 1)
 _WAIT_S = 30.0
-
-
-@pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with database(request.param, tmp_path) as home:
-        store = home.open()
-        yield store
-        store.close()
 
 
 @pytest.fixture

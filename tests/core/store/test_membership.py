@@ -3,14 +3,13 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from made_events import ended
 
 from core.errors import Fenced, LogError, StoreUnavailable, Unavailable
-from core.events import SessionEnded, Topic
-from core.ids import Namespace, SessionId
+from core.events import Topic
 from core.ports import TopicPartition
 from core.records.membership import Membership
 from core.store import SqlStore, open_sqlite
@@ -40,11 +39,6 @@ def member(log: SqliteEventLog, store: SqlStore) -> Iterator[Membership]:
     member = Membership(log, store, GROUP, [Topic.TURNS])
     yield member
     member.close()
-
-
-def ended(number: int) -> SessionEnded:
-    moment = datetime(2026, 3, 1, tzinfo=UTC)
-    return SessionEnded(session_id=SessionId(str(number)), namespace=Namespace("n"), received_at=moment)
 
 
 def read(member: Membership, count: int = 2) -> list[int]:

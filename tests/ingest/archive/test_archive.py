@@ -190,7 +190,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def ended(session: str, namespace: str = "a") -> SessionEnded:
-    return SessionEnded(session_id=SessionId(session), namespace=Namespace(namespace), received_at=START)
+    return made_events.ended(session, namespace=Namespace(namespace), received_at=START)
 
 
 def reward(session: str, namespace: str = "a") -> Reward:
@@ -421,16 +421,7 @@ def test_floors_are_where_groups_and_the_learner_stand(world: World) -> None:
 
 
 def published(version: PolicyRef, log_offsets: dict[str, int]) -> PolicyVersion:
-    return PolicyVersion(
-        version=version,
-        policy="tiny",
-        digest="d",
-        parent=None,
-        manifest=None,
-        weights="w",
-        created_at=START,
-        log_offsets=log_offsets,
-    )
+    return made_events.policy(version, log_offsets=log_offsets)
 
 
 # ------------------------------------------------------------------------------------------ reading both

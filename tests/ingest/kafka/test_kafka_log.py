@@ -22,12 +22,13 @@ from changed_settings import changed
 from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 from kafka_world import PARTITIONS, admin_of, open_log, read, topics_of_our_own, wait_for
+from made_events import ended
 from services import require_broker, require_services
 
 from core import telemetry
 from core.codec import SCHEMA_VERSION, encode
 from core.errors import Fenced, LogUnavailable, NewerSchema, TooLarge
-from core.events import Event, Outcome, SessionEnded, Topic
+from core.events import Event, Outcome, Topic
 from core.ids import Namespace, OutcomeId, SessionId
 from core.ports import Consumer, Record, TopicPartition
 from core.settings import KafkaSettings
@@ -49,10 +50,6 @@ def log(settings: KafkaSettings) -> Iterator[KafkaEventLog]:
     log = open_log(settings)
     yield log
     log.close()
-
-
-def ended(session: str) -> SessionEnded:
-    return SessionEnded(session_id=SessionId(session), namespace=Namespace("n"), received_at=NOW)
 
 
 def comment(text: str) -> Outcome:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from kafka_world import PARTITIONS, is_there, open_log, topics_of_our_own, wait_for
+from made_events import ended
 from services import require_broker
 
 from core.errors import Fenced, LogUnavailable
-from core.events import Outcome, SessionEnded, Topic
+from core.events import Outcome, Topic
 from core.ids import Namespace, OutcomeId, SessionId
 from core.ports import Consumer, EventLog, LogReader, Record
 from core.settings import KafkaClientSettings, KafkaSettings
@@ -31,10 +32,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     broker = require_broker(tmp_path / "kafka")
     yield broker
     broker.kill()
-
-
-def ended(session: str) -> SessionEnded:
-    return SessionEnded(session_id=SessionId(session), namespace=Namespace("n"), received_at=NOW)
 
 
 def numbered(writer: int, number: int) -> Outcome:

@@ -13,22 +13,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from made_events import ended
 
 from core import telemetry
 from core.codec import encode
 from core.errors import LogUnavailable
 from core.events import Completion, Event, Outcome, SessionEnded, Topic
-from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
 from ingest.spool.files import SegmentFiles, frame, read_segment
 from ingest.spool.spool import SpoolingLog
 from ingest.sqlite.log import SqliteEventLog
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-
-
-def ended(name: object) -> SessionEnded:
-    return SessionEnded(session_id=SessionId(str(name)), namespace=Namespace("n"), received_at=NOW)
 
 
 FRAME_BYTES = len(frame(msgspec.msgpack.encode([Topic.TURNS, encode(ended(0))])))

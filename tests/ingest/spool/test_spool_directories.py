@@ -6,14 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from made_events import ended
 from stepping import step
 
 from core.events import SessionEnded, Topic
-from core.ids import Namespace, SessionId
 from ingest.spool.directories import Orphans, claim
 from ingest.spool.spool import SpoolingLog
 from ingest.sqlite.log import SqliteEventLog
@@ -106,10 +105,6 @@ def test_what_is_adopted_and_not_drained_waits_for_the_next(tmp_path: Path) -> N
     assert sessions(inner) == ["waits"]
     spool.close()
     again.release()
-
-
-def ended(name: str) -> SessionEnded:
-    return SessionEnded(session_id=SessionId(name), namespace=Namespace("n"), received_at=datetime.now(UTC))
 
 
 def sessions(log: SqliteEventLog) -> list[str]:

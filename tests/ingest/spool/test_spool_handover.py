@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from kafka_world import wait_for
+from made_events import ended
 
 from core.errors import LogUnavailable
 from core.events import Event, SessionEnded, Topic
-from core.ids import Namespace, SessionId
 from core.ports import Position
 from ingest.spool.handover import Gate
 from ingest.spool.spool import SpoolingLog
@@ -57,10 +57,6 @@ def far_log(directory: Path) -> Iterator[tuple[SpoolingLog, FarLog]]:
     log = SpoolingLog(inner, directory / "spool", 64 << 20)
     yield log, inner
     log.close()
-
-
-def ended(name: object) -> SessionEnded:
-    return SessionEnded(session_id=SessionId(str(name)), namespace=Namespace("n"), received_at=NOW)
 
 
 def by_writer(log: SpoolingLog) -> dict[str, list[int]]:

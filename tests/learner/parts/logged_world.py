@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
+import made_events
 import torch
 from changed_settings import changed
 from stepping import step
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
 from core.events import Completion, LogprobSpace, PolicyVersion, Release, Reward, Sampling, Topic, VersionSpan
-from core.ids import GroupId, InferenceId, Namespace, OutcomeId, PolicyRef, SessionId, base_ref, new_inference_id
+from core.ids import GroupId, InferenceId, Namespace, PolicyRef, SessionId, base_ref, new_inference_id
 from core.model.probes import ProbeRecord
 from core.settings import LearnerSettings
 from core.store import SqlStore, open_sqlite
@@ -100,23 +101,7 @@ def make_turn(number: int, *, temperature: float = 1.0, session: str | None = No
 
 
 def make_reward(turn: Completion, value: float, revision: int = 0, after_s: float = 2.0) -> Reward:
-    moment = turn.received_at + timedelta(seconds=after_s)
-    return Reward(
-        inference_id=turn.inference_id,
-        session_id=turn.session_id,
-        namespace=turn.namespace,
-        workload=turn.workload,
-        revision=revision,
-        value=value,
-        components={"accepted": value},
-        outcome_ids=(OutcomeId("o"),),
-        first_outcome_at=moment,
-        last_outcome_at=moment,
-        why="test",
-        spec="spec",
-        final=True,
-        decided_at=moment,
-    )
+    return made_events.reward_of(turn, value, turn.received_at + timedelta(seconds=after_s), revision=revision)
 
 
 @dataclass

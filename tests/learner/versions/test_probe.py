@@ -88,7 +88,7 @@ def trained(world: World, batches: int, settings: Mapping[str, object] = {}) -> 
 
 
 def gap(one: Logprobs, other: Logprobs) -> float:
-    """The largest difference, in nats."""
+    """Return the largest difference, in nats."""
     return float((torch.tensor(one) - torch.tensor(other)).abs().max())
 
 

@@ -3,37 +3,20 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import made_events
 import pytest
 
 from core.codec import encode
 from core.errors import ConfigError, OnwardError
-from core.events import DeadLetter, Event, PolicyVersion, Reward, SessionEnded, Topic
-from core.ids import InferenceId, Namespace, SessionId, base_ref
+from core.events import DeadLetter, Event, Topic
+from core.ids import base_ref
 from onward.commands import dead_letters
 from onward.wiring.foundation import open_foundation
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-ENDED = SessionEnded(session_id=SessionId("s"), namespace=Namespace("n"), received_at=NOW)
-POLICY = PolicyVersion(
-    version=base_ref(1), policy="p", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
-)
-
-REWARD = Reward(
-    inference_id=InferenceId("00000000-0000-7000-8000-000000000000"),
-    session_id=SessionId("s"),
-    namespace=Namespace("n"),
-    workload="w",
-    revision=0,
-    value=1.0,
-    components={},
-    outcome_ids=(),
-    first_outcome_at=None,
-    last_outcome_at=None,
-    why="",
-    spec="s",
-    final=True,
-    decided_at=NOW,
-)
+ENDED = made_events.ended("s")
+POLICY = made_events.policy(base_ref(1))
+REWARD = made_events.reward("00000000-0000-7000-8000-000000000000")
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+import made_events
 from stepping import step
 
-from core.events import Alarm, Completion, Event, OutcomeSource, Reward, ToolCall, Topic
+from core.events import Alarm, Completion, Event, OutcomeSource, ToolCall, Topic
 from core.ids import OutcomeId, UserHash
 from core.operations.alarms import StoredAlarm
 from core.reward_spec import RewardSpec
@@ -96,23 +97,8 @@ class Users:
         self.said.append(self.events.outcome(turn, name, value, self.seconds, source=source))
 
     def _reward(self, turn: Completion, value: float, by_default: bool = False) -> None:
-        reward = Reward(
-            inference_id=turn.inference_id,
-            session_id=turn.session_id,
-            namespace=turn.namespace,
-            workload=turn.workload,
-            revision=0,
-            value=value,
-            components={"accepted": value},
-            outcome_ids=() if by_default else (OutcomeId("said"),),
-            first_outcome_at=None,
-            last_outcome_at=None,
-            why="a test",
-            spec="spec",
-            final=True,
-            decided_at=self.lab.at(self.seconds),
-        )
-        self.rewards.append(reward)
+        said = () if by_default else (OutcomeId("said"),)
+        self.rewards.append(made_events.reward_of(turn, value, self.lab.at(self.seconds), outcome_ids=said))
 
 
 @dataclass

@@ -8,11 +8,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar, cast
 
+import made_events
 from engine_world import MODEL, Published
 from sglang_server import PYTHON, sglang_server
 
 from core.clock import SystemClock
-from core.events import PolicyVersion, Release
+from core.events import Release
 from core.ids import ANCHOR
 from core.operations.fleet import CLUSTER
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
@@ -48,15 +49,7 @@ class Stepper:
 def publish(store: SqlStore, ref: WeightsRef, state: str) -> None:
     """Write the version and its release, as the learner and the controller do."""
     now = SystemClock().now()
-    policy = PolicyVersion(
-        version=ref.version,
-        policy="tiny",
-        digest=ref.digest,
-        parent=ref.parent,
-        manifest=None,
-        weights=ref.path,
-        created_at=now,
-    )
+    policy = made_events.policy(ref.version, digest=ref.digest, parent=ref.parent, weights=ref.path, created_at=now)
     release = Release(version=ref.version, cluster=CLUSTER, state=state, why="", by="start", at=now)  # type: ignore[arg-type]
     with store.work() as work:
         work.policies.put(policy)

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import made_events
 import pytest
 from release_world import START
 
 from core.clock import ManualClock
 from core.errors import Conflict, Fenced
-from core.events import PolicyVersion, Release, ReleaseState, Topic
+from core.events import Release, ReleaseState, Topic
 from core.ids import PolicyRef, base_ref
 from core.store import SqlStore, open_sqlite
 from ingest.sqlite.log import SqliteEventLog
@@ -28,17 +29,7 @@ class World:
     def publish(self) -> PolicyRef:
         with self.store.work() as work:
             version = work.policies.allocate(self.clock.now())
-            work.policies.put(
-                PolicyVersion(
-                    version=version,
-                    policy="tiny",
-                    digest="d",
-                    parent=None,
-                    manifest=None,
-                    weights="w",
-                    created_at=self.clock.now(),
-                ),
-            )
+            work.policies.put(made_events.policy(version, created_at=self.clock.now()))
         return version
 
     def chain(self, holder: str) -> Chain:

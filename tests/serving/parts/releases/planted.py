@@ -3,13 +3,13 @@
 import random
 from typing import Any
 
+import made_events
 from release_world import ReleaseWorld
 
 from core.events import Alarm, Completion, LogprobSpace, Reward, Sampling, Topic, VersionSpan
 from core.ids import (
     GroupId,
     Namespace,
-    OutcomeId,
     UserHash,
     base_ref,
     new_group_id,
@@ -74,22 +74,7 @@ def turn(world: ReleaseWorld, user: str, *, version: int, arm: str = "live", **f
 
 
 def reward(world: ReleaseWorld, of: Completion, value: float, revision: int = 0) -> Reward:
-    return Reward(
-        inference_id=of.inference_id,
-        session_id=of.session_id,
-        namespace=of.namespace,
-        workload=of.workload,
-        revision=revision,
-        value=value,
-        components={"accepted": value},
-        outcome_ids=(OutcomeId("o"),),
-        first_outcome_at=world.clock.now(),
-        last_outcome_at=world.clock.now(),
-        why="test",
-        spec="spec",
-        final=True,
-        decided_at=world.clock.now(),
-    )
+    return made_events.reward_of(of, value, world.clock.now(), revision=revision)
 
 
 def alarm(world: ReleaseWorld, name: str = "a", **fields: Any) -> Alarm:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import made_events
 import numpy as np
 from changed_settings import changed
 from memory_engine import MemoryEngine
@@ -19,7 +20,7 @@ from stepping import step
 
 from core.blobs import FsspecBlobs
 from core.clock import ManualClock
-from core.events import Event, GateVerdict, PolicyVersion, Release, ReleaseState, Topic
+from core.events import Event, GateVerdict, Release, ReleaseState, Topic
 from core.ids import base_ref
 from core.model.probes import ProbeRecord
 from core.model.weights_digest import digest_of_shards
@@ -136,12 +137,10 @@ class ReleaseWorld:
             version = work.policies.allocate(self.clock.now())
         shards = self.shards_at(self.directory / f"{version}.safetensors", version.version)
         ref = self.weights.publish(version, shards, base_ref(parent))
-        policy = PolicyVersion(
-            version=version,
-            policy="tiny",
+        policy = made_events.policy(
+            version,
             digest=ref.digest,
             parent=base_ref(parent),
-            manifest=None,
             outcome_arrivals=tuple(arrivals),
             weights=ref.path,
             created_at=self.clock.now(),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+import made_events
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,16 +18,8 @@ from serving.releases import LoopTimer
 
 
 def policy(version: int, arrivals: Sequence[datetime], parent: int | None = None) -> PolicyVersion:
-    return PolicyVersion(
-        version=base_ref(version),
-        policy="tiny",
-        digest="d",
-        parent=base_ref(parent or version - 1),
-        manifest=None,
-        outcome_arrivals=tuple(arrivals),
-        weights="w",
-        created_at=START,
-    )
+    parent_ref = base_ref(parent or version - 1)
+    return made_events.policy(base_ref(version), parent=parent_ref, outcome_arrivals=tuple(arrivals))
 
 
 def after(seconds: float) -> datetime:

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable
 
+import made_events
 import pytest
 from memory_engine import FINE
 from release_world import VOCABULARY, ReleaseWorld
 from stepping import step
 
 from core import telemetry
-from core.events import PolicyVersion, Topic
+from core.events import Topic
 from core.ids import base_ref
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -240,15 +241,7 @@ def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
     with world.store.work() as work:
         version = work.policies.allocate(world.clock.now())
     ref = world.weights.publish(version, world.shards_at(world.directory / "2.safetensors", 2), base_ref(1))
-    record = PolicyVersion(
-        version=version,
-        policy="tiny",
-        digest="0" * 64,
-        parent=base_ref(1),
-        manifest=None,
-        weights=ref.path,
-        created_at=world.clock.now(),
-    )
+    record = made_events.policy(version, digest="0" * 64, parent=base_ref(1), weights=ref.path)
     with world.store.work() as work:
         work.policies.put(record)
     world.run()
