@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
@@ -62,13 +62,11 @@ FORMER: Final[Mapping[str, str]] = {
     "learner.clip_low": "learner.objective.clip_low",
     "learner.correction": "learner.objective.correction.method",
     "learner.default_max_age_s": "learner.admission.default_max_age_s",
-    "learner.discount": "learner.advantage.discount",
     "learner.distrust": "learner.users.distrust",
     "learner.dual_clip": "learner.objective.dual_clip",
     "learner.ema_decay": "learner.advantage.ema_decay",
     "learner.entropy_coefficient": "learner.objective.entropy_coefficient",
     "learner.entropy_normaliser": "learner.objective.entropy_normaliser",
-    "learner.gae_lambda": "learner.advantage.gae_lambda",
     "learner.geometric_band": "learner.objective.correction.geometric_band",
     "learner.gradient_checkpointing": "learner.compute.gradient_checkpointing",
     "learner.gradient_clip": "learner.optimizer.gradient_clip",
@@ -143,15 +141,36 @@ FORMER: Final[Mapping[str, str]] = {
 """What was called so, and is called otherwise now. Sections took the places of settings of the same name."""
 
 
+class Removed(NamedTuple):
+    value: Any  # as with which the program goes on
+    holds: str
+
+
+REMOVED: Final[Mapping[str, Removed]] = dict.fromkeys(
+    ("learner.discount", "learner.gae_lambda", "learner.advantage.discount", "learner.advantage.gae_lambda"),
+    Removed(1.0, "every token of a turn has the turn's whole reward, as with the former default 1"),
+)
+"""What is no setting any more, under each of its names."""
+
+
 def refuse_former(sources: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse former names. Raises ConfigError that gives each former name in the sources its present one."""
-    found = [f"{path} is called {FORMER[path]} now" for values in sources for path in _former(values)]
+    """Refuse former names. Raises ConfigError that gives each in the sources its present one, or says what holds."""
+    found = [path for values in sources for path in _former(values)]
     if found:
-        raise ConfigError("settings: " + "; ".join(found))
+        raise ConfigError("settings: " + "; ".join(map(_said_of, found)))
+
+
+def _said_of(former: str) -> str:
+    if former in REMOVED:
+        return f"{former} was removed: {REMOVED[former].holds}"
+    return f"{former} is called {FORMER[former]} now"
 
 
 def under_their_names(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """Return the recorded values of a section, with former names and values replaced by present ones."""
+    """Return the recorded values of a section, with former names and values replaced by present ones.
+
+    Settings that were removed are left out. Raises ConfigError where one had another value than holds now."""
+    values = _without_removed(values, f"{section}.")
     former = {path: FORMER[path] for path in _former({section: values})}
     kept = {key: value for key, value in values.items() if f"{section}.{key}" not in former}
     for old, new in former.items():
@@ -161,10 +180,21 @@ def under_their_names(values: Mapping[str, Any], section: str) -> dict[str, Any]
     return kept
 
 
+def _without_removed(values: Mapping[str, Any], above: str) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{above}{name}"
+        if path not in REMOVED:
+            kept[name] = _without_removed(value, f"{path}.") if isinstance(value, Mapping) else value
+        elif value != REMOVED[path].value:
+            raise ConfigError(f"{path} was {value}: {_said_of(path)}")
+    return kept
+
+
 def _former(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
     for key, value in values.items():
         path = f"{above}{key}"
-        if path in FORMER and not (isinstance(value, Mapping) and _is_section(path)):
+        if path in REMOVED or (path in FORMER and not (isinstance(value, Mapping) and _is_section(path))):
             yield path
         elif isinstance(value, Mapping):
             yield from _former(value, f"{path}.")

@@ -12,7 +12,7 @@ from core.ids import PolicyRef
 from core.settings import AdmissionSettings, LearnerSettings
 from learner.batches.staleness import Drift, left_out, nowhere, oldest_allowed, together, too_old, within
 from learner.model.ranks import Ranks
-from learner.objective.credit import TokenCredit, applied, fading
+from learner.objective.credit import TokenCredit, applied
 from learner.objective.kto import reference_of
 from learner.objective.normalisation import USUAL, BatchTotals
 from learner.sequences.scored import ScoredTurn, TurnRecord
@@ -62,7 +62,6 @@ class BatchAdmission:
         self._correction_M = torch.tensor([s.is_correction for s in batch])
         self._rewards_M = torch.tensor([s.worth for s in batch])
         self._alike_M = ~self._correction_M & self._all_alike()
-        self._fading = settings.advantage.discount * settings.advantage.gae_lambda
         self._records: dict[int, TurnRecord] = {}
 
     def _all_alike(self) -> bool:
@@ -102,15 +101,9 @@ class BatchAdmission:
 
     def enter(self, part: MicroBatch, new: TokenCredit, baseline_N: Tensor, drift: Drift) -> tuple[Tensor, Tensor]:
         """Enter the turns of a micro-batch; return (advantage_N, keep_N)."""
-        turns_N, before = part.turns_N.cpu(), applied(part, self.batch)
-        rewards_N, applied_N = new.rewards_N.cpu(), before.rewards_N.cpu()
-        correction_N = self._correction_M[turns_N]
-        subtracted_N = torch.where(correction_N, applied_N, baseline_N.cpu())
-        gained_N = rewards_N - subtracted_N
-        if self._fading != 1:
-            difference_N = self._faded(new) - self._faded(before)
-            gained_N = torch.where(correction_N, difference_N, gained_N)
-        advantage_N = gained_N / self._scales_M[turns_N]
+        turns_N, applied_N = part.turns_N.cpu(), applied(part, self.batch).rewards_N.cpu()
+        subtracted_N = torch.where(self._correction_M[turns_N], applied_N, baseline_N.cpu())
+        advantage_N = (new.rewards_N.cpu() - subtracted_N) / self._scales_M[turns_N]
         fresh_M = within(drift, self._bounds[0]) & ~self._out_M
         keep_M = fresh_M & ~self._old_M & ~self._alike_M & ~self._kto_M
         stale_N = part.versions_N.cpu() < self._oldest
@@ -128,10 +121,6 @@ class BatchAdmission:
             )
         device = baseline_N.device
         return advantage_N.to(device), (keep_M[turns_N] & ~stale_N).to(device)
-
-    def _faded(self, credit: TokenCredit) -> Tensor:
-        """Return the part of the reward that each token's advantage has."""
-        return (credit.rewards_N * fading(credit.episodes_N, self._fading)).cpu()
 
     def late(self, part: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return (late_M, gain_M): which turns of the micro-batch train by KTO, and the gain of each."""

@@ -2,7 +2,7 @@
 
 A turn's worth is its own reward plus `turn_discount` times the worth of the turns that continue it (the mean, if there
 are several). Its tokens share it, except those that a credit of the reward names: their value is the credit's instead
-of the reward's. Tokens that share a value are an episode, and are rewarded at its end.
+of the reward's.
 
 Legend: N sampled tokens of a micro-batch."""
 
@@ -21,13 +21,10 @@ from learner.sequences.tensors import MicroBatch
 
 @dataclass(frozen=True)
 class TokenCredit:
-    """The reward of each token. `turns_N`: index into the batch.
-
-    An episode's tokens share a number and are adjacent."""
+    """The reward of each token. `turns_N`: index into the batch."""
 
     turns_N: Tensor
     rewards_N: Tensor
-    episodes_N: Tensor
 
 
 def with_follow(batch: Sequence[ScoredTurn], discount: float) -> list[ScoredTurn]:
@@ -65,15 +62,11 @@ def _spread(part: MicroBatch, shares: Sequence[tuple[float, float, tuple[Credit,
     """Spread each turn's share over its tokens: (worth, how much of it follows from later turns, credits)."""
     turns_N = part.turns_N
     rewards_N = torch.tensor([worth for worth, _, _ in shares], device=turns_N.device)[turns_N]
-    most = max((len(credits) for _, _, credits in shares), default=0)
-    episodes_N = turns_N * (most + 1)
-    for turn in sorted(set(turns_N.tolist())) if most else ():
-        _, follow, credits = shares[turn]
-        for number, credit in enumerate(credits, 1):
+    for turn, (_, follow, credits) in enumerate(shares):
+        for credit in credits:
             of_N = (turns_N == turn) & (part.indices_N >= credit.start) & (part.indices_N < credit.end)
             rewards_N[of_N] = credit.value + follow
-            episodes_N[of_N] += number
-    return TokenCredit(turns_N, rewards_N, episodes_N)
+    return TokenCredit(turns_N, rewards_N)
 
 
 def are_sound(credits: Sequence[Credit], turn: Completion) -> bool:
@@ -87,24 +80,10 @@ def are_sound(credits: Sequence[Credit], turn: Completion) -> bool:
     )
 
 
-def to_go(values_N: Tensor, episodes_N: Tensor, factor: float) -> Tensor:
-    """Return each token's value plus `factor` times what its successor in the episode has to go."""
-    goes_on = follows_on(episodes_N).tolist()
-    values, total = values_N.tolist(), 0.0
-    for place in range(len(values) - 1, -1, -1):
-        total = values[place] + (factor * total if goes_on[place] else 0.0)
-        values[place] = total
+def to_go(values_N: Tensor, turns_N: Tensor) -> Tensor:
+    """Return the sum of each token's value and of those after it in its turn, whose tokens are adjacent."""
+    values, turns = values_N.tolist(), turns_N.tolist()
+    for place in range(len(values) - 2, -1, -1):
+        if turns[place] == turns[place + 1]:
+            values[place] += values[place + 1]
     return torch.tensor(values, dtype=values_N.dtype, device=values_N.device)
-
-
-def follows_on(episodes_N: Tensor) -> Tensor:
-    """Return [N] bool: whether the next token is of the same episode."""
-    last = torch.zeros(1, dtype=torch.bool, device=episodes_N.device)
-    return torch.cat([episodes_N[1:] == episodes_N[:-1], last])
-
-
-def fading(episodes_N: Tensor, factor: float) -> Tensor:
-    """Return [N]: the share of the reward at its episode's end that reaches each token, `factor` a step."""
-    if factor == 1:
-        return torch.ones(len(episodes_N), device=episodes_N.device)
-    return to_go((~follows_on(episodes_N)).float(), episodes_N, factor)

@@ -12,9 +12,10 @@ from typing import Any
 
 import made_events
 import pytest
-from kafka_world import PARTITIONS, open_log, read, topics_of_our_own, wait_for
+from kafka_world import PARTITIONS, open_log, read, topics_of_our_own
 from made_events import ended
 from services import require_services
+from waiting import wait_for
 
 from core import telemetry
 from core.errors import Fenced, GroupBusy, LogUnavailable, StoreUnavailable

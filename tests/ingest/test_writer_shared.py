@@ -14,11 +14,12 @@ from typing import IO
 
 import pytest
 from kafka import KafkaProducer
-from kafka_world import PARTITIONS, open_log, read, topics_of_our_own, wait_for
+from kafka_world import PARTITIONS, open_log, read, topics_of_our_own
 from services import require_services
 from sqlalchemy import func, select
 from stepping import step
 from stores import Database, database
+from waiting import wait_for
 
 from core import telemetry
 from core.clock import SystemClock

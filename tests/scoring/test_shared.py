@@ -8,10 +8,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kafka_world import PARTITIONS, open_log, read, topics_of_our_own, wait_for
+from kafka_world import PARTITIONS, open_log, read, topics_of_our_own
 from services import require_services
 from stepping import step
 from stores import database
+from waiting import wait_for
 
 from core.clock import ManualClock
 from core.events import Reward, Topic

@@ -39,9 +39,6 @@ class LearnerSettings(Section):
 
     @model_validator(mode="after")
     def _distrust_has_a_value_head(self) -> Self:
-        if self.users.distrust and not self.advantage.expects_whole_rewards:
-            raise ValueError(
-                "users.distrust: needs a value head that expects whole rewards (advantage.baseline = value, "
-                "advantage.discount = 1, advantage.gae_lambda = 1)"
-            )
+        if self.users.distrust and self.advantage.baseline != "value":
+            raise ValueError("users.distrust: needs a value head (advantage.baseline = value)")
         return self

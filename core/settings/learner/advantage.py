@@ -24,15 +24,6 @@ class AdvantageSettings(Section):
     """What `beta` maps onto failure and success, as the reward spec's `clip`; what lies outside counts as an end."""
     turn_discount: float = Field(default=0.0, ge=0, le=1)
     """What a turn earns of what the turns that continue it do, of those in the same update; 0: its own reward alone."""
-    discount: float = Field(default=1.0, gt=0, le=1)
-    """What a reward at a turn's end is worth a token earlier (GAE's gamma), with the value head."""
-    gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """How far GAE trusts rewards rather than the value head's word of the next token: 1: rewards alone."""
-
-    @property
-    def expects_whole_rewards(self) -> bool:
-        """True when a value head predicts the turn's reward at each token."""
-        return (self.baseline, self.discount, self.gae_lambda) == ("value", 1, 1)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -40,9 +31,6 @@ class AdvantageSettings(Section):
         if low >= high:
             raise ValueError("reward_range: the lower end does not lie below the upper one")
         self._channels_are_apart()
-        for name in ("discount", "gae_lambda"):
-            if getattr(self, name) != 1 and self.baseline != "value":
-                raise ValueError(f"{name}: baseline = {self.baseline} knows one baseline a turn; value has one a token")
         return self
 
     def _channels_are_apart(self) -> None:

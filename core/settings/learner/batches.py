@@ -62,7 +62,6 @@ class UserSettings(Section):
     by its session. 1: no bound."""
     distrust: bool = False
     """Whether a user counts less whose reports keep contradicting what the value head expects of such answers: a liar,
-    but also a user whose taste nobody shares. Needs `baseline` value, `discount` 1 and `gae_lambda` 1 in
-    `learner.advantage.baseline`."""
+    but also a user whose taste nobody shares. Needs a value head (`learner.advantage.baseline`)."""
     share_repeats: bool = True
     """Whether turns of one user in an update with the same prompt and answer count as one together."""

@@ -16,14 +16,7 @@ def make_advantages(settings: AdvantageSettings, hidden_size: int, seed: int, de
     """Make the baseline that the settings name; only a value head needs `seed` and `device`."""
     match settings.baseline:
         case "value":
-            return ValueHead(
-                hidden_size,
-                settings.value_learning_rate,
-                seed,
-                device,
-                gamma=settings.discount,
-                lam=settings.gae_lambda,
-            )
+            return ValueHead(hidden_size, settings.value_learning_rate, seed, device)
         case "ema":
             return EmaBaseline(settings.ema_decay, settings.channels)
         case "beta":

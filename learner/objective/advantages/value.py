@@ -1,6 +1,6 @@
 """A value head: the expected reward, read from the hidden state that predicts each token.
 
-It is PPO's critic (arXiv:1707.06347) on a detached trunk. A = (R - V(h_t)) / std(R), or by GAE; it is fitted to A + V.
+It is PPO's critic (arXiv:1707.06347) on a detached trunk. A = (R - V(h_t)) / std(R); it is fitted to R.
 
 Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size."""
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from learner.objective.advantages.base import batch_scale
-from learner.objective.advantages.gae import advantages
 from learner.objective.credit import TokenCredit
 from learner.sequences.scored import ScoredTurn
 
@@ -19,15 +18,12 @@ _WIDTH = 64
 
 
 class ValueHead:
-    def __init__(
-        self, hidden_size: int, learning_rate: float, seed: int, device: str, gamma: float = 1.0, lam: float = 1.0
-    ) -> None:
+    def __init__(self, hidden_size: int, learning_rate: float, seed: int, device: str) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self._head = nn.Sequential(nn.Linear(hidden_size, _WIDTH), nn.GELU(), nn.Linear(_WIDTH, 1)).to(device)
         nn.init.zeros_(self._head[2].weight)
         self._optimizer = torch.optim.AdamW(self._head.parameters(), lr=learning_rate, foreach=True)
-        self._gamma, self._lam = gamma, lam
         self.scale = 1.0
         self._influence_M: Tensor | None = None  # all alike
 
@@ -38,15 +34,12 @@ class ValueHead:
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         values_N = self._head(hidden_ND.detach())[:, 0]
-        if self._gamma == self._lam == 1:
-            return values_N.detach(), self._fit(values_N, credit.rewards_N, credit)
-        advantages_N = advantages(values_N.detach(), credit, self._gamma, self._lam)
-        return credit.rewards_N - advantages_N, self._fit(values_N, advantages_N + values_N.detach(), credit)
+        return values_N.detach(), self._fit(values_N, credit)
 
-    def _fit(self, values_N: Tensor, targets_N: Tensor, credit: TokenCredit) -> Tensor:
+    def _fit(self, values_N: Tensor, credit: TokenCredit) -> Tensor:
         if self._influence_M is None:
-            return nn.functional.mse_loss(values_N, targets_N)
-        return (self._influence_M[credit.turns_N] * (values_N - targets_N) ** 2).mean()
+            return nn.functional.mse_loss(values_N, credit.rewards_N)
+        return (self._influence_M[credit.turns_N] * (values_N - credit.rewards_N) ** 2).mean()
 
     def parameters(self) -> list[nn.Parameter]:
         return list(self._head.parameters())

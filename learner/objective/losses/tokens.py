@@ -94,4 +94,4 @@ def _advantage(given: TokenInputs, settings: ObjectiveSettings) -> Tensor:
     if settings.kl.placement == "loss" or settings.kl.coefficient == 0:
         return given.advantage_N
     cost_N = k1(given.logprobs_N.detach(), given.anchor_N)
-    return given.advantage_N - settings.kl.coefficient * to_go(cost_N, given.turns_N, 1.0)
+    return given.advantage_N - settings.kl.coefficient * to_go(cost_N, given.turns_N)

@@ -2,11 +2,12 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaAdminClient
+from waiting import wait_for
 
 from core.errors import LogUnavailable
 from core.events import Topic
@@ -17,13 +18,6 @@ from ingest.kafka.log import KafkaEventLog
 from ingest.kafka.topics import migrate
 
 PARTITIONS = 4
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 @contextmanager

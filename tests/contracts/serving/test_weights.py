@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mortal_blobs import Died, MortalBlobs
 from safetensors.numpy import load_file, save_file
 
 from core.blobs import FsspecBlobs
@@ -205,37 +206,14 @@ def test_a_manifest_that_is_none_is_named(blobs: FsspecBlobs, host: Host, shards
 # ------------------------------------------------------------------------------------------------ all or nothing
 
 
-class CutOff(Exception):
-    """The end of the process."""
-
-
-class CutBlobs(FsspecBlobs):
-    """A blob store that ends the process before its put number `lives`."""
-
-    lives = 0
-
-    def put(self, path: str, data: bytes) -> None:
-        self._live()
-        super().put(path, data)
-
-    def put_file(self, path: str, source: Path) -> None:
-        self._live()
-        super().put_file(path, source)
-
-    def _live(self) -> None:
-        self.lives -= 1
-        if self.lives < 0:
-            raise CutOff
-
-
 @pytest.mark.parametrize("lives", [0, 1, 2])
 def test_a_publication_that_was_cut_off_is_no_version(
     tmp_path: Path, host: Host, shards: list[Path], lives: int
 ) -> None:
     """A reader finds nothing, and the next attempt, with any content, becomes the version."""
-    cut = CutBlobs(tmp_path / "blobs")
+    cut = MortalBlobs(tmp_path / "blobs")
     cut.lives = lives
-    with pytest.raises(CutOff):
+    with pytest.raises(Died):
         host(cut).publish(ONE, shards, None)
     blobs = FsspecBlobs(tmp_path / "blobs")
     ref = WeightsRef(version=ONE, digest=digest_of_shards(shards), path=MANIFEST)
@@ -277,19 +255,10 @@ def test_what_is_discarded_is_gone_and_the_others_are_not(blobs: FsspecBlobs, ho
 
 def test_a_discard_that_was_cut_off_leaves_no_version(tmp_path: Path, host: Host, shards: list[Path]) -> None:
     """The manifest is deleted first."""
-
-    class OneDelete(FsspecBlobs):
-        deleted = 0
-
-        def delete(self, path: str) -> None:
-            if self.deleted:
-                raise CutOff
-            self.deleted += 1
-            super().delete(path)
-
-    blobs = OneDelete(tmp_path / "blobs")
+    blobs = MortalBlobs(tmp_path / "blobs")
     ref = host(blobs).publish(ONE, shards, None)
-    with pytest.raises(CutOff):
+    blobs.lives = 2  # a mark, and the manifest
+    with pytest.raises(Died):
         host(blobs).discard(ONE)
     with pytest.raises(WeightsError, match=f"{MANIFEST}: missing"):
         host(blobs).open(ref)

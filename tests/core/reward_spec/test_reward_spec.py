@@ -26,16 +26,6 @@ type = "text"
 """
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
-        path = tmp_path / "rewards.toml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
 def test_a_spec_is_read(file: Callable[[str], Path]) -> None:
     spec = load_reward_spec(file(GOOD))
     assert spec.outcomes["accepted"].false_weight == -0.5
@@ -83,6 +73,11 @@ def test_a_default_that_is_written_out_is_no_change(file: Callable[[str], Path])
         ("[outcomes.a]\ntype = 'boolean'\nweight = 1e13\n", r"outcomes\.a\.weight: "),
         ("[outcomes.a]\ntype = 'number'\nweight = 1\nmaximum = 1e300\n", r"outcomes\.a\.maximum: "),
         ("clip = [-1e300, 1.0]\n[outcomes.a]\ntype = 'boolean'\nweight = 1\n", "line 1: clip"),
+        ("[outcomes.a]\ntype = 'number'\nweight = nan\n", r"outcomes\.a\.weight"),
+        ("[outcomes.a]\ntype = 'number'\nminimum = 1\nmaximum = 0\n", "ascend"),
+        ("[outcomes.a]\ntype = 'number'\ndefault = 3\nmaximum = 1\n", "ascend"),
+        ("[outcomes.a]\ntype = 'boolean'\nmaximum = 1\n", "number outcomes"),
+        ("outcomes = 3\n", "outcomes"),
         ("clip = [1.0, 0.0]\n[outcomes]\n", "lower bound"),
         ("", "outcomes: Field required"),
         ("[outcomes.a]\ntype = 'boolean'\n", "line 1: .*none has a weight"),

@@ -12,16 +12,6 @@ from core.reward_spec.roles import USUAL
 from onward.directory.layout import SHIPPED_REWARDS
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
-        path = tmp_path / "rewards.toml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
 def spec(**outcomes: object) -> RewardSpec:
     return RewardSpec.model_validate({"outcomes": outcomes})
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from core.errors import ConfigError
 from core.settings import ApiKey, LearnerSettings, Settings, load_settings
-from core.settings.names import FORMER, paths, under_their_names
+from core.settings.names import FORMER, REMOVED, paths, under_their_names
 from onward.commands.options import overrides_of
 
 
@@ -168,6 +168,14 @@ def test_what_a_former_name_is_answered_with_is_a_setting(former: str, now: str)
     assert former not in known
 
 
+@pytest.mark.parametrize("name", sorted(REMOVED))
+def test_what_was_removed_is_answered_with_what_holds_instead(file: Callable[[str], Path], name: str) -> None:
+    for path, environment in ((file(in_a_file(name)), {}), (None, overrides_of([f"{name}=1"]))):
+        with pytest.raises(ConfigError, match=rf"{re.escape(name)} was removed: {re.escape(REMOVED[name].holds)}"):
+            load_settings(path, environment)
+    assert name not in set(paths(Settings))
+
+
 def test_all_former_names_are_told_at_once(file: Callable[[str], Path]) -> None:
     path = file("[learner]\nlearning_rate = 1e-4\nadvantage = 'ema'\n")
     with pytest.raises(ConfigError) as refused:
@@ -208,6 +216,10 @@ def test_what_was_written_down_under_former_names_is_read_under_todays() -> None
         "admission": {"max_outcome_age_s": {"thumb": 5.0}},
         "lora": {"rank": 4},
     }
+    without = under_their_names({"gae_lambda": 1.0, "advantage": {"baseline": "ema", "discount": 1.0}}, "learner")
+    assert without == {"advantage": {"baseline": "ema"}}
+    with pytest.raises(ConfigError, match=r"learner\.advantage\.discount was 0\.9: .* was removed: every token"):
+        under_their_names({"advantage": {"discount": 0.9}}, "learner")
     today = LearnerSettings().model_dump()
     assert under_their_names(today, "learner") == today
 

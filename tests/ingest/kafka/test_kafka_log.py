@@ -21,9 +21,10 @@ import pytest
 from changed_settings import changed
 from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
-from kafka_world import PARTITIONS, admin_of, open_log, read, topics_of_our_own, wait_for
+from kafka_world import PARTITIONS, admin_of, open_log, read, topics_of_our_own
 from made_events import ended
 from services import require_broker, require_services
+from waiting import wait_for
 
 from core import telemetry
 from core.codec import SCHEMA_VERSION, encode

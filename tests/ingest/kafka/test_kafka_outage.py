@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from kafka_world import PARTITIONS, is_there, open_log, topics_of_our_own, wait_for
+from kafka_world import PARTITIONS, is_there, open_log, topics_of_our_own
 from made_events import ended
 from services import require_broker
+from waiting import wait_for
 
 from core.errors import Fenced, LogUnavailable
 from core.events import Outcome, Topic

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from changed_settings import changed
-from kafka_world import PARTITIONS, open_log, read, wait_for
+from kafka_world import PARTITIONS, open_log, read
 from services import require_broker
+from waiting import wait_for
 
 from core.errors import ConfigError, LogError, LogUnavailable
 from core.events import SessionEnded, Topic

@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from made_events import ended
+from waiting import wait_for
 
 from core import telemetry
 from core.codec import encode
@@ -52,13 +52,6 @@ def down(directory: Path) -> Iterator[None]:
     lock.close()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
 def sessions(log: SpoolingLog | SqliteEventLog, topic: Topic = Topic.TURNS) -> list[str]:
     consumer = log.consumer("reader", [topic])
     found: list[Event | None] = []
@@ -88,7 +81,7 @@ def test_what_the_log_refuses_waits_on_disk_and_follows_in_order(spooling: Spool
         assert telemetry.SPOOLED._value.get() == 41
         assert telemetry.SPOOL_BYTES._value.get() > 41 * 8
         assert sum(spooling.end(TopicPartition(Topic.TURNS, partition)) for partition in range(2)) == 1
-    wait_until(lambda: spooling.state == "ok")
+    wait_for(lambda: spooling.state == "ok")
     asyncio.run(spooling.append(Topic.TURNS, ended(40)))
     assert sessions(spooling) == [str(index) for index in range(41)]
     assert sessions(spooling, Topic.REWARDS) == ["r0", "r1"]
@@ -103,7 +96,7 @@ def test_order_holds_while_the_log_comes_and_goes_under_load(spooling: SpoolingL
 
     def appended_some() -> None:
         enough = sum(counts.values()) + 20
-        wait_until(lambda: sum(counts.values()) >= enough)
+        wait_for(lambda: sum(counts.values()) >= enough)
 
     def flap() -> None:
         try:
@@ -126,7 +119,7 @@ def test_order_holds_while_the_log_comes_and_goes_under_load(spooling: SpoolingL
     flapper.start()
     asyncio.run(main())
     flapper.join()
-    wait_until(lambda: spooling.state == "ok")
+    wait_for(lambda: spooling.state == "ok")
     found = sessions(spooling)
     consumer = spooling.consumer("partitions", [Topic.TURNS])
     order: dict[int, list[str]] = {0: [], 1: []}
@@ -152,7 +145,7 @@ def test_past_the_bound_it_refuses_and_says_why(tmp_path: Path) -> None:
             asyncio.run(log.append(Topic.TURNS, ended(taken)))
         assert telemetry.SPOOL_BYTES._value.get() <= 500
         assert log.depth_records == taken > 0
-    wait_until(lambda: log.state == "ok")
+    wait_for(lambda: log.state == "ok")
     assert sessions(log) == [str(index) for index in range(taken)]
     log.close()
 
@@ -178,7 +171,7 @@ def test_a_spool_that_cannot_be_written_refuses(spooling: SpoolingLog, tmp_path:
         (tmp_path / "spool").unlink()
         (tmp_path / "spool").mkdir()
         asyncio.run(spooling.append(Topic.TURNS, ended(1)))
-    wait_until(lambda: spooling.state == "ok")
+    wait_for(lambda: spooling.state == "ok")
     assert sessions(spooling) == ["1"]
 
 
@@ -192,7 +185,7 @@ def test_events_of_every_kind_pass_unchanged(
     with down(tmp_path):
         asyncio.run(spooling.append(Topic.TURNS, turn))
         asyncio.run(spooling.append(Topic.TURNS, outcome(turn)))
-    wait_until(lambda: spooling.state == "ok")
+    wait_for(lambda: spooling.state == "ok")
     consumer = spooling.consumer("reader", [Topic.TURNS])
     events = [record.event for record in consumer.poll(10, 0.0)]
     consumer.close()
@@ -207,7 +200,7 @@ def test_what_a_clean_stop_leaves_is_drained_by_the_next_start(tmp_path: Path) -
             asyncio.run(log.append(Topic.TURNS, ended(index)))
         log.close()
     again = open_log(tmp_path)
-    wait_until(lambda: again.state == "ok")
+    wait_for(lambda: again.state == "ok")
     asyncio.run(again.append(Topic.TURNS, ended(5)))
     assert sessions(again) == [str(index) for index in range(6)]
     again.close()
@@ -252,7 +245,7 @@ def test_kill_9_while_spooling_loses_nothing_acknowledged(tmp_path: Path, acknow
         seen += process.stdout.read().split("\n")[:-1]
         process.communicate()
     log = open_log(tmp_path)
-    wait_until(lambda: log.depth_records == 0)
+    wait_for(lambda: log.depth_records == 0)
     found = sessions(log)
     log.close()
     assert len(found) == len(set(found)), "the log was down: nothing of the spool had reached it"
@@ -271,7 +264,7 @@ def test_a_torn_tail_is_left_out_counted_and_kept(tmp_path: Path) -> None:
     segment.write_bytes(content[:-3])
     before = telemetry.SPOOL_TORN_BYTES._value.get()
     again = open_log(tmp_path)
-    wait_until(lambda: again.state == "ok")
+    wait_for(lambda: again.state == "ok")
     assert sessions(again) == [str(index) for index in range(4)]
     assert telemetry.SPOOL_TORN_BYTES._value.get() - before == FRAME_BYTES - 3
     assert [path.suffix for path in (tmp_path / "spool").iterdir()] == [".torn"]

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from kafka_world import wait_for
 from made_events import ended
+from waiting import wait_for
 
 from core.errors import LogUnavailable
 from core.events import Event, SessionEnded, Topic

@@ -34,8 +34,7 @@ def turns(rewards: list[float], workload: str = "write") -> list[ScoredTurn]:
 
 
 def a_token_each(rewards_M: Tensor) -> TokenCredit:
-    turns_N = torch.arange(len(rewards_M))
-    return TokenCredit(turns_N, rewards_M, turns_N)
+    return TokenCredit(torch.arange(len(rewards_M)), rewards_M)
 
 
 def run(advantages: Advantages, batch: list[ScoredTurn], hidden_ND: Tensor | None = None) -> Tensor:

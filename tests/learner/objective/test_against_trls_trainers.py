@@ -194,7 +194,7 @@ def test_leave_one_out_is_rloos(tmp_path: Path) -> None:
     rewards_B, turns_B = torch.tensor(REWARDS), torch.arange(ANSWERS)
     way = LeaveOneOut(decay=0.9)
     way.begin(scored, rewards_B)
-    baseline_B, _ = way.tokens(torch.zeros(ANSWERS, 2), TokenCredit(turns_B, rewards_B, turns_B))
+    baseline_B, _ = way.tokens(torch.zeros(ANSWERS, 2), TokenCredit(turns_B, rewards_B))
     assert torch.allclose((rewards_B - baseline_B).float(), batch["advantages"], atol=TOLERANCE, rtol=0)
 
 

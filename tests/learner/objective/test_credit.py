@@ -5,20 +5,14 @@ Legend: N sampled tokens."""
 from collections.abc import Callable, Sequence
 
 import msgspec
-import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
-from core.errors import ConfigError
 from core.events import Completion, Credit, Reward
 from core.ids import base_ref
-from core.settings import load_settings
-from learner.objective.advantages import gae
-from learner.objective.advantages.value import ValueHead
-from learner.objective.credit import TokenCredit, applied, are_sound, credited, with_follow
+from learner.objective.credit import applied, are_sound, credited, with_follow
 from learner.sequences.joining import merge
 from learner.sequences.scored import Applied, ScoredTurn
 from learner.sequences.tensors import micro_batches
@@ -128,26 +122,19 @@ def test_credits_take_the_place_of_the_reward_on_their_tokens() -> None:
     mine_N = part.turns_N == 1
     assert found.rewards_N[mine_N].tolist() == [0.75] * 2 + [-0.75] * 2 + [1.25] + [0.75] * 7
     assert found.rewards_N[~mine_N].tolist() == [0.25] * 12
-    starts = [place for place in range(1, 12) if len(set(found.episodes_N[mine_N][place - 1 : place + 1].tolist())) > 1]
-    assert starts == [2, 4, 5]
     assert applied(part, batch).rewards_N.tolist() == [0.0] * 24
 
 
-@pytest.mark.parametrize(
-    ("options", "start", "end"), [({}, 3, 12), ({"advantage.gae_lambda": 0.9, "advantage.discount": 0.95}, 0, 6)]
-)
-def test_credits_are_corrected_exactly(make_world: MakeWorld, options: dict[str, float], start: int, end: int) -> None:
-    """The advantages of both updates add up to those of the latest credits alone.
-
-    With GAE, the values within an advantage stay those of the first update, as do its episodes."""
+def test_credits_are_corrected_exactly(make_world: MakeWorld) -> None:
+    """The advantages of both updates add up to those of the latest credits alone."""
     totals = {}
     for name in ("at once", "corrected"):
         world = make_world(name)
-        learner = world.learner(settings=options)
+        learner = world.learner()
         past = logged_past(8)
         named = (Credit(start=0, end=6, value=1.0),)
         if name == "corrected":
-            early = (Credit(start=start, end=end, value=-0.5),)
+            early = (Credit(start=3, end=12, value=-0.5),)
             world.tell(*[(turn, msgspec.structs.replace(reward, credits=early)) for turn, reward in past])
             settle(learner)
         world.tell(*[(turn, msgspec.structs.replace(make_reward(turn, 0.5, 1, 30), credits=named)) for turn, _ in past])
@@ -180,66 +167,3 @@ def test_credits_that_make_no_sense_never_train(make_world: MakeWorld) -> None:
     (only,) = manifests(world)
     assert only.drops == {"bad_credits": (past[0][0].inference_id,)}
     learner.close()
-
-
-# ------------------------------------------------------------------------------------------ GAE
-
-
-@st.composite
-def episodes(draw: st.DrawFn) -> list[tuple[np.ndarray, float]]:
-    """Draw (values, reward at the end) of each episode."""
-    value = st.floats(-2, 2, width=32)
-    made = draw(st.lists(st.tuples(st.lists(value, min_size=1, max_size=6), value), min_size=1, max_size=4))
-    return [(np.array(values), reward) for values, reward in made]
-
-
-def flat(of: list[tuple[np.ndarray, float]]) -> tuple[torch.Tensor, TokenCredit]:
-    numbers_N = torch.arange(len(of)).repeat_interleave(torch.tensor([len(values) for values, _ in of]))
-    rewards_N = torch.tensor([reward for _, reward in of])[numbers_N]
-    return torch.tensor(np.concatenate([values for values, _ in of])).float(), TokenCredit(
-        numbers_N, rewards_N, numbers_N
-    )
-
-
-@settings(max_examples=100, deadline=None)
-@given(of=episodes(), gamma=st.floats(0.1, 1), lam=st.floats(0, 1))
-def test_gae_is_as_defined(of: list[tuple[np.ndarray, float]], gamma: float, lam: float) -> None:
-    """Schulman et al., equation 16: the sum of (gamma lambda)^l delta_{t+l}."""
-    expected: list[float] = []
-    for values, reward in of:
-        after = [*values[1:], 0.0]
-        rewards = [0.0] * (len(values) - 1) + [reward]
-        deltas = [r + gamma * v1 - v0 for r, v0, v1 in zip(rewards, values, after, strict=True)]
-        expected += [
-            sum((gamma * lam) ** (s - t) * deltas[s] for s in range(t, len(values))) for t in range(len(values))
-        ]
-    values_N, credit = flat(of)
-    np.testing.assert_allclose(gae.advantages(values_N, credit, gamma, lam).numpy(), expected, atol=1e-5)
-
-
-@settings(max_examples=20, deadline=None)
-@given(of=episodes())
-def test_the_value_head_gives_each_token_its_advantage(of: list[tuple[np.ndarray, float]]) -> None:
-    """The head is fitted to the sum of advantage and value. At gamma = lambda = 1 both ways are the same."""
-    _, credit = flat(of)
-    hidden_ND = torch.randn(len(credit.turns_N), HIDDEN, generator=torch.Generator().manual_seed(1))
-    plain, mixed, whole = (
-        ValueHead(HIDDEN, 1e-2, 0, "cpu", *each) for each in ((1.0, 1.0), (0.9, 0.5), (1.0, 1 - 1e-7))
-    )
-    torch.nn.init.normal_(plain._head[2].weight, generator=torch.Generator().manual_seed(2))
-    for other in (mixed, whole):
-        other.load_state_dict(plain.state_dict())
-    values_N, fit = plain.tokens(hidden_ND, credit)
-    assert float(fit.detach()) == pytest.approx(float((credit.rewards_N - values_N).square().mean()), abs=1e-5)
-    baseline_N, fit = mixed.tokens(hidden_ND, credit)
-    advantages_N = gae.advantages(values_N, credit, 0.9, 0.5)
-    torch.testing.assert_close(credit.rewards_N - baseline_N, advantages_N)
-    assert float(fit.detach()) == pytest.approx(float(advantages_N.square().mean()), abs=1e-5)
-    torch.testing.assert_close(whole.tokens(hidden_ND, credit)[0], values_N, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["discount", "gae_lambda"])
-def test_a_baseline_of_turns_has_no_advantages_of_tokens(name: str) -> None:
-    environment = {"ONWARD_LEARNER__ADVANTAGE__BASELINE": "ema", f"ONWARD_LEARNER__ADVANTAGE__{name.upper()}": "0.9"}
-    with pytest.raises(ConfigError, match=f"learner.advantage: .*{name}"):
-        load_settings(None, environment)

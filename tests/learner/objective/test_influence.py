@@ -172,10 +172,9 @@ def test_what_is_remembered_is_kept_with_the_weights() -> None:
     assert other.weigh(batch) == one.weigh(batch) != Influence(settings).weigh(batch)
 
 
-def test_distrust_needs_a_head_that_expects_rewards() -> None:
-    for other in ({"advantage.baseline": "ema"}, {"advantage.discount": 0.9}, {"advantage.gae_lambda": 0.9}):
-        with pytest.raises(ValidationError, match="distrust: needs a value head"):
-            LearnerSettings.model_validate(nested({"users.distrust": True, **other}))
+def test_distrust_needs_a_value_head() -> None:
+    with pytest.raises(ValidationError, match="distrust: needs a value head"):
+        LearnerSettings.model_validate(nested({"users.distrust": True, "advantage.baseline": "ema"}))
 
 
 # ------------------------------------------------------------------------------------------------ in the learner

@@ -59,7 +59,7 @@ def expected(policy: Policy, anchor_KT: Tensor, estimator: Estimator, placement:
     chance_N = policy.logprobs_KT.sum(1).exp().detach()[TURNS_N]
     kl_N = estimate(estimator, logprobs_N, anchor_N)
     if placement == "reward":
-        kl_N = to_go(kl_N.detach(), TURNS_N, 1.0) * logprobs_N
+        kl_N = to_go(kl_N.detach(), TURNS_N) * logprobs_N
     return gradient(policy, (chance_N * kl_N).sum())
 
 

@@ -35,9 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
         "objective.entropy_normaliser": "constant",
         "advantage.turn_discount": 0.5,
     },
-    "fading": {
-        "advantage.gae_lambda": 0.9,
-        "advantage.discount": 0.95,
+    "in the reward": {
         "objective.kl.estimator": "k1",
         "objective.kl.placement": "reward",
     },

@@ -97,7 +97,6 @@ def test_every_choice_trains() -> None:
         },
         {"objective.correction.method": "geometric", "objective.correction.geometric_band": (0.999, 1.001)},
         {"objective.kl.estimator": "k1", "objective.kl.placement": "reward"},
-        {"advantage.gae_lambda": 0.95, "advantage.discount": 0.99},
     ):
         found = trained(settings=options)
         assert not all(map(torch.equal, found, usual)), options

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from core import telemetry
 from core.clock import ManualClock, SystemClock
@@ -63,13 +64,6 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
     store = open_sqlite(tmp_path / "store.db")
     yield store
     store.close()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.002)
 
 
 def all_alarms(store: SqlStore) -> list[StoredAlarm]:

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from kafka_world import open_log, read, topics_of_our_own
 from service_tree import Service
 from services import require_services
 from stores import database
+from waiting import wait_for
 
 from core.clock import ManualClock
 from core.events import Outcome, Topic
@@ -45,14 +46,6 @@ def command(directory: Path, settings: dict[str, object]) -> list[str]:
     for name, value in settings.items():
         line += ["--set", f"{name}={value}"]
     return line
-
-
-def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None) -> None:
-    deadline_s = time.monotonic() + 120
-    while not condition():
-        assert process is None or process.poll() is None, "it ended by itself"
-        assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.01)
 
 
 def test_processes_that_are_killed_and_stopped_judge_each_turn_once(

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import ConfigError
 from core.events import Reward
-from core.reward_spec import RewardSpec, load_reward_spec
-from onward.directory.layout import SHIPPED_REWARDS
+from core.reward_spec import RewardSpec
 
 
 def spec_of(outcomes: dict[str, dict[str, Any]], **parts: object) -> RewardSpec:
@@ -130,27 +128,27 @@ def test_values_are_clipped_and_say_so(lab: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [("earliest", 0.25), ("last", 0.75), ("mean", 0.25), ("sum", 0.75), ("min", -0.25), ("max", 0.75)],
+    ("aggregation", "of_numbers", "of_booleans"),
+    [
+        ("earliest", 0.25, -0.5),
+        ("last", 0.75, -0.5),
+        ("mean", 0.25, 0.0),
+        ("sum", 0.75, 0.0),
+        ("min", -0.25, -0.5),
+        ("max", 0.75, 1.0),
+    ],
 )
-def test_aggregations(lab: ModuleType, aggregation: str, expected: float) -> None:
+def test_aggregations(lab: ModuleType, aggregation: str, of_numbers: float, of_booleans: float) -> None:
     events = lab.Events()
     turn = events.turn("s", 0)
-    log = [turn, *(events.outcome(turn, "rating", value, 1 + i) for i, value in enumerate([0.25, -0.25, 0.75]))]
-    spec = spec_of({"rating": {"type": "number", "weight": 1.0, "aggregation": aggregation}})
-    assert lab.score(spec, log)[-1].value == expected
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [("earliest", -0.5), ("last", -0.5), ("mean", 0.0), ("sum", 0.0), ("min", -0.5), ("max", 1.0)],
-)
-def test_aggregations_of_booleans(lab: ModuleType, aggregation: str, expected: float) -> None:
-    events = lab.Events()
-    turn = events.turn("s", 0)
-    log = [turn, *(events.outcome(turn, "good", value, 1 + i) for i, value in enumerate([False, True, False]))]
-    spec = spec_of({"good": {"type": "boolean", "weight": 1.0, "false_weight": -0.5, "aggregation": aggregation}})
-    assert lab.score(spec, log)[-1].value == expected
+    for values, type_, expected in (
+        ([0.25, -0.25, 0.75], "number", of_numbers),
+        ([False, True, False], "boolean", of_booleans),
+    ):
+        log = [turn, *(events.outcome(turn, "said", value, 1 + i) for i, value in enumerate(values))]
+        false_weight = {"false_weight": -0.5} if type_ == "boolean" else {}
+        spec = spec_of({"said": {"type": type_, "weight": 1.0, "aggregation": aggregation, **false_weight}})
+        assert lab.score(spec, log)[-1].value == expected
 
 
 @pytest.mark.parametrize(
@@ -317,40 +315,3 @@ def test_an_outcome_and_its_withdrawal_are_none(lab: ModuleType, seed: int) -> N
         lab.last_values(found) == expected | {turns[0].inference_id: expected.get(turns[0].inference_id, 0.0)}
         or lab.last_values(found) == expected
     )
-
-
-# --------------------------------------------------------------------------------------------- the file
-
-
-def test_the_shipped_spec_reads() -> None:
-    spec = load_reward_spec(SHIPPED_REWARDS)
-    assert spec.outcomes["accepted"].decides
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ('[outcomes.a]\ntype = "boolean"\nweigth = 1', "outcomes.a.weigth"),
-        ('[outcomes.a]\ntype = "number"\nweight = nan', "outcomes.a.weight"),
-        ('[outcomes.a]\ntype = "number"\nminimum = 1\nmaximum = 0', "ascend"),
-        ('[outcomes.a]\ntype = "number"\ndefault = 3\nmaximum = 1', "ascend"),
-        ('[outcomes.a]\ntype = "boolean"\nmaximum = 1', "number outcomes"),
-        ('[outcomes.a]\ntype = "text"\nweight = 1', "text outcome"),
-        ('clip = [1, 0]\n[outcomes.a]\ntype = "text"', "clip"),
-        ("outcomes = 3", "outcomes"),
-        ("= 3", "rewards.toml"),
-    ],
-)
-def test_a_bad_file_is_refused_by_name(tmp_path: Any, text: str, named: str) -> None:
-    path = tmp_path / "rewards.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=named):
-        load_reward_spec(path)
-
-
-def test_the_digest_is_of_the_meaning(tmp_path: Any) -> None:
-    first, second, third = (tmp_path / name for name in ("a", "b", "c"))
-    first.write_text('[outcomes.a]\ntype = "number"\nweight = 1.0\n')
-    second.write_text('[outcomes.a]\nweight = 1 # spelled otherwise\ntype = "number"\nwait_s = 0\n')
-    third.write_text('[outcomes.a]\ntype = "number"\nweight = 2.0\n')
-    assert load_reward_spec(first).digest == load_reward_spec(second).digest != load_reward_spec(third).digest

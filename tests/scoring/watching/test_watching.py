@@ -15,6 +15,7 @@ from kafka_world import open_log, topics_of_our_own
 from services import require_services
 from stepping import step
 from stores import database
+from waiting import wait_for
 from watched_world import SETTINGS, Users, Watching
 
 from core import telemetry
@@ -361,14 +362,6 @@ def watch_command(directory: Path) -> list[str]:
     }
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     return [sys.executable, "-m", "onward", "watch", str(directory), "--child", "monitors", *options]
-
-
-def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[bytes]") -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None, "it ended by itself"
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 def test_kill_9_opens_nothing_twice_and_forgets_no_reference(users: Users, watching: Watching) -> None:

@@ -13,6 +13,7 @@ from memory_engine import MemoryEngine
 from mortal import Crash, Fuse
 from release_world import ReleaseWorld
 from stepping import step
+from waiting import wait_for
 
 from core.clock import SystemClock
 from core.errors import StoreUnavailable
@@ -292,10 +293,10 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
     try:
         assert begun.wait(30)
         beats: set[Any] = set()
-        _wait(lambda: beats.add(status(world).heartbeat_at) or len(beats) > 3)
+        wait_for(lambda: beats.add(status(world).heartbeat_at) or len(beats) > 3)
         assert status(world).state == ("ready" if slow == "load" else "swapping")
         go_on.set()
-        _wait(lambda: status(world).serving == 2)
+        wait_for(lambda: status(world).serving == 2)
     finally:
         go_on.set()
         over.set()
@@ -316,10 +317,3 @@ def _nothing(world: ReleaseWorld) -> Any:
     from core.ports import WeightsRef
 
     return WeightsRef(version=base_ref(1), digest="", path=str(Path()))
-
-
-def _wait(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)

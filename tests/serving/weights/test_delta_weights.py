@@ -13,6 +13,7 @@ import pytest
 from delta_world import Checkpoint, random_weights, small_step, write_sharded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mortal_blobs import Died, MortalBlobs
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, WeightsError
@@ -400,33 +401,6 @@ def test_a_parent_discarded_under_way_is_not_relied_on(
     chain.check(6, chain.host())
     chain.publisher.discard(base_ref(4))
     assert not chain.files(5), "and it is not needed for nothing"
-
-
-class Died(Exception):
-    """The end of the process."""
-
-
-class MortalBlobs(FsspecBlobs):
-    """A blob store that ends the process before its write number `lives`."""
-
-    lives = 1_000_000
-
-    def put(self, path: str, data: bytes) -> None:
-        self._live()
-        super().put(path, data)
-
-    def put_file(self, path: str, source: Path) -> None:
-        self._live()
-        super().put_file(path, source)
-
-    def delete(self, path: str) -> None:
-        self._live()
-        super().delete(path)
-
-    def _live(self) -> None:
-        self.lives -= 1
-        if self.lives < 0:
-            raise Died
 
 
 @pytest.mark.parametrize("lives", range(9))

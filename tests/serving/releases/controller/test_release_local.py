@@ -94,24 +94,6 @@ def test_the_gate_looks_at_what_the_engine_computes(world: ReleaseWorld, noise: 
     assert speak(world).versions == [1] * 4
 
 
-def test_damaged_weights_never_speak(world: ReleaseWorld) -> None:
-    world.publish()
-    (shard,) = (world.directory / "blobs" / "weights" / "00000002").glob("*.safetensors")
-    content = shard.read_bytes()
-    shard.unlink()
-    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    world.run()
-    assert world.states() == {1: "live", 2: "rejected"}
-    assert shard.name in world.why(2)
-
-
-def test_a_restart_serves_what_was_live(world: ReleaseWorld) -> None:
-    world.release()
-    world.start()
-    assert speak(world).versions == [2] * 4
-    assert world.check_one_lives() == 2
-
-
 def test_outcomes_are_timed_to_the_first_token_that_learned_from_them(world: ReleaseWorld) -> None:
     timer = LoopTimer()
     world.engines["local"].on_first_token = timer.first_token

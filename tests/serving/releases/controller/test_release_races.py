@@ -11,6 +11,7 @@ from itertools import count
 import pytest
 from mortal import Fuse
 from release_world import LEASE_S, Process, ReleaseWorld
+from waiting import wait_for
 
 from core.clock import SystemClock
 from core.events import Topic
@@ -84,13 +85,13 @@ def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
             version = world.publish(world.live or 1)
             if at % 3 == 2:
                 world.order("rollback", 1, f"order {at}")
-            _wait(lambda: world.states()[version] not in ("candidate", "canary") or failed)  # noqa: B023
+            wait_for(lambda: world.states()[version] not in ("candidate", "canary") or failed)  # noqa: B023
         for fuse in drowsy:
             fuse.awake = True
         final = world.publish(world.live or 1)
-        _wait(lambda: world.states()[final] == "live" or failed)
+        wait_for(lambda: world.states()[final] == "live" or failed)
         told = len(world.history())
-        _wait(lambda: len({(r.version, r.state, r.at) for r in world.said()}) >= told or failed)
+        wait_for(lambda: len({(r.version, r.state, r.at) for r in world.said()}) >= told or failed)
     assert not failed
     assert sum(fuse.slept for fuse in drowsy) > 2
     assert world.check_one_lives(in_order=False) == final
@@ -116,7 +117,7 @@ def test_who_needs_long_to_begin_keeps_its_lease(make_world: MakeWorld, monkeypa
         world.start_controller(f"controller-{number}")
     with _all_at_once(world) as failed:
         version = world.publish(1)
-        _wait(lambda: world.states()[version] == "live" or failed)
+        wait_for(lambda: world.states()[version] == "live" or failed)
     assert not failed
     assert began == ["releases"]
 
@@ -162,10 +163,3 @@ class _Drowsy(Fuse):
 def _told_twice(world: ReleaseWorld) -> int:
     told = Counter((release.version, release.state, release.at) for release in world.said())
     return sum(times - 1 for times in told.values()) - 1  # the anchor's: by who made it, too
-
-
-def _wait(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
