@@ -20,8 +20,8 @@ class OutcomeSpec(Part):
 
     type: Annotated[OutcomeType, BeforeValidator(lambda name: _OTHER_NAMES.get(name, name))]
     role: Role | None = None
-    """What it says of an answer, by which monitors, the judge's agreement and contradictions know it. None: what the
-    shipped spec has for that name, where the type fits, else nothing."""
+    """What it says of an answer, by which monitors, the judge's agreement and contradictions know it. None: the usual
+    one for that name (`USUAL`), where the type fits, else nothing."""
     level: Literal["inference", "session"] | None = None
     """What it is about; None: either."""
     optimize: Literal["max", "min"] = "max"

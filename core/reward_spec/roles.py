@@ -29,4 +29,4 @@ USUAL: Final[dict[str, Role]] = {
     "plan_useful": "useful",
     "rating": "rating",
 }
-"""Of the shipped spec's names, where a spec says no role: specs are older than roles."""
+"""The roles of names that are older than roles, where a spec says none. A newer outcome states its own in the spec."""
