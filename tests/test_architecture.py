@@ -1,6 +1,7 @@
 """The architecture as tests: layers, cost of imports, names, sizes; import-linter checks the import directions."""
 
 import ast
+import importlib
 import importlib.metadata
 import importlib.util
 import re
@@ -189,6 +190,16 @@ def test_every_stage_of_the_table_has_its_command_and_its_place_in_the_stack() -
     assert not {command for command in commands if f"command: [{command}, /data]" not in stack}
     known = {name for name in app if not name.startswith("-")}
     assert commands <= known
+
+
+def test_who_keeps_its_offsets_in_the_store_says_so_in_the_table() -> None:
+    """Retention waits for those, and the API tells how far behind they are."""
+    groups = {
+        importlib.import_module(module_name(path)).GROUP
+        for path in product_files()
+        if "core" not in path.parts and re.search(r"\bSharedRecords\(|\bof_group\(GROUP\)", path.read_text())
+    }
+    assert groups == {row.name for row in STAGES if row.reads is not None}
 
 
 BACKTRACKING = {

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.events import Topic
 from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings
@@ -26,6 +27,8 @@ class ApiServices:
     readiness: Callable[[], Mapping[str, str]]
     """Each component: "ok", or what is wrong with it."""
     traffic: Traffic
+    readers: Mapping[str, Topic]
+    """The stages that keep in the store how far they have read a topic, as the group of their name."""
     reader: Sequence[str] = ()
     """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); empty: a thread."""
     site: Path | None = None

@@ -1,6 +1,7 @@
 """The route `GET /v1/stages`: how far behind the log each stage is, and which are down."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -15,8 +16,8 @@ from core.operations.alarms import STAGE_DOWN
 from core.ports import EventLog, TopicPartition
 from core.store.work import View
 
-_READ = {"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS, "learner": Topic.REWARDS}
-_GROUPS = ("writer", "scorer", "judge")
+_LEARNER = "learner"  # its offsets stand with its versions
+_EVERYWHERE = ("writer", "scorer")  # no service is without them
 _LOOKED_BACK = 64  # versions; proposed ones are not the learner's
 
 
@@ -29,17 +30,18 @@ def stages_router(context: Context) -> APIRouter:
         """Return the number of records that each stage has yet to read; null where the log does not answer.
 
         The learner's number is as of its newest version: the records that it holds for the next one are included. A
-        judge is listed once it has judged. `down` lists stages of any process that are down, or were until a short
-        while ago, and why. `readiness` is that of this process."""
+        stage that not every service has is listed once it has read something. `down` lists stages of any process that
+        are down, or were until a short while ago, and why. `readiness` is that of this process."""
         only_parameters(request)
-        reached, down = await read(services, lambda view: (_reached(view), _down(view)))
+        topics = {**services.readers, _LEARNER: Topic.REWARDS}
+        reached, down = await read(services, lambda view: (_reached(view, services.readers), _down(view)))
         try:
-            ends = await asyncio.to_thread(_ends, services.log)
+            ends = await asyncio.to_thread(_ends, services.log, set(topics.values()))
         except LogUnavailable:
             ends = None
         data = [
             {"stage": stage, "topic": topic, "behind": None if ends is None else _behind(ends, topic, reached[stage])}
-            for stage, topic in _READ.items()
+            for stage, topic in topics.items()
             if stage in reached
         ]
         return json_response({"object": "list", "data": data, "down": down, "readiness": readiness_of(services)})
@@ -47,17 +49,17 @@ def stages_router(context: Context) -> APIRouter:
     return router
 
 
-def _reached(view: View) -> dict[str, dict[str, int]]:
+def _reached(view: View, readers: Iterable[str]) -> dict[str, dict[str, int]]:
     """Return, for each stage, the next offset of each partition."""
     learned = [p for p, _ in view.policies.newest(_LOOKED_BACK) if not p.is_proposed]
-    stored = {group: view.offsets.of_group(group) for group in _GROUPS}
+    stored = {group: view.offsets.of_group(group) for group in readers}
     return {
         **{
             group: {str(source): offset for source, offset in found.items()}
             for group, found in stored.items()
-            if found or group != "judge"
+            if found or group in _EVERYWHERE
         },
-        "learner": dict(learned[0].log_offsets) if learned else {},
+        _LEARNER: dict(learned[0].log_offsets) if learned else {},
     }
 
 
@@ -67,10 +69,8 @@ def _down(view: View) -> list[dict[str, Any]]:
     return [{"stage": found.workload, "why": found.meaning, "since": found.opened_at} for found in openings]
 
 
-def _ends(log: EventLog) -> dict[TopicPartition, int]:
-    sources = [
-        TopicPartition(topic, number) for topic in set(_READ.values()) for number in range(log.partitions(topic))
-    ]
+def _ends(log: EventLog, topics: Iterable[Topic]) -> dict[TopicPartition, int]:
+    sources = [TopicPartition(topic, number) for topic in topics for number in range(log.partitions(topic))]
     return {source: log.end(source) for source in sources}
 
 

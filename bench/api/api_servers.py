@@ -125,6 +125,7 @@ def onward(directory: Path) -> FastAPI:
             model_name=MODEL,
             readiness=dict,
             traffic=StubTraffic(),
+            readers={},
         )
     )
 

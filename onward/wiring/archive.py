@@ -8,6 +8,7 @@ from core.events import Topic
 from core.settings import Settings
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation
+from onward.wiring.stages import STAGES
 
 if TYPE_CHECKING:
     from ingest.archive.keeper import Keeper
@@ -37,10 +38,13 @@ def build_keeper(foundation: Foundation) -> "Keeper":
         everybody.append(archived)
     if settings.archive.retention_days is not None:
         learner = [learned(settings.learner.checkpoints.keep)] if settings.learner.enabled else []
-        judge = [read_by("judge")] if settings.judge.enabled else []
         floors = {
-            Topic.TURNS: [read_by("writer"), read_by("scorer"), *judge, *everybody],
-            Topic.REWARDS: [*learner, *everybody],
+            topic: [
+                *(read_by(row.name) for row in STAGES if row.reads is topic and row.is_wanted(settings)),
+                *everybody,
+            ]
+            for topic in (Topic.TURNS, Topic.REWARDS)
         }
+        floors[Topic.REWARDS] += learner
         retention = Retention(log, store, foundation.clock, settings.archive.retention_days * _DAY_S, floors)
     return Keeper(log, archiver, retention, settings.archive.interval_s)

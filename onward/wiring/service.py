@@ -15,7 +15,7 @@ from ingest.spool.spool import SpoolingLog
 from onward.directory.layout import BUILT_SITE
 from onward.wiring.engines import Child, Serving, build_serving, child_of, host_children
 from onward.wiring.foundation import Foundation
-from onward.wiring.stages import STAGES, Neighbours
+from onward.wiring.stages import STAGES, Neighbours, readers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -157,5 +157,6 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             traffic=service.traffic,
             reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens)),
             site=BUILT_SITE,
+            readers=readers(),
         )
     )

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from core.events import Topic
+
 if TYPE_CHECKING:
     from core.ports import Announcer, EventLog
     from core.settings import Settings
@@ -40,6 +42,9 @@ class StageRow:
     """Whether it is a process of its own also where the others are threads of one service."""
     is_leased: bool = True
     """Whether, of all that run anywhere, only one may work: the holder of the lease. Else they share the work."""
+    reads: Topic | None = None
+    """The topic of which it keeps in the store, as the group `name`, how far it has come: retention waits for it, and
+    the API tells how far behind it is."""
 
     def names(self, settings: "Settings") -> list[str]:
         """Return the names of its processes in mode `distributed`."""
@@ -115,6 +120,7 @@ STAGES = (
         _writer,
         count=lambda settings: settings.processes.ingest,
         is_leased=False,
+        reads=Topic.TURNS,
     ),
     StageRow(
         "score",
@@ -123,6 +129,7 @@ STAGES = (
         _scorer,
         count=lambda settings: settings.processes.score,
         is_leased=False,
+        reads=Topic.TURNS,
     ),
     StageRow(
         "release",
@@ -156,6 +163,7 @@ STAGES = (
         "too.",
         _judge,
         is_wanted=lambda settings: settings.judge.enabled,
+        reads=Topic.TURNS,
     ),
     StageRow(
         "archive",
@@ -167,6 +175,11 @@ STAGES = (
         is_child=True,
     ),
 )
+
+
+def readers() -> dict[str, Topic]:
+    """Return the topic that each stage reads which keeps in the store how far it has come, by the stage's name."""
+    return {row.name: row.reads for row in STAGES if row.reads is not None}
 
 
 def row_of(command: str) -> StageRow:

@@ -330,6 +330,7 @@ def serve_replicas(
             traffic=traffic,
             reader=reader,
             site=site,
+            readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},
         )
         for policy, live_state in zip(policies, states_of, strict=True)
     ]
