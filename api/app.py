@@ -39,6 +39,7 @@ from api.requests.reader import BodyReader, ProcessReader, ThreadReader
 VERSION = "0.1.0"
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+_GENERATING = {CHAT: plan_chat, COMPLETIONS: plan_completion}
 _ROUTERS = (
     feedback_router,
     session_router,
@@ -101,14 +102,14 @@ def create_app(services: ApiServices) -> FastAPI:
     )
     app.door = Door(services.settings)
     install_error_handlers(app)
-    for path, plan in ((CHAT, plan_chat), (COMPLETIONS, plan_completion)):
+    for path, plan in _GENERATING.items():
         app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path]))
     for make in _ROUTERS:
         app.include_router(make(context))
     app.include_router(console_router())
     app.include_router(documents_router(services.site))
     _describe_all(app)
-    check_routes(app.routes, hot=(CHAT, COMPLETIONS))
+    check_routes(app.routes, hot=_GENERATING)
     return app
 
 

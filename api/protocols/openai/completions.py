@@ -25,9 +25,16 @@ _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":
     """Plan the turns of a completion request. Raises RequestError naming what is wrong with the request."""
     body = await read_large_apart(context, "completion", raw, lambda: decode_body(completion_decoder, raw))
+    return CompletionExchange(context, await plan_text(context, identity, headers, body, len(raw)), body)
+
+
+async def plan_text(
+    context: Context, identity: Identity, headers: Headers, body: CompletionBody, body_bytes: int
+) -> TurnPlan:
+    """Plan the turns that continue a text. Raises RequestError naming the field at fault."""
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
-    place = await place_text(services, Rendering(context, len(raw)), intake, body.prompt, body.suffix)
+    place = await place_text(services, Rendering(context, body_bytes), intake, body.prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
@@ -36,7 +43,7 @@ async def plan_completion(context: Context, identity: Identity, headers: Headers
     message = {"role": "prompt", "content": body.prompt}
     if body.suffix is not None:
         message["suffix"] = body.suffix
-    plan = TurnPlan(
+    return TurnPlan(
         intake=intake,
         place=place,
         assignment=services.traffic.assign(intake.user_id or place.session_id),
@@ -46,7 +53,6 @@ async def plan_completion(context: Context, identity: Identity, headers: Headers
         overridden=overridden,
         top_logprobs=body.logprobs or 0,
     )
-    return CompletionExchange(context, plan, body)
 
 
 class CompletionExchange(Exchange):
