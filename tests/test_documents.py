@@ -88,5 +88,23 @@ def test_documents_link_to_what_exists() -> None:
     assert not broken
 
 
+def test_the_paths_that_documents_name_exist() -> None:
+    """Of those in backticks, outside of blocks of code, that begin with a folder of ours."""
+    ours = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    missing, named = [], 0
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+        for path in re.findall(r"`(\w+/[\w./-]*)`", prose):
+            if path.split("/")[0] in ours - MADE:
+                named += 1
+                missing += [] if (ROOT / path).exists() else [f"{document.relative_to(ROOT)}: {path}"]
+    assert not missing
+    assert named > 100
+
+
+MADE = {"build", "data", "demo"}
+"""Folders that commands make."""
+
+
 def test_the_swap_is_drawn_as_it_is() -> None:
     assert drawing() in (ROOT / "docs" / "architecture.md").read_text()
