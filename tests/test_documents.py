@@ -95,15 +95,15 @@ def test_the_paths_that_documents_name_exist() -> None:
     for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
         for path in re.findall(r"`(\w+/[\w./-]*)`", prose):
-            if path.split("/")[0] in ours - MADE:
+            if path.split("/")[0] in ours and not path.startswith(MADE):
                 named += 1
                 missing += [] if (ROOT / path).exists() else [f"{document.relative_to(ROOT)}: {path}"]
     assert not missing
     assert named > 100
 
 
-MADE = {"build", "data", "demo"}
-"""Folders that commands make."""
+MADE = ("bench/results/", "build/", "data/", "demo/")
+"""Folders that commands fill."""
 
 
 def test_the_swap_is_drawn_as_it_is() -> None:
