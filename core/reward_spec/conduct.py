@@ -50,7 +50,7 @@ class EffortSpec(Part):
     def _divides(cls, value: float, info: ValidationInfo) -> float:
         distance = value if info.field_name == "k" else abs(1 - value)
         if 0 < distance < _LEAST_DIVISOR:
-            raise ValueError(f"{value:g} divides by next to nothing")
+            raise ValueError(f"{value:g} divides by nearly zero")
         return value
 
     def cost(self, effort: float) -> float:

@@ -95,7 +95,7 @@ class OutcomeSpec(Part):
 
     def _other_entries_fit(self) -> None:
         if self.optimize == "min" and min(self.weight, self.false_weight) < 0:
-            raise ValueError("optimize min takes weights off: they are not negative themselves")
+            raise ValueError("optimize min subtracts weights: they must not be negative")
         if self.default is not None and self.default_reward is not None:
             raise ValueError("default and default_reward say the same thing twice")
         if self.measure is not None and self.type != "number":
@@ -162,7 +162,7 @@ class SuggestionSpec(Part):
     def _one_rule(self) -> "SuggestionSpec":
         both = {"ignored_reward", "empty_reward"} & self.model_fields_set
         if self.show_threshold is not None and both:
-            raise ValueError(f"show_threshold says what {' and '.join(sorted(both))} would say")
+            raise ValueError(f"show_threshold takes the place of {' and '.join(sorted(both))}: remove one or the other")
         return self
 
 

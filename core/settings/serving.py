@@ -66,7 +66,7 @@ class VersionSettings(Section):
     keep: int = Field(default=8, ge=2)
     """Published weights kept besides the live ones and their ancestors in memory."""
     anchor_every: int = Field(default=25, ge=1)
-    """Of so many versions in a row one is published whole, the others as deltas where these are worth it; 1: all are
+    """One of this many versions in a row is published whole, the others as deltas where these are worth it; 1: all are
     whole."""
     cached: int = Field(default=4, ge=2)
     """Versions rebuilt from deltas, or fetched, that a host keeps on its disk: the last used."""

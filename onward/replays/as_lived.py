@@ -61,7 +61,7 @@ class Relived:
         if digest != policy.digest:
             raise Unlike(f"digest {digest}, and the live one is {policy.digest}")
         if result.records != made.turns:
-            raise Unlike("its weights are those that lived, and the records of its turns are not")
+            raise Unlike("its weights equal the live ones, but the records of its turns differ")
         return f"digest {digest} equals the live one ({len(made.turns)} turns)"
 
     def _manifest_of(self, policy: PolicyVersion) -> Manifest:
@@ -77,7 +77,7 @@ class Relived:
         with self._source.store.look() as view:
             policy = view.policies.get(version)
         if policy is None:
-            raise Unlike(f"version {version}, which it is made with, is not in the store")
+            raise Unlike(f"version {version}, from which it is made, is not in the store")
         ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
         return list(self._source.weights.open(ref))
 

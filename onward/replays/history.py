@@ -108,7 +108,7 @@ def _moment(option: str, text: str | None) -> datetime | None:
     except ValueError as error:
         raise ConfigError(f"{option} {text}: want a time as 2026-11-21T15:00:00Z") from error
     if moment.tzinfo is None:
-        raise ConfigError(f"{option} {text}: of which timezone? write {moment.isoformat()}Z for UTC")
+        raise ConfigError(f"{option} {text}: a timezone is missing: write {moment.isoformat()}Z for UTC")
     return moment.astimezone(UTC)
 
 

@@ -44,7 +44,7 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
     finally:
         foundation.close()
     if not turns:
-        raise ConfigError(f"{directory}: no turns to score, as --from and --to say")
+        raise ConfigError(f"{directory}: no turns to score between --from and --to")
     comparisons = compare(old, new)
     specs = {"old": foundation.spec.digest, "new": new_spec.digest}
     encoded = msgspec.json.encode({"specs": specs, "turns": turns, "seconds": took_s, "comparisons": comparisons})

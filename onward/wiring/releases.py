@@ -47,7 +47,9 @@ def _build_cases(foundation: Foundation, serving: Serving | None) -> "CaseGate |
     if settings.release.evals.suite is None:
         return None
     if serving is None and settings.serving.engine == "local":
-        raise ConfigError("release.evals.suite: an engine within the service is asked by the controller within it")
+        raise ConfigError(
+            "release.evals.suite: with serving.engine local only the service can ask cases: set release.controller true"
+        )
     ask = partial(ask_fleet, foundation) if serving is None else serving.asking
     suite, renderer = load_suite(settings.release.evals.suite), load_renderer(foundation.model)
     return CaseGate(suite, ask, renderer, settings.release.evals, foundation.clock)

@@ -22,6 +22,6 @@ class ConnectionSettings(Section):
     total: int = Field(default=4096, ge=1)
     """Connections at once; more are refused with 503."""
     per_address: int = Field(default=256, ge=1)
-    """Of these, from one address (of IPv6: from one /64); more are refused with 503."""
+    """Connections from one address at once (for IPv6: from one /64); more are refused with 503."""
     trusted: tuple[IPv4Network | IPv6Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
     """Networks whose addresses may have any number of them: for proxies, whose connections belong to many people."""

@@ -9,5 +9,5 @@ class MetricsSettings(Section):
     host: str = "127.0.0.1"
     """Address of `/metrics`, `/healthz` and `/readyz` of a stage that runs as a process of its own."""
     port: int | None = Field(default=None, ge=0, le=65535)
-    """Their port, and of what `onward run` starts this one and those after it, a port each; 0 asks the system for a
-    free one, None: not served. The API serves them on its own port."""
+    """The port; processes that `onward run` starts get this one and those after it. 0 asks the system for a free one;
+    None: not served. The API serves its metrics on its own port."""

@@ -82,7 +82,7 @@ class ObjectiveSettings(Section):
     def _fits_together(self) -> Self:
         method = self.correction.method
         if self.loss == "ppo" and method in ("tis", "tis_sequence"):
-            raise ValueError(f"correction.method: {method} would count the ratio twice: ppo has it in itself")
+            raise ValueError(f"correction.method: {method} would count the ratio twice: ppo uses it already")
         if self.kl.placement == "reward" and self.kl.normaliser != self.policy_normaliser:
             raise ValueError("kl.normaliser: in the reward the KL is averaged by policy_normaliser")
         return self

@@ -42,7 +42,7 @@ class KafkaSecuritySettings(Section):
 
 class KafkaTopicSettings(Section):
     replication_factor: int = Field(default=1, ge=1)
-    """Of the topics that `onward migrate` makes; three on a cluster of three and more."""
+    """Replicas of the topics that `onward migrate` makes; three on a cluster of three and more."""
     min_insync_replicas: int = Field(default=1, ge=1)
     """Replicas that must have a record before it is acknowledged."""
     flush: bool | None = None
@@ -80,7 +80,7 @@ class KafkaClientSettings(Section):
     @model_validator(mode="after")
     def _delivers_after_it_lingers(self) -> Self:
         if self.delivery_timeout_s <= self.linger_s:
-            raise ValueError("delivery_timeout_s is to be more than linger_s")
+            raise ValueError("delivery_timeout_s must be more than linger_s")
         return self
 
 

@@ -62,7 +62,9 @@ def test_scopes_that_make_no_sense_are_refused(scope: dict[str, Any], what: str)
 def test_scopes_that_contradict_each_other_are_refused_before_anybody_is_scored() -> None:
     """Each scope is valid by itself."""
     silent = {"suggestion": {"show_threshold": 0.25}}
-    with pytest.raises(ValueError, match="for workload tab, namespace team: suggestion: show_threshold says"):
+    with pytest.raises(
+        ValueError, match="for workload tab, namespace team: suggestion: show_threshold takes the place of"
+    ):
         spec_of({"workload": "tab", **silent}, {"namespace": "team", "suggestion": {"ignored_reward": -1}})
 
 

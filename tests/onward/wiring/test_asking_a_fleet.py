@@ -81,7 +81,7 @@ def empty(directory: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("make", "engine", "said"),
-    [(suite, "local", r"release\.evals\.suite: an engine within the service"), (empty, "sglang", "no case files")],
+    [(suite, "local", r"release\.evals\.suite: with serving.engine local"), (empty, "sglang", "no case files")],
 )
 def test_a_controller_that_cannot_ask_says_why(
     tmp_path: Path, make: Callable[[Path], Path], engine: str, said: str
