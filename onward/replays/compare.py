@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from core.settings.names import under_their_names
 from onward.replays.report import read
@@ -93,7 +93,7 @@ def _show(console: Console, compared: dict[str, Any], names: tuple[str, str]) ->
     for name, why in zip(names, compared["refused"], strict=True):
         if why is not None:
             console.print(f"{name}: users held out tell nothing of it: {why}")
-    table = Table("", *names)
+    table = Table(Column(no_wrap=True), *names)  # a setting's name can be copied whole
     for name, pair in compared["settings"].items():
         table.add_row(f"learner.{name}", *map(str, pair))
     table.add_section()
