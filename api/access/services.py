@@ -24,6 +24,8 @@ class ApiServices:
     spec: RewardSpec
     clock: Clock
     model_name: str
+    cluster: str
+    """The name of the engines in the store, `serving.cluster`."""
     readiness: Callable[[], Mapping[str, str]]
     """Each component: "ok", or what is wrong with it."""
     traffic: Traffic

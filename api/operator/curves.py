@@ -14,7 +14,7 @@ from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.turns.lookup import read
 from core.ids import Namespace, PolicyRef
-from core.operations.fleet import CLUSTER, Experiment
+from core.operations.fleet import Experiment
 from core.reward_spec import DerivedSpec, call_line
 from core.store.curves import Conduct, Worth
 from core.store.work import View
@@ -41,7 +41,9 @@ def curves_router(context: Context) -> APIRouter:
         only_parameters(request, "turns", "workload")
         limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
         workload = request.query_params.get("workload")
-        return json_response(await read(services, lambda view: _curves(view, identity.namespace, limit, workload)))
+        return json_response(
+            await read(services, lambda view: _curves(view, services.cluster, identity.namespace, limit, workload))
+        )
 
     @router.get("/v1/behaviour")
     async def get_behaviour(request: Request) -> Response:
@@ -61,7 +63,7 @@ def curves_router(context: Context) -> APIRouter:
     return router
 
 
-def _curves(view: View, namespace: Namespace, limit: int, workload: str | None) -> dict[str, Any]:
+def _curves(view: View, cluster: str, namespace: Namespace, limit: int, workload: str | None) -> dict[str, Any]:
     found = view.curves.worth(namespace, limit)
     turns = [turn for turn in found if workload in (None, turn.workload)]
     return {
@@ -69,7 +71,7 @@ def _curves(view: View, namespace: Namespace, limit: int, workload: str | None) 
         "turns": len(turns),
         "workloads": sorted({turn.workload for turn in found}),
         "quality": _quality(turns[::-1]),
-        "versions": _by_version(turns, view.experiments.newest(CLUSTER, _VERSIONS)),
+        "versions": _by_version(turns, view.experiments.newest(cluster, _VERSIONS)),
         "latency": _latency(view),
     }
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.plain import json_response, only_parameters
 from api.turns.lookup import read
-from core.operations.fleet import CLUSTER, ReplicaStatus, ReplicaTarget
+from core.operations.fleet import ReplicaStatus, ReplicaTarget
 
 
 def fleet_router(context: Context) -> APIRouter:
@@ -21,8 +21,8 @@ def fleet_router(context: Context) -> APIRouter:
 
         `heartbeat_age_s` shows which hosts are silent."""
         only_parameters(request)
-        statuses = await read(services, lambda view: view.fleet.statuses(CLUSTER))
-        targets = await read(services, lambda view: view.fleet.targets(CLUSTER))
+        statuses = await read(services, lambda view: view.fleet.statuses(services.cluster))
+        targets = await read(services, lambda view: view.fleet.targets(services.cluster))
         now = services.clock.now()
         data = [_described(status, targets.get(status.name), now) for status in statuses]
         return json_response({"object": "list", "live": services.policy.live_version, "data": data})

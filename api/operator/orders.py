@@ -7,7 +7,7 @@ from api.access.services import ApiServices
 from api.turns.lookup import read
 from core.errors import Conflict, EngineUnavailable, InvalidRequest, NotFound
 from core.ids import PolicyRef
-from core.operations.fleet import CLUSTER, Order, OrderKind
+from core.operations.fleet import Order, OrderKind
 from core.store.work import View
 
 _POLL_S = 0.05
@@ -31,7 +31,7 @@ async def carry_out(services: ApiServices, kind: OrderKind, version: PolicyRef, 
 
 def _give(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str) -> int:
     with services.store.work() as work:
-        return work.orders.give(CLUSTER, kind, version, why, by, services.clock.now())
+        return work.orders.give(services.cluster, kind, version, why, by, services.clock.now())
 
 
 def _get(view: View, order_id: int) -> Order:

@@ -23,7 +23,7 @@ from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import PolicyVersion
 from core.ids import base_ref
-from core.operations.fleet import CLUSTER, OrderKind
+from core.operations.fleet import OrderKind
 from core.store.work import View
 
 _LARGEST_PAGE = 1000
@@ -84,8 +84,8 @@ def policies_router(context: Context) -> APIRouter:
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.policies.newest(limit))
         data = [_described(policy, state) for policy, state in listed]
-        switches = await read(services, lambda view: view.fleet.switches(CLUSTER))
-        running = await read(services, lambda view: view.experiments.running(CLUSTER))
+        switches = await read(services, lambda view: view.fleet.switches(services.cluster))
+        running = await read(services, lambda view: view.experiments.running(services.cluster))
         return json_response(
             {
                 "object": "list",
@@ -94,7 +94,9 @@ def policies_router(context: Context) -> APIRouter:
                 "held": switches.held,
                 "experiment": None if running is None else to_builtins(running),
                 "held_by": await read(services, _held_by),
-                "orders": to_builtins(await read(services, lambda view: view.orders.newest(CLUSTER, _ORDERS_SHOWN))),
+                "orders": to_builtins(
+                    await read(services, lambda view: view.orders.newest(services.cluster, _ORDERS_SHOWN))
+                ),
                 "data": data,
             }
         )
@@ -125,7 +127,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
         """Return canaries, the newest first, with verdict and figures."""
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
-        listed = await read(services, lambda view: view.experiments.newest(CLUSTER, limit))
+        listed = await read(services, lambda view: view.experiments.newest(services.cluster, limit))
         return json_response({"object": "list", "data": [to_builtins(each) for each in listed]})
 
 

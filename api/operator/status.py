@@ -15,7 +15,6 @@ from core import telemetry
 from core.codec import to_builtins
 from core.errors import StoreUnavailable
 from core.ids import Namespace
-from core.operations.fleet import CLUSTER
 from core.ports import LiveState
 from core.store.work import View
 
@@ -37,7 +36,7 @@ def status_router(context: Context) -> APIRouter:
         identity = identity_of(request)
         only_parameters(request)
         try:
-            stored = await read(services, _stored)
+            stored = await read(services, lambda view: _stored(view, services.cluster))
         except StoreUnavailable:
             stored = dict.fromkeys(_STORED)
         return json_response(
@@ -56,13 +55,13 @@ def status_router(context: Context) -> APIRouter:
     return router
 
 
-def _stored(view: View) -> dict[str, Any]:
-    running = view.experiments.running(CLUSTER)
+def _stored(view: View, cluster: str) -> dict[str, Any]:
+    running = view.experiments.running(cluster)
     return {
         "versions": view.policies.count_states(),
         "last_release": view.releases.last_sequence(),
         "experiment": None if running is None else to_builtins(running),
-        "fleet": dict(Tally(status.state for status in view.fleet.statuses(CLUSTER))),
+        "fleet": dict(Tally(status.state for status in view.fleet.statuses(cluster))),
     }
 
 

@@ -123,6 +123,7 @@ def onward(directory: Path) -> FastAPI:
             spec=RewardSpec(outcomes={}),
             clock=SystemClock(),
             model_name=MODEL,
+            cluster="local",
             readiness=dict,
             traffic=StubTraffic(),
             readers={},

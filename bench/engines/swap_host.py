@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from core.ids import PolicyRef
-from core.operations.fleet import CLUSTER
 from core.stages.rounds import Rounds
 from onward.wiring.foundation import open_foundation
 from serving.engines.host import EngineHost
@@ -36,7 +35,7 @@ def main(directory: Path, url: str, steps: Path) -> None:
             url=url,
             observe=note,
         )
-        host = EngineHost(engine, foundation.store, CLUSTER, foundation.clock)
+        host = EngineHost(engine, foundation.store, foundation.settings.serving.cluster, foundation.clock)
         rounds = Rounds(NAME, host)
         while True:
             rounds.step(0.1)

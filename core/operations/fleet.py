@@ -12,9 +12,6 @@ import msgspec
 from core.events import Arm
 from core.ids import PolicyRef
 
-CLUSTER = "local"
-"""The one cluster that a store serves."""
-
 Lane = Literal["live", "canary", "holdback"]
 ReplicaState = Literal["starting", "ready", "swapping", "draining", "failed"]
 OrderKind = Literal["promote", "rollback", "hold", "unhold", "pin", "unpin"]

@@ -96,3 +96,5 @@ class ServingSettings(Section):
     """Published weights."""
     fleet: FleetSettings = FleetSettings()
     """How long engines are waited for."""
+    cluster: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
+    """Name of this service's engines in the store: live version, canaries, orders and engines stand under it."""

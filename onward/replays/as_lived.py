@@ -26,7 +26,6 @@ from learner.versions.manifest import Manifest, batch_of, settings_of
 from learner.versions.provenance import ancestry
 from onward.replays.history import require_directory
 from onward.wiring.foundation import Foundation, open_foundation
-from serving.releases import CLUSTER
 
 
 class Unlike(Exception):
@@ -117,7 +116,7 @@ def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) ->
 def _lineage(source: Foundation, version: int | None) -> list[PolicyVersion]:
     """Return the versions from the anchor on."""
     with source.store.look() as view:
-        chosen = view.releases.live(CLUSTER) if version is None else base_ref(version)
+        chosen = view.releases.live(source.settings.serving.cluster) if version is None else base_ref(version)
         known = chosen is not None and view.policies.get(chosen) is not None
     if chosen is None or not known:
         raise ConfigError("nothing serves yet" if version is None else f"--version {version}: there is no such version")

@@ -16,7 +16,6 @@ from core.errors import ConfigError
 from core.events import GateVerdict, PolicyVersion, Topic
 from core.ids import PolicyRef
 from core.model.probes import get_probe, put_probe
-from core.operations.fleet import CLUSTER
 from core.ports import WeightsRef
 from learner.versions import manifest
 from onward.replays.history import require_directory
@@ -128,7 +127,7 @@ def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits,
     from serving.rendering import load_renderer
 
     with target.store.look() as view:
-        live = view.releases.live(CLUSTER)
+        live = view.releases.live(target.settings.serving.cluster)
         serving = None if live is None else view.policies.get(live)
     assert serving is not None, "a service that ran has a live version"
     engine = LocalEngine(target.settings.serving, target.model, target.weights, _ref(_anchor(target)))

@@ -30,7 +30,7 @@ from onward.replays.report import draw, pace_of, report_of, summary, write
 from onward.wiring.foundation import Foundation, open_foundation, open_offline, read_directory
 from onward.wiring.learner import solutions_kept_out
 from scoring.rescore import rescore
-from serving.releases import CLUSTER, ensure_anchor
+from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
 
 
@@ -114,6 +114,7 @@ def _learn(
         target.blobs,
         source.model,
         source.settings.serving.model_name,
+        target.settings.serving.cluster,
         partial(probe_of_model, device=settings.device, prompts=probe_prompts(load_renderer(source.model))),
         clock,
     )
@@ -146,10 +147,11 @@ def _learn(
 
 def _release_newest(target: Foundation, newest: PolicyRef | None, clock: ManualClock) -> None:
     """Offline nobody is served: each version counts as live at once, so that the learner goes on from it."""
+    cluster = target.settings.serving.cluster
     with target.store.look() as view:
-        live = view.releases.live(CLUSTER)
+        live = view.releases.live(cluster)
     if newest is not None and newest != live:
-        release = Release(version=newest, cluster=CLUSTER, state="live", why="replay", by="gate", at=clock.now())
+        release = Release(version=newest, cluster=cluster, state="live", why="replay", by="gate", at=clock.now())
         with target.store.work() as work:
             work.releases.put(release)
         target.log.append_blocking(Topic.RELEASES, [release])

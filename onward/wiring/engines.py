@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.errors import ConfigError
 from core.model.probe_prompts import probe_prompts
-from core.operations.fleet import CLUSTER
 from core.ports import EventLog, Policy, Store, WeightsRef
 from core.settings import Settings
 from core.stages.rounds import Rounds
@@ -124,7 +123,7 @@ class LocalServing:
         )
         say_step("service", "loaded the model")
         self.policy.on_first_token = timer.first_token
-        self._host = EngineHost(self.policy, foundation.store, CLUSTER, foundation.clock)
+        self._host = EngineHost(self.policy, foundation.store, foundation.settings.serving.cluster, foundation.clock)
         self.stages: Mapping[str, Stage] = {"host": self._host}
 
     def states(self) -> Mapping[str, str]:
@@ -195,7 +194,7 @@ def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
     from serving.fleet import FleetPolicy, FleetView
 
     settings = foundation.settings.serving
-    view = FleetView(foundation.store, CLUSTER, foundation.clock, settings.fleet.heartbeat_timeout_s)
+    view = FleetView(foundation.store, settings.cluster, foundation.clock, settings.fleet.heartbeat_timeout_s)
     policy = FleetPolicy(view, settings, read_model_facts(foundation.model), foundation.clock)
     view.on_look = policy.notice
     return view, policy
@@ -241,7 +240,7 @@ def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["Sgl
     settings, directory = foundation.settings.serving.sglang, foundation.layout.host(name)
     read_model_facts(foundation.model)
     engine = SglangEngine(name, settings, foundation.weights, foundation.blobs, foundation.model, directory, url=url)
-    return engine, EngineHost(engine, foundation.store, CLUSTER, foundation.clock)
+    return engine, EngineHost(engine, foundation.store, foundation.settings.serving.cluster, foundation.clock)
 
 
 def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
@@ -265,6 +264,7 @@ def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
         foundation.blobs,
         foundation.model,
         settings.serving.model_name,
+        settings.serving.cluster,
         probe,
         foundation.clock,
     )
@@ -273,7 +273,7 @@ def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
 def _let_publish_anchor(foundation: Foundation) -> None:
     """Have another process publish the anchor, so that this one stays light."""
     with foundation.store.look() as view:
-        if view.releases.live(CLUSTER) is not None:
+        if view.releases.live(foundation.settings.serving.cluster) is not None:
             return
     command = [sys.executable, "-m", "onward", "anchor", str(foundation.layout.root)]
     done = subprocess.run(

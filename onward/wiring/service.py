@@ -45,7 +45,7 @@ def build_service(foundation: Foundation) -> Service:
     log = _spooling(foundation, foundation.layout.spool)
     timer = LoopTimer()
     serving = build_serving(foundation, log, timer, is_whole=True)
-    traffic = StoreTraffic(foundation.store, settings.release)
+    traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
     live_state = build_live_state(foundation)
     beside = Neighbours(log, lambda: live_state, serving)
     rows = [row for row in STAGES if row.is_wanted(settings)]
@@ -81,7 +81,8 @@ def build_api(foundation: Foundation) -> Service:
         undo.callback(log.close_spool)
         serving = build_serving(foundation, log, timer, is_whole=False)
         undo.pop_all()
-    traffic = StoreTraffic(foundation.store, foundation.settings.release)
+    settings = foundation.settings
+    traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
     stages = {
         "orphans": Orphans(spools, partial(_spooling, foundation)),
         "observer": _build_observer(log, timer),
@@ -153,6 +154,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             spec=foundation.spec,
             clock=foundation.clock,
             model_name=foundation.settings.serving.model_name,
+            cluster=foundation.settings.serving.cluster,
             readiness=readiness,
             traffic=service.traffic,
             reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens)),

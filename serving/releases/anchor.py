@@ -8,7 +8,6 @@ from core.errors import WeightsError
 from core.events import PolicyVersion, Release, Topic
 from core.ids import PolicyRef
 from core.model.probes import ProbeRecord, path_of, put_probe
-from core.operations.fleet import CLUSTER
 from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
 
 
@@ -19,10 +18,13 @@ def ensure_anchor(
     blobs: Blobs,
     model: Path,
     policy_name: str,
+    cluster: str,
     record_probe: Callable[[Path], ProbeRecord],
     clock: Clock | None = None,
 ) -> WeightsRef:
-    """Return the anchor's weights; make and release them as version 1 when the store knows no version yet.
+    """Return the anchor's weights; make and release them as version 1 when there is none yet.
+
+    Versions are the store's; what is released is so to `cluster`.
 
     Every step may be repeated: an interrupted start is completed by the next. The log is told before the store, which
     says what is still to be done. `record_probe` draws the probe from the model's directory and records what the model
@@ -37,13 +39,13 @@ def ensure_anchor(
         known = _publish(store, log, weights, model, policy_name, version, clock)
     _ensure_probe(blobs, known, model, record_probe)
     with store.look() as view:
-        live = view.releases.live(CLUSTER)
+        live = view.releases.live(cluster)
     if live is None:
-        release = Release(version=version, cluster=CLUSTER, state="live", why="the given model", by="start", at=now)
+        release = Release(version=version, cluster=cluster, state="live", why="the given model", by="start", at=now)
         log.append_blocking(Topic.RELEASES, [release])
         with store.work() as work:
             work.releases.lock()
-            if work.releases.live(CLUSTER) is None:  # nobody was first
+            if work.releases.live(cluster) is None:  # nobody was first
                 work.releases.put(release)
     return WeightsRef(version=known.version, digest=known.digest, path=known.weights)
 

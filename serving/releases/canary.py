@@ -15,7 +15,7 @@ import msgspec
 from core import telemetry
 from core.events import Alarm, Reward
 from core.ids import PolicyRef
-from core.operations.fleet import CLUSTER, Experiment
+from core.operations.fleet import Experiment
 from core.ports import Clock, EventLog
 from core.settings import ReleaseSettings
 from core.store.work import Work
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 class Canary:
     """Used by the controller's thread."""
 
-    def __init__(self, log: EventLog, settings: ReleaseSettings, clock: Clock) -> None:
-        self._settings, self._clock = settings, clock
+    def __init__(self, log: EventLog, cluster: str, settings: ReleaseSettings, clock: Clock) -> None:
+        self._cluster, self._settings, self._clock = cluster, settings, clock
         self._seen = Observations(log, clock, self._on_turn, self._on_reward)
         self.doubts = Doubts(clock)
         self._experiment_id: str | None = None
@@ -120,7 +120,7 @@ class Canary:
         self._seen.commit()  # from here on the evidence is read again by whoever comes next
         experiment = Experiment(
             experiment_id=f"canary-{canary}-{secrets.token_hex(4)}",
-            cluster=CLUSTER,
+            cluster=self._cluster,
             canary=canary,
             control=view.live,
             share=self._settings.canary.share,

@@ -26,7 +26,7 @@ from core import telemetry
 from core.errors import Conflict, GateRefused
 from core.events import PolicyVersion, Release, ReleaseState
 from core.ids import PolicyRef
-from core.operations.fleet import CLUSTER, GUARD, ReplicaTarget
+from core.operations.fleet import GUARD, ReplicaTarget
 from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
 from core.stages.stage import Stage
@@ -74,9 +74,10 @@ class ReleaseController(Stage):
         store.wake(self.woken)
         self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
         self._on_change = on_change
-        self._chain = Chain(store, log, CLUSTER, clock, holder, settings.lease_s)
-        self._orders = OrderExecutor(store, settings, vocabulary, clock)
-        self._canary = Canary(log, settings, clock)
+        self._cluster = serving.cluster
+        self._chain = Chain(store, log, self._cluster, clock, holder, settings.lease_s)
+        self._orders = OrderExecutor(store, self._cluster, settings, vocabulary, clock)
+        self._canary = Canary(log, self._cluster, settings, clock)
         self._cases = cases
         self._discarded: set[PolicyRef] = set()
         self._current: PolicyRef | None = None  # the candidate under way
@@ -89,7 +90,7 @@ class ReleaseController(Stage):
             self._ask_nothing()
             return min(_STANDS_BY_S, self._settings.lease_s / 3)
         more = False
-        view = look(self._store, CLUSTER, self._clock.now(), self._serving.fleet.heartbeat_timeout_s)
+        view = look(self._store, self._cluster, self._clock.now(), self._serving.fleet.heartbeat_timeout_s)
         if view is not None:
             with nullcontext() if self._canary.listens else self._chain.kept():  # who begins to may need long
                 more = self._canary.listen(view)
@@ -151,7 +152,7 @@ class ReleaseController(Stage):
             self._canary.end(work, view, "rollback", verdict)
             if verdict.back_to is not None:
                 why = f"its steps since version {verdict.back_to} led down, and the next one, too: {verdict.why}"
-                work.orders.give(CLUSTER, "rollback", verdict.back_to, why, "guard", now)
+                work.orders.give(self._cluster, "rollback", verdict.back_to, why, "guard", now)
 
         self._write(view, [self._event(canary, "rolled_back", verdict.why, "guard")], also)
         telemetry.ROLLBACKS.labels(by="guard").inc()
@@ -171,7 +172,7 @@ class ReleaseController(Stage):
         version, why = broken
         logger.error("version %s is taken back: %s", view.live, why)
         now = self._clock.now()
-        self._write(view, [], lambda work: work.orders.give(CLUSTER, "rollback", version, why, GUARD, now))
+        self._write(view, [], lambda work: work.orders.give(self._cluster, "rollback", version, why, GUARD, now))
         self._canary.forget()
         return self._intent(view)
 
@@ -346,7 +347,7 @@ class ReleaseController(Stage):
         wanted = plan(view.replicas, view.targets, replace(intent, avoid=intent.avoid | left))
         changed = [target for name, target in wanted.items() if view.targets.get(name) != target]
         if changed:
-            self._chain.write(view.sequence, also=lambda work: _put_all(work, changed))
+            self._chain.write(view.sequence, also=lambda work: _put_all(work, self._cluster, changed))
             if self._on_change is not None:
                 self._on_change()
 
@@ -364,7 +365,7 @@ class ReleaseController(Stage):
     def _event(self, version: PolicyRef, state: ReleaseState, why: str, by: str) -> Release:
         return Release(
             version=version,
-            cluster=CLUSTER,
+            cluster=self._cluster,
             state=state,
             why=why,
             by=by,
@@ -387,6 +388,6 @@ class ReleaseController(Stage):
             self._discarded.add(version)
 
 
-def _put_all(work: Work, targets: Iterable[ReplicaTarget]) -> None:
+def _put_all(work: Work, cluster: str, targets: Iterable[ReplicaTarget]) -> None:
     for target in targets:
-        work.fleet.put_target(CLUSTER, target)
+        work.fleet.put_target(cluster, target)

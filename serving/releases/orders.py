@@ -17,7 +17,7 @@ from core import telemetry
 from core.errors import GateRefused
 from core.events import Release, ReleaseState
 from core.ids import PolicyRef
-from core.operations.fleet import CLUSTER, GUARD, Order, Switches
+from core.operations.fleet import GUARD, Order, Switches
 from core.ports import Clock, Store
 from core.settings import ReleaseSettings
 from core.store.work import Work
@@ -42,6 +42,7 @@ class OrderExecutor:
     """Knows since when it has tried the order at hand; a new controller tries it afresh."""
 
     store: Store
+    cluster: str
     settings: ReleaseSettings
     vocabulary: int
     clock: Clock
@@ -53,7 +54,7 @@ class OrderExecutor:
         self._since_s.setdefault(order.order_id, self.clock.monotonic())
         with self.store.look() as stored:
             state = stored.policies.state_of(order.version)
-            served = stored.releases.live_history(CLUSTER)
+            served = stored.releases.live_history(self.cluster)
         wrong = _what_is_wrong(order, view, state, served)
         if wrong is not None:
             return self._refuse(order, *wrong)
@@ -120,7 +121,7 @@ class OrderExecutor:
     ) -> OrderOutcome:
         def also(work: Work) -> None:
             if switches is not None:
-                work.fleet.put_switches(CLUSTER, switches)
+                work.fleet.put_switches(self.cluster, switches)
             if view is not None and view.experiment is not None:
                 verdict: Literal["promote", "stopped"] = "promote" if order.kind == "promote" else "stopped"
                 ended = msgspec.structs.replace(
@@ -136,7 +137,9 @@ class OrderExecutor:
         return OrderOutcome(also=lambda work: work.orders.finish(order.order_id, now, code, why))
 
     def _step(self, order: Order, version: PolicyRef, state: ReleaseState) -> Release:
-        return Release(version=version, cluster=CLUSTER, state=state, why=order.why, by=order.by, at=self.clock.now())
+        return Release(
+            version=version, cluster=self.cluster, state=state, why=order.why, by=order.by, at=self.clock.now()
+        )
 
 
 def _what_is_wrong(

@@ -19,7 +19,6 @@ from sglang_service import SETTINGS as SGLANG
 from stage_processes import StageProcess
 
 from core.events import PolicyVersion, Release, Topic
-from core.operations.fleet import CLUSTER
 from deploy.services.stack import Stack
 from onward.wiring.foundation import open_foundation, read_directory
 from onward.wiring.migrate import migrate
@@ -122,7 +121,7 @@ def test_a_controller_tells_at_once_what_the_one_before_did_not(stack: Stack, tm
                 version=version, policy="p", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
             )
             work.policies.put(weights)
-            release = Release(version=version, cluster=CLUSTER, state="live", why="", by="start", at=NOW)
+            release = Release(version=version, cluster="local", state="live", why="", by="start", at=NOW)
             work.releases.put(release)
         with StageProcess("release", tmp_path / "service", "release-1", own) as controller:
             controller.wait_ready()

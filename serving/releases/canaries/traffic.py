@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from core.ids import ANCHOR
-from core.operations.fleet import CLUSTER, LIVE, Assignment
+from core.operations.fleet import LIVE, Assignment
 from core.ports import Store
 from core.settings import ReleaseSettings
 from core.stages.stage import Stage
@@ -24,9 +24,9 @@ class StoreTraffic(Stage):
 
     The end of an experiment is noticed within a tenth of a second; the routers learn sooner which engines to avoid."""
 
-    def __init__(self, store: Store, settings: ReleaseSettings) -> None:
+    def __init__(self, store: Store, cluster: str, settings: ReleaseSettings) -> None:
         super().__init__()
-        self._store, self._settings = store, settings
+        self._store, self._cluster, self._settings = store, cluster, settings
         self._rules: _Rules | None = None
         store.wake(self.woken)
         self._read()
@@ -45,8 +45,8 @@ class StoreTraffic(Stage):
 
     def _read(self) -> None:
         with self._store.look() as view:
-            experiment = view.experiments.running(CLUSTER)
-            live = view.releases.live(CLUSTER)
+            experiment = view.experiments.running(self._cluster)
+            live = view.releases.live(self._cluster)
         holdback = 0.0 if live in (None, ANCHOR) else self._settings.holdback.share
         if experiment is None and not holdback:
             self._rules = None

@@ -16,7 +16,7 @@ from prometheus_client import Counter
 from core import telemetry
 from core.events import PolicyVersion, Release, ReleaseState
 from core.ids import base_ref
-from core.operations.fleet import CLUSTER, Experiment, ReplicaState, ReplicaStatus
+from core.operations.fleet import Experiment, ReplicaState, ReplicaStatus
 
 MakeService = Callable[..., Service]
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -30,12 +30,12 @@ def put_version(service: Service, *states: ReleaseState) -> None:
         fields: Any = {"policy": "base", "digest": "d", "parent": None, "manifest": None, "weights": "w"}
         work.policies.put(PolicyVersion(version=version, created_at=NOW, **fields))
         for state in states:
-            release = Release(version=version, cluster=CLUSTER, state=state, why="x", by="gate", at=NOW)
+            release = Release(version=version, cluster="local", state=state, why="x", by="gate", at=NOW)
             work.releases.put(release)
 
 
 def put_engine(service: Service, name: str, state: ReplicaState) -> None:
-    status = ReplicaStatus(name=name, cluster=CLUSTER, url="", state=state, serving=None, heartbeat_at=NOW)
+    status = ReplicaStatus(name=name, cluster="local", url="", state=state, serving=None, heartbeat_at=NOW)
     with service.store.work() as work:
         work.fleet.put_status(status)
 
@@ -71,7 +71,7 @@ def test_versions_engines_and_the_experiment_are_the_stores(service: Service) ->
     with service.store.work() as work:
         work.policies.allocate(NOW)  # a number that nobody published anything under
         running: Any = {"canary": base_ref(4), "control": base_ref(3), "share": 0.2, "salt": "s", "started_at": NOW}
-        work.experiments.put(Experiment(experiment_id="e", cluster=CLUSTER, **running))
+        work.experiments.put(Experiment(experiment_id="e", cluster="local", **running))
     put_engine(service, "a", "ready")
     put_engine(service, "b", "ready")
     put_engine(service, "c", "swapping")

@@ -29,7 +29,7 @@ from core.clock import SystemClock
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import InferenceId
-from core.operations.fleet import CLUSTER, LIVE, Assignment, Order
+from core.operations.fleet import LIVE, Assignment, Order
 from core.ports import LiveState, Position, Renderer
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, ConnectionSettings, IngestSettings
@@ -139,7 +139,7 @@ class ScriptedController:
     def _work(self) -> None:
         while not self._stop.wait(0.01):
             with self._store.look() as view:
-                waiting = view.orders.unfinished(CLUSTER)
+                waiting = view.orders.unfinished("local")
             for order in () if self.silent else waiting:
                 self.done.append(order)
                 with self._store.work() as work:
@@ -326,6 +326,7 @@ def serve_replicas(
             spec=SPEC,
             clock=SystemClock(),
             model_name=MODEL,
+            cluster="local",
             readiness=lambda: states,
             traffic=traffic,
             reader=reader,

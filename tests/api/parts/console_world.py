@@ -20,7 +20,7 @@ from core.events import (
     VersionSpan,
 )
 from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, base_ref
-from core.operations.fleet import CLUSTER, Experiment
+from core.operations.fleet import Experiment
 from core.ports import Store
 
 TURNS = 240
@@ -40,11 +40,11 @@ def fill(store: Store, start: datetime, namespace: str = "default") -> None:
             for state in states:
                 at = start + timedelta(seconds=30 * number + 10)
                 why = "a canary" if state == "canary" else f"within its bounds {SCRIPT}"
-                release = Release(version=version, cluster=CLUSTER, state=state, why=why, by="gate", at=at)
+                release = Release(version=version, cluster="local", state=state, why=why, by="gate", at=at)
                 work.releases.put(release)
             if 1 < number < VERSIONS:
                 retired = Release(
-                    version=base_ref(number - 1), cluster=CLUSTER, state="retired", why="x", by="gate", at=at
+                    version=base_ref(number - 1), cluster="local", state="retired", why="x", by="gate", at=at
                 )
                 work.releases.put(retired)
         work.experiments.put(experiment(start))
@@ -90,7 +90,7 @@ def figures(version: int) -> dict[str, float]:
 def experiment(start: datetime) -> Experiment:
     return Experiment(
         experiment_id="e",
-        cluster=CLUSTER,
+        cluster="local",
         canary=base_ref(VERSIONS),
         control=base_ref(VERSIONS - 1),
         share=0.2,

@@ -86,6 +86,9 @@ def test_what_is_wrong_in_the_file_is_named(file: Callable[[str], Path], text: s
         ("ONWARD_API__PORT", "high", r"api\.port: "),
         ("ONWARD_API__PORT__X", "1", r"api\.port"),
         ("ONWARD_MODE__X", "1", "mode"),
+        ("ONWARD_SERVING__CLUSTER", "", r"serving\.cluster: "),
+        ("ONWARD_SERVING__CLUSTER", "East 1", r"serving\.cluster: "),
+        ("ONWARD_SERVING__CLUSTER", "e" * 33, r"serving\.cluster: "),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_named(name: str, text: str, named: str) -> None:

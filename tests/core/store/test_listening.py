@@ -12,22 +12,22 @@ import pytest
 from stores import database
 
 from core.ids import base_ref
-from core.operations.fleet import CLUSTER, ReplicaStatus, ReplicaTarget
+from core.operations.fleet import ReplicaStatus, ReplicaTarget
 from core.settings import PostgresSettings
 from core.store import SqlStore, open_postgres, open_sqlite
 from core.store.work import Work
 
 NOW = datetime(2026, 7, 6, tzinfo=UTC)
 STATUS = ReplicaStatus(
-    name="a", cluster=CLUSTER, url="", state="ready", serving=base_ref(1), pinnable=(), heartbeat_at=NOW
+    name="a", cluster="local", url="", state="ready", serving=base_ref(1), pinnable=(), heartbeat_at=NOW
 )
 CHANGES: dict[str, Callable[[Work], object]] = {
     "a target": lambda work: work.fleet.put_target(
-        CLUSTER, ReplicaTarget(name="a", lane="live", serve=base_ref(1), hold=())
+        "local", ReplicaTarget(name="a", lane="live", serve=base_ref(1), hold=())
     ),
     "a status": lambda work: work.fleet.put_status(STATUS),
     "an engine that goes": lambda work: work.fleet.forget("a"),
-    "an order": lambda work: work.orders.give(CLUSTER, "pin", base_ref(1), "why", "operator", NOW),
+    "an order": lambda work: work.orders.give("local", "pin", base_ref(1), "why", "operator", NOW),
 }
 
 

@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 from core.events import PolicyVersion, Topic
 from core.ids import ANCHOR, PolicyRef
 from core.model.probes import get_probe, put_probe
-from core.operations.fleet import CLUSTER
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
 from onward.wiring.foundation import open_foundation
@@ -47,7 +46,7 @@ class Publisher:
         foundation = self._foundation
         with foundation.store.work() as work:
             version = work.policies.allocate(foundation.clock.now())
-            parent = work.releases.live(CLUSTER)
+            parent = work.releases.live(foundation.settings.serving.cluster)
         generator = torch.Generator().manual_seed(version)
         changed = {}
         for name, value in self._tensors.items():

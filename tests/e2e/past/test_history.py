@@ -141,7 +141,7 @@ def test_what_versions_of_another_model_said_is_refused_by_digest(tmp_path: Path
     append(directory, past(COUNT))
     with closing(open_foundation(directory)) as made:
         recorded = partial(probe_of_model, device="cpu")
-        ensure_anchor(made.store, made.log, made.weights, made.blobs, made.model, "tiny", recorded)
+        ensure_anchor(made.store, made.log, made.weights, made.blobs, made.model, "tiny", "local", recorded)
     other = {"ONWARD_SERVING__MODEL": str(another_model(tmp_path))}
     with pytest.raises(ConfigError, match=r"log: its turns are of versions of other weights .* than those of serving"):
         replay_log(directory, tmp_path / "refused", None, None, overrides=other)

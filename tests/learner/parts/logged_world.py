@@ -169,7 +169,7 @@ def open_world(directory: Path) -> World:
     log = SqliteEventLog(directory / "log.db", 2, 0.01)
     store, blobs = open_sqlite(directory / "store.db"), FsspecBlobs(directory / "blobs")
     weights, clock = BlobWeights(blobs), ManualClock(START)
-    ensure_anchor(store, log, weights, blobs, MODEL, "onward-tiny", anchor_probe, clock)
+    ensure_anchor(store, log, weights, blobs, MODEL, "onward-tiny", "local", anchor_probe, clock)
     return World(directory, log, store, blobs, weights, clock)
 
 

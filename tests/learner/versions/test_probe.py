@@ -28,7 +28,7 @@ from core.store import open_sqlite
 from core.store.policies import Policies
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import draw_probe_set, probe_of_model, record
-from serving.releases import CLUSTER, ensure_anchor
+from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
 
 MakeWorld = Callable[[str], World]
@@ -263,7 +263,9 @@ def test_a_resumed_learner_publishes_the_same_bits(make_world: MakeWorld) -> Non
 
 
 def anchor(world: World, model: Path, probes: Callable[[Path], ProbeRecord] = anchor_probe) -> WeightsRef:
-    return ensure_anchor(world.store, world.log, world.weights, world.blobs, model, "tiny", probes, world.clock)
+    return ensure_anchor(
+        world.store, world.log, world.weights, world.blobs, model, "tiny", "local", probes, world.clock
+    )
 
 
 def test_the_anchors_probe_is_made_once(make_world: MakeWorld) -> None:
@@ -285,7 +287,7 @@ def test_the_anchor_is_not_released_without_its_probe(make_world: MakeWorld, tmp
 
     def live() -> PolicyRef | None:
         with world.store.look() as view:
-            return view.releases.live(CLUSTER)
+            return view.releases.live("local")
 
     try:
         with pytest.raises(WeightsError, match="no memory"):

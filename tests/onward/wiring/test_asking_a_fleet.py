@@ -10,8 +10,8 @@ from scripted_sglang import ScriptedSglang
 
 from core.errors import ConfigError
 from core.events import Release
-from core.ids import base_ref
-from core.operations.fleet import CLUSTER, ReplicaStatus
+from core.ids import UNKNOWN, PolicyRef, base_ref
+from core.operations.fleet import ReplicaStatus
 from onward.wiring.engines import ask_fleet
 from onward.wiring.foundation import Foundation, open_foundation
 from onward.wiring.releases import build_releases
@@ -19,19 +19,19 @@ from serving.evals.cases import Case
 from serving.evals.engine_answers import EngineAnswers, Lost
 from serving.rendering import load_renderer
 
-ONE = base_ref(1)
+ONE, TWO = base_ref(1), base_ref(2)
 SGLANG = {"ONWARD_SERVING__ENGINE": "sglang"}
 CASE = Case.model_validate({"name": "case", "prompt": "?", "checker": {"kind": "exact", "text": ""}, "max_tokens": 2})
 
 
-def say(foundation: Foundation, url: str) -> None:
-    """Report a ready engine that serves the first version, which is live."""
-    now = foundation.clock.now()
+def say(foundation: Foundation, url: str, name: str = "a", version: PolicyRef = ONE) -> None:
+    """Report a ready engine that serves the version, which is live."""
+    now, cluster = foundation.clock.now(), foundation.settings.serving.cluster
     with foundation.store.work() as work:
         work.policies.allocate_anchor(now)
-        work.releases.put(Release(version=ONE, cluster=CLUSTER, state="live", why="", by="gate", at=now))
+        work.releases.put(Release(version=version, cluster=cluster, state="live", why="", by="gate", at=now))
         status = ReplicaStatus(
-            name="a", cluster=CLUSTER, url=url, state="ready", serving=ONE, pinnable=(ONE,), heartbeat_at=now
+            name=name, cluster=cluster, url=url, state="ready", serving=version, pinnable=(version,), heartbeat_at=now
         )
         work.fleet.put_status(status)
 
@@ -64,6 +64,25 @@ def test_engines_are_found_in_the_store_while_they_come(tmp_path: Path) -> None:
         expected = load_renderer(foundation.model).parser(tools=False)
         text = expected.feed((70, 71)).content + expected.finish().content
         assert asyncio.run(run(foundation)) == text != ""
+
+
+def test_two_names_on_one_store_do_not_see_one_anothers_live_version(tmp_path: Path) -> None:
+    async def seen(foundation: Foundation) -> tuple[PolicyRef, str]:
+        async with ask_fleet(foundation) as policy:
+            return policy.live_version, policy.state  # type: ignore[attr-defined]
+
+    def of(name: str) -> Foundation:
+        return open_foundation(tmp_path, {**SGLANG, "ONWARD_SERVING__CLUSTER": name})
+
+    with closing(of("east")) as east, closing(of("west")) as west, closing(of("north")) as north:
+        with east.store.work() as work:
+            while work.policies.allocate(east.clock.now()) < TWO:
+                pass
+        say(east, "http://east", "a", TWO)
+        say(west, "http://west", "b", ONE)
+        assert asyncio.run(seen(east)) == (TWO, "ok")
+        assert asyncio.run(seen(west)) == (ONE, "ok")
+        assert asyncio.run(seen(north)) == (UNKNOWN, "no engine's host is there")
 
 
 def suite(directory: Path) -> Path:

@@ -72,7 +72,7 @@ def target(tmp_path: Path) -> Iterator[Foundation]:
 
 def judged(target: Foundation, weights: Path) -> GateDecision:
     """Judge the weights beside the shipped model, whose own answers are the expected ones."""
-    live = ensure_anchor(target.store, target.log, target.weights, target.blobs, MODEL, "tiny", anchor_probe)
+    live = ensure_anchor(target.store, target.log, target.weights, target.blobs, MODEL, "tiny", "local", anchor_probe)
     ref = target.weights.publish(CANDIDATE, [weights], live.version)
     engine, renderer = LocalEngine(target.settings.serving, MODEL, target.weights, live), load_renderer(MODEL)
     engine.load(WeightsRef(version=CANDIDATE, digest=ref.digest, path=ref.path, parent=live.version))

@@ -20,7 +20,6 @@ from core.errors import StoreUnavailable
 from core.ids import PolicyRef, base_ref
 from core.operations.fleet import ReplicaStatus, ReplicaTarget
 from serving.engines.host import EngineHost
-from serving.releases import CLUSTER
 
 MakeWorld = Callable[..., ReleaseWorld]
 VERSIONS = range(1, 5)
@@ -46,7 +45,7 @@ def want(world: ReleaseWorld, serve: int, *hold: int) -> None:
         hold=tuple(base_ref(version) for version in sorted({serve, *hold})),
     )
     with world.store.work() as work:
-        work.fleet.put_target(CLUSTER, target)
+        work.fleet.put_target("local", target)
 
 
 def status(world: ReleaseWorld) -> ReplicaStatus:
@@ -276,7 +275,7 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
     world.anchor()
     world.publish()
     world.start_engine("one")
-    world.hosts["one"] = host = EngineHost(world.engine, world.store, CLUSTER, world.clock, heartbeat_s=0.01)
+    world.hosts["one"] = host = EngineHost(world.engine, world.store, "local", world.clock, heartbeat_s=0.01)
     world.run(until=lambda: status(world).state == "ready")
     act, begun, go_on = getattr(world.engine, slow), threading.Event(), threading.Event()
 
@@ -304,7 +303,7 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
 
 
 def test_a_wake_is_not_waited_for(world: ReleaseWorld) -> None:
-    host = EngineHost(world.engine, world.store, CLUSTER, world.clock, poll_s=60.0)
+    host = EngineHost(world.engine, world.store, "local", world.clock, poll_s=60.0)
     while step(host, 0.01):
         pass
     host.wake()

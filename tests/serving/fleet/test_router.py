@@ -14,7 +14,7 @@ from stepping import step
 from core import telemetry
 from core.errors import StoreUnavailable
 from core.ids import PolicyRef, base_ref
-from core.operations.fleet import CLUSTER, Lane
+from core.operations.fleet import Lane
 from serving.fleet.router import choose
 from serving.fleet.snapshot import FleetSnapshot, Replica
 from serving.fleet.view import FleetView
@@ -225,7 +225,7 @@ def test_while_the_store_is_away_the_last_view_stands(table: FleetTable) -> None
 
 def test_who_knows_of_something_new_need_not_wait(tmp_path: Path) -> None:
     table = FleetTable(tmp_path / "store.db")
-    slow = FleetView(table.store, CLUSTER, table.clock, TIMEOUT_S, period_s=3600)
+    slow = FleetView(table.store, "local", table.clock, TIMEOUT_S, period_s=3600)
     table.beat("a")
     step(slow)
     table.beat("b")

@@ -9,7 +9,7 @@ import msgspec
 from core.clock import ManualClock
 from core.events import Release
 from core.ids import PolicyRef, base_ref
-from core.operations.fleet import CLUSTER, Lane, ReplicaState, ReplicaStatus, ReplicaTarget
+from core.operations.fleet import Lane, ReplicaState, ReplicaStatus, ReplicaTarget
 from core.store import SqlStore, open_sqlite
 from serving.fleet.view import FleetView
 
@@ -24,12 +24,12 @@ class FleetTable:
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock(NOW)
         self.store: SqlStore = open_sqlite(path)
-        self.view = FleetView(self.store, CLUSTER, self.clock, TIMEOUT_S, period_s=0.01)
+        self.view = FleetView(self.store, "local", self.clock, TIMEOUT_S, period_s=0.01)
 
     def beat(self, name: str, state: ReplicaState = "ready", **changes: Any) -> None:
         status = ReplicaStatus(
             name=name,
-            cluster=CLUSTER,
+            cluster="local",
             url=f"http://{name}",
             state=state,
             serving=LIVE,
@@ -42,10 +42,10 @@ class FleetTable:
     def want(self, name: str, lane: Lane, serve: PolicyRef, avoid: tuple[PolicyRef, ...] = ()) -> None:
         target = ReplicaTarget(name=name, lane=lane, serve=serve, hold=(serve,), avoid=avoid)
         with self.store.work() as work:
-            work.fleet.put_target(CLUSTER, target)
+            work.fleet.put_target("local", target)
 
     def release(self, version: PolicyRef) -> None:
-        release = Release(version=version, cluster=CLUSTER, state="live", why="", by="gate", at=self.clock.now())
+        release = Release(version=version, cluster="local", state="live", why="", by="gate", at=self.clock.now())
         with self.store.work() as work:
             while work.policies.allocate(self.clock.now()) < version:
                 pass

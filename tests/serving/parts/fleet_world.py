@@ -15,7 +15,6 @@ from sglang_server import PYTHON, sglang_server
 from core.clock import SystemClock
 from core.events import Release
 from core.ids import ANCHOR
-from core.operations.fleet import CLUSTER
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
 from core.settings import ServingSettings, SglangSettings
 from core.stages.rounds import Rounds
@@ -50,7 +49,7 @@ def publish(store: SqlStore, ref: WeightsRef, state: str) -> None:
     """Write the version and its release, as the learner and the controller do."""
     now = SystemClock().now()
     policy = made_events.policy(ref.version, digest=ref.digest, parent=ref.parent, weights=ref.path, created_at=now)
-    release = Release(version=ref.version, cluster=CLUSTER, state=state, why="", by="start", at=now)  # type: ignore[arg-type]
+    release = Release(version=ref.version, cluster="local", state=state, why="", by="start", at=now)  # type: ignore[arg-type]
     with store.work() as work:
         work.policies.put(policy)
         work.releases.put(release)
@@ -66,7 +65,7 @@ class Fleet:
             while work.policies.allocate(self.clock.now()) < max(world.refs):
                 pass
         publish(self.store, world.refs[ANCHOR], "live")
-        self.view = FleetView(self.store, CLUSTER, self.clock, settings.fleet.heartbeat_timeout_s, period_s=0.02)
+        self.view = FleetView(self.store, "local", self.clock, settings.fleet.heartbeat_timeout_s, period_s=0.02)
         self.policy = FleetPolicy(self.view, settings, read_model_facts(world.model), self.clock)
         self.view.on_look = self.policy.notice
         self._runner = asyncio.Runner()
@@ -75,7 +74,7 @@ class Fleet:
         self._engines: list[Engine] = []
 
     def host(self, engine: Engine) -> None:
-        host = EngineHost(engine, self.store, CLUSTER, self.clock, heartbeat_s=0.2, poll_s=0.02)
+        host = EngineHost(engine, self.store, "local", self.clock, heartbeat_s=0.2, poll_s=0.02)
         self.hosts[engine.name] = host, Stepper(Rounds(engine.name, host).step)
         self._engines.append(engine)
 

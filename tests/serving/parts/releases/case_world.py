@@ -13,7 +13,6 @@ from release_world import ReleaseWorld
 from core.errors import EngineUnavailable
 from core.events import Sampling
 from core.ids import base_ref
-from core.operations.fleet import CLUSTER
 from core.ports import GenerateRequest, OutputDelta, Policy, TokenChunk
 from core.settings import EvalSettings
 from serving.evals.cases import Case, Suite
@@ -62,7 +61,7 @@ class Fleet:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         assert request.version is not None
         assert request.is_case
-        view = FleetView(self.world.store, CLUSTER, self.world.clock, self.world.serving.fleet.heartbeat_timeout_s)
+        view = FleetView(self.world.store, "local", self.world.clock, self.world.serving.fleet.heartbeat_timeout_s)
         able = choose(view.snapshot, request.version, None, {})
         if not able:
             raise EngineUnavailable(f"no engine serves version {request.version}")
@@ -115,7 +114,7 @@ def give_cases(world: ReleaseWorld, cases: int = ENOUGH, **settings: Any) -> Fle
 
 def check_users(world: ReleaseWorld) -> None:
     """Assert that users are served only versions that were live or passed their cases."""
-    view = FleetView(world.store, CLUSTER, world.clock, world.serving.fleet.heartbeat_timeout_s)
+    view = FleetView(world.store, "local", world.clock, world.serving.fleet.heartbeat_timeout_s)
     states = world.states()
     for replica in choose(view.snapshot, None, None, {}):
         serving = world.engines[replica.name].serves

@@ -30,7 +30,7 @@ from core.settings import Settings
 from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from serving.engines.host import EngineHost
-from serving.releases import CLUSTER, ReleaseController, ensure_anchor
+from serving.releases import ReleaseController, ensure_anchor
 from serving.releases.cases import CaseGate
 from serving.releases.chain import STEPS
 from serving.weights.published import BlobWeights
@@ -129,7 +129,7 @@ class ReleaseWorld:
         weights, blobs = MortalWeights(FsspecBlobs(self.directory / "blobs")), MortalBlobs(self.directory / "blobs")
         weights.fuse = blobs.fuse = fuse
         store, log = MortalStore(self.store, fuse), MortalLog(self.log, fuse)
-        return ensure_anchor(store, log, weights, blobs, self.model, "tiny", probe_of_model, self.clock)
+        return ensure_anchor(store, log, weights, blobs, self.model, "tiny", "local", probe_of_model, self.clock)
 
     def publish(self, parent: int = 1, arrivals: Sequence[datetime] = (), verdict: GateVerdict | None = None) -> int:
         """Publish as a learner does, or with a verdict as `onward propose` does: number, weights, store, log."""
@@ -168,7 +168,7 @@ class ReleaseWorld:
     def start_host(self, name: str, fuse: Fuse | None = None) -> EngineHost:
         """Start a host; its predecessor counts as killed."""
         store = MortalStore(self.store, fuse or Fuse())
-        self.hosts[name] = EngineHost(self.engines[name], store, CLUSTER, self.clock)
+        self.hosts[name] = EngineHost(self.engines[name], store, "local", self.clock)
         return self.hosts[name]
 
     def start_controller(self, holder: str = "one", fuse: Fuse | None = None) -> Process:
@@ -266,7 +266,7 @@ class ReleaseWorld:
 
     def order(self, kind: OrderKind, version: int, why: str = "worse") -> int:
         with self.store.work() as work:
-            return work.orders.give(CLUSTER, kind, base_ref(version), why, "ada", self.clock.now())
+            return work.orders.give("local", kind, base_ref(version), why, "ada", self.clock.now())
 
     def answer(self, order_id: int) -> Order:
         with self.store.look() as view:
@@ -307,21 +307,21 @@ class ReleaseWorld:
     @property
     def live(self) -> int | None:
         with self.store.look() as view:
-            live = view.releases.live(CLUSTER)
+            live = view.releases.live("local")
         return None if live is None else live.version
 
     def statuses(self) -> dict[str, ReplicaStatus]:
         with self.store.look() as view:
-            return {status.name: numbered(status) for status in view.fleet.statuses(CLUSTER)}
+            return {status.name: numbered(status) for status in view.fleet.statuses("local")}
 
     def targets(self) -> dict[str, ReplicaTarget]:
         with self.store.look() as view:
-            return numbered(view.fleet.targets(CLUSTER))  # type: ignore[no-any-return]
+            return numbered(view.fleet.targets("local"))  # type: ignore[no-any-return]
 
     def experiments(self) -> list[Experiment]:
         """Return the experiments, newest first."""
         with self.store.look() as view:
-            return numbered(view.experiments.newest(CLUSTER, 100))  # type: ignore[no-any-return]
+            return numbered(view.experiments.newest("local", 100))  # type: ignore[no-any-return]
 
     def said(self) -> list[Release]:
         """Return the log's releases in order."""

@@ -11,7 +11,7 @@ from release_world import ReleaseWorld
 
 from bench.releases.ratchet_trials import draw, draw_habits, looks
 from core.ids import base_ref
-from core.operations.fleet import CLUSTER, Experiment
+from core.operations.fleet import Experiment
 from core.settings import CanarySettings
 from serving.releases.canaries.evidence import ArmStatistics
 from serving.releases.canaries.ratchet import LIKELY_STEP, MOST_STEPS, Step, behind, steps_to
@@ -31,7 +31,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 def promoted(canary: int, control: int, difference: float = -0.1, **fields: Any) -> Experiment:
     usual: dict[str, Any] = {
         "experiment_id": f"e{canary}-{control}",
-        "cluster": CLUSTER,
+        "cluster": "local",
         "canary": base_ref(canary),
         "control": base_ref(control),
         "share": 0.2,

@@ -11,7 +11,6 @@ from release_world import ReleaseWorld
 
 from core import telemetry
 from core.events import Topic
-from serving.releases import CLUSTER
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -192,7 +191,7 @@ def test_the_guards_order_is_kept_with_the_others(world: ReleaseWorld) -> None:
     served(world, 2, finish_reason="error")
     with world.store.look() as view:
         order = numbered(view.orders.get(1))
-        assert view.orders.unfinished(CLUSTER) == []
+        assert view.orders.unfinished("local") == []
     assert order is not None
     assert (order.kind, order.version, order.by, order.error) == ("rollback", 1, "guard", None)
 

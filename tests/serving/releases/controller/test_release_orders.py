@@ -12,7 +12,6 @@ from release_world import ReleaseWorld
 from core import telemetry
 from core.ids import base_ref
 from core.operations.fleet import OrderKind
-from serving.releases import CLUSTER
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -324,12 +323,12 @@ def test_orders_are_carried_out_one_after_another(world: ReleaseWorld) -> None:
         (1, "live"),
     ]
     with world.store.look() as view:
-        assert view.orders.unfinished(CLUSTER) == []
+        assert view.orders.unfinished("local") == []
 
 
 def _switches(world: ReleaseWorld) -> tuple[int | None, tuple[int, ...]]:
     with world.store.look() as view:
-        found = numbered(view.fleet.switches(CLUSTER))
+        found = numbered(view.fleet.switches("local"))
     return found.pinned, found.held
 
 
