@@ -191,11 +191,13 @@ class FleetServing:
 
 def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
     from serving.engines.model_facts import read_model_facts
+    from serving.engines.sglang.generation.policy import SglangConnections
     from serving.fleet import FleetPolicy, FleetView
 
     settings = foundation.settings.serving
     view = FleetView(foundation.store, settings.cluster, foundation.clock, settings.fleet.heartbeat_timeout_s)
-    policy = FleetPolicy(view, settings, read_model_facts(foundation.model), foundation.clock)
+    engines = SglangConnections(settings.sglang)
+    policy = FleetPolicy(view, engines, settings, read_model_facts(foundation.model), foundation.clock)
     view.on_look = policy.notice
     return view, policy
 

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
 
-import aiohttp
 import msgspec
 
 from core import telemetry
@@ -20,7 +19,7 @@ from core.settings import ServingSettings
 from serving.engines.busy import BusyTime
 from serving.engines.model_facts import ModelFacts
 from serving.engines.requests import check_request, untrainable
-from serving.engines.sglang.generation.policy import Generation, open_session
+from serving.fleet.remote import RemoteEngines, RemoteGeneration
 from serving.fleet.router import choose
 from serving.fleet.snapshot import Replica
 from serving.fleet.view import FleetView
@@ -37,12 +36,14 @@ FirstToken = Callable[[PolicyRef, datetime], None]
 class FleetPolicy:
     """One event loop generates and closes; `notice` may be called by any thread."""
 
-    def __init__(self, view: FleetView, settings: ServingSettings, facts: ModelFacts, clock: Clock) -> None:
-        self._view, self._settings, self._facts, self._clock = view, settings, facts, clock
+    def __init__(
+        self, view: FleetView, engines: RemoteEngines, settings: ServingSettings, facts: ModelFacts, clock: Clock
+    ) -> None:
+        self._view, self._engines = view, engines
+        self._settings, self._facts, self._clock = settings, facts, clock
         self._context_length = min(settings.context_length or facts.context_length, facts.context_length)
-        self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._under_way: defaultdict[str, set[Generation]] = defaultdict(set)  # by replica
+        self._under_way: defaultdict[str, set[RemoteGeneration]] = defaultdict(set)  # by replica
         self._busy = BusyTime()
         self._suspects: dict[str, float] = {}  # until when, monotonic
         self._newest_heard: dict[PolicyName, Version] = {}
@@ -70,7 +71,7 @@ class FleetPolicy:
         Which experts a token went to decides its probability; in low precision a learner that routes for itself sends
         it elsewhere (arXiv 2510.11370), and this engine does not report the routing."""
         reasons = untrainable(sampling)
-        is_sensitive = self._facts.is_moe and self._settings.sglang.dtype != "float32"
+        is_sensitive = self._facts.is_moe and self._engines.dtype != "float32"
         return (*reasons, ROUTER_NOT_CAPTURED) if is_sensitive else reasons
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
@@ -99,9 +100,7 @@ class FleetPolicy:
             telemetry.ROUTER_RETRIES.inc()
 
     async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._engines.aclose()
 
     # ------------------------------------------------------------------------------------------ choosing
 
@@ -129,7 +128,8 @@ class FleetPolicy:
     # ------------------------------------------------------------------------------------------ one attempt
 
     async def _attempt(self, replica: Replica, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
-        generation, outcome = Generation(self._http(), replica.url, request), "hung_up"
+        self._loop = asyncio.get_running_loop()
+        generation, outcome = self._engines.generation(replica.url, request), "hung_up"
         stream = generation.stream()
         self._under_way[replica.name].add(generation)
         self._busy.one_more()
@@ -160,12 +160,6 @@ class FleetPolicy:
             self._newest_heard[policy] = number
             if self.on_first_token is not None:
                 self.on_first_token(chunk.version, self._clock.now())
-
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._loop = asyncio.get_running_loop()
-            self._session = open_session(self._settings.sglang)
-        return self._session
 
     # ------------------------------------------------------------------------------------------ the fleet changes
 

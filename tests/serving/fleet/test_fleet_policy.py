@@ -33,6 +33,7 @@ from core.ids import PolicyRef, base_ref
 from core.ports import TokenChunk
 from core.settings import ServingSettings, SglangSettings, SglangTimeoutSettings
 from serving.engines.model_facts import ModelFacts
+from serving.engines.sglang.generation.policy import SglangConnections
 from serving.fleet import FleetPolicy
 from serving.fleet import policy as fleet_policy
 
@@ -408,7 +409,7 @@ def test_experts_that_are_not_told_make_turns_untrainable(
     table = FleetTable(tmp_path / "store.db")
     facts = ModelFacts(vocabulary=50, context_length=40, is_moe=is_moe)
     settings = ServingSettings(sglang=SglangSettings(dtype=dtype))
-    policy = FleetPolicy(table.view, settings, facts, table.clock)
+    policy = FleetPolicy(table.view, SglangConnections(settings.sglang), settings, facts, table.clock)
     assert policy.untrainable(Sampling()) == reasons
     assert policy.untrainable(Sampling(temperature=0.0)) == ("temperature_zero", *reasons)
     table.store.close()
@@ -421,6 +422,6 @@ def test_the_live_version_is_the_released_one(tmp_path: Path) -> None:
             world.table.release(NEXT)
             step(world.table.view, 0)
             assert world.policy.live_version == NEXT
-            assert figure("policy_version") == NEXT
+            assert figure("policy_version") == NEXT.version
 
     asyncio.run(run())

@@ -22,7 +22,8 @@ from core.store import SqlStore, open_sqlite
 from serving.engines.host import EngineHost
 from serving.engines.model_facts import read_model_facts
 from serving.engines.sglang.engine import SglangEngine
-from serving.fleet import FleetPolicy, FleetView
+from serving.engines.sglang.generation.policy import SglangConnections
+from serving.fleet import FleetPolicy, FleetView, RemoteEngines
 
 START_TIMEOUT_S = 300
 T = TypeVar("T")
@@ -58,7 +59,10 @@ def publish(store: SqlStore, ref: WeightsRef, state: str) -> None:
 class Fleet:
     """A fleet whose `policy` is used on `run`'s event loop alone."""
 
-    def __init__(self, directory: Path, world: Published, settings: ServingSettings) -> None:
+    def __init__(
+        self, directory: Path, world: Published, settings: ServingSettings, engines: RemoteEngines | None = None
+    ) -> None:
+        """Make a fleet without hosts; `engines` speaks to its servers, which are SGLang's where it is None."""
         self.world, self.settings, self.clock = world, settings, SystemClock()
         self.store = open_sqlite(directory / "store.db")
         with self.store.work() as work:
@@ -66,7 +70,8 @@ class Fleet:
                 pass
         publish(self.store, world.refs[ANCHOR], "live")
         self.view = FleetView(self.store, "local", self.clock, settings.fleet.heartbeat_timeout_s, period_s=0.02)
-        self.policy = FleetPolicy(self.view, settings, read_model_facts(world.model), self.clock)
+        engines = engines or SglangConnections(settings.sglang)
+        self.policy = FleetPolicy(self.view, engines, settings, read_model_facts(world.model), self.clock)
         self.view.on_look = self.policy.notice
         self._runner = asyncio.Runner()
         self._watching = Stepper(Rounds("fleet", self.view).step)

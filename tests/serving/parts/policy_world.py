@@ -15,6 +15,7 @@ from core.ids import InferenceId
 from core.ports import GenerateRequest, TokenChunk
 from core.settings import ServingSettings
 from serving.engines.model_facts import ModelFacts
+from serving.engines.sglang.generation.policy import SglangConnections
 from serving.fleet import FleetPolicy
 
 FACTS = ModelFacts(vocabulary=50, context_length=40, is_moe=False)
@@ -26,7 +27,8 @@ class World:
 
     def __init__(self, table: FleetTable, **settings: Any) -> None:
         self.table, self.servers = table, {"a": ScriptedSglang(), "b": ScriptedSglang()}
-        self.policy = FleetPolicy(table.view, ServingSettings(**settings), FACTS, table.clock)
+        serving = ServingSettings(**settings)
+        self.policy = FleetPolicy(table.view, SglangConnections(serving.sglang), serving, FACTS, table.clock)
         table.view.on_look = self.policy.notice
 
     @property

@@ -28,14 +28,36 @@ _KEEP_ALIVE_S = 3.0  # shorter than the server's (5 s): else it closes a connect
 _HEADERS = {"Content-Type": "application/json"}
 
 
-def open_session(settings: SglangSettings) -> aiohttp.ClientSession:
-    """Open connections to engines, for the running event loop. Close them there."""
-    key = settings.admin_key
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=settings.timeouts.silence_s),
-        headers=_HEADERS if key is None else {**_HEADERS, "Authorization": f"Bearer {key}"},
-    )
+class SglangConnections:
+    """The connections to a fleet's servers, opened with the first generation.
+
+    Implements serving.fleet.RemoteEngines."""
+
+    def __init__(self, settings: SglangSettings) -> None:
+        self._settings = settings
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def dtype(self) -> str:
+        return self._settings.dtype
+
+    def generation(self, url: str, request: GenerateRequest) -> "Generation":
+        if self._session is None:
+            self._session = self._open()
+        return Generation(self._session, url, request)
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        key, silence_s = self._settings.admin_key, self._settings.timeouts.silence_s
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s),
+            headers=_HEADERS if key is None else {**_HEADERS, "Authorization": f"Bearer {key}"},
+        )
 
 
 class Generation:
