@@ -29,8 +29,6 @@ _VERIFIED = (
     "tests/ingest/kafka/",
     "tests/ingest/archive/test_archive_kafka.py",
     "tests/ingest/test_writer_shared.py",
-    "tests/contracts/serving/test_engine.py",
-    "tests/contracts/serving/test_policy.py",
     "tests/contracts/test_servers.py",
     "tests/api/live_state/test_redis.py",
     "tests/api/live_state/test_replicas_redis.py",

@@ -1,4 +1,4 @@
-"""The contract of the Engine port, run over the engine within the process and over a real SGLang server."""
+"""The contract of the Engine port, run over the engine within the process, a small server, and a real SGLang server."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,13 +8,16 @@ import msgspec
 import pytest
 import torch
 from engine_world import MODEL, Published
+from http_engine import HttpEngine
 from sglang_server import PYTHON, require_sglang, sglang_server
+from token_server import token_server
 
 from core.errors import Conflict, EngineUnavailable, WeightsError
 from core.ids import ANCHOR, PolicyRef, base_ref
 from core.ports import Engine
 from core.settings import LocalEngineSettings, ServingSettings, SglangSettings
 from serving.engines.local import LocalEngine
+from serving.engines.model_facts import read_model_facts
 from serving.engines.sglang.engine import SglangEngine
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
@@ -27,6 +30,14 @@ def local(world: Published) -> Iterator[Engine]:
     engine.start()
     yield engine
     engine.close()
+
+
+@contextmanager
+def http(world: Published) -> Iterator[Engine]:
+    with token_server(read_model_facts(MODEL).vocabulary) as url:
+        engine = HttpEngine("http", url, world.weights, world.blobs, MODEL)
+        yield engine
+        engine.close()
 
 
 @contextmanager
@@ -69,7 +80,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Published:
     return made
 
 
-@pytest.fixture(scope="module", params=[local, sglang_of_another, sglang_of_its_own], ids=lambda kind: kind.__name__)
+@pytest.fixture(
+    scope="module", params=[local, http, sglang_of_another, sglang_of_its_own], ids=lambda kind: kind.__name__
+)
 def engine(request: pytest.FixtureRequest, world: Published) -> Iterator[Engine]:
     kind: Callable[[Published], contextmanager[Engine]] = request.param  # type: ignore[type-arg]
     with kind(world) as made:

@@ -1,4 +1,4 @@
-"""The contract of the Policy port, run over the engine within the process and over fleets of real SGLang servers."""
+"""The contract of the Policy port, run over the engine within the process and over fleets of servers."""
 
 import asyncio
 import inspect
@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from fleet_world import sglang_fleet
+from engine_world import Published
+from fleet_world import Fleet, sglang_fleet
+from http_engine import HttpEngine, HttpEngines
 from moe_model import make_moe
+from token_server import token_server
 
 from core.blobs import FsspecBlobs
 from core.errors import EngineUnavailable, InvalidRequest
@@ -19,6 +22,7 @@ from core.ids import InferenceId, base_ref
 from core.ports import GenerateRequest, Policy, TokenChunk
 from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
+from serving.engines.model_facts import read_model_facts
 from serving.weights.published import BlobWeights
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
@@ -38,6 +42,17 @@ def local(directory: Path) -> Iterator[Policy]:
 
 
 @contextmanager
+def http(directory: Path) -> Iterator[Policy]:
+    with token_server(read_model_facts(MODEL).vocabulary) as url:
+        world = Published(directory / "published")
+        fleet = Fleet(directory, world, ServingSettings(), HttpEngines())
+        fleet.host(HttpEngine("http", url, world.weights, world.blobs, MODEL))
+        fleet.wait_until(lambda: fleet.policy.state == "ok")
+        yield fleet.policy
+        fleet.close()
+
+
+@contextmanager
 def dense_sglang(directory: Path) -> Iterator[Policy]:
     with sglang_fleet(directory) as fleet:
         yield fleet.policy
@@ -49,7 +64,7 @@ def moe_sglang(directory: Path) -> Iterator[Policy]:
         yield fleet.policy
 
 
-KINDS = {"local": local, "sglang": dense_sglang, "sglang-moe": moe_sglang}
+KINDS = {"local": local, "http": http, "sglang": dense_sglang, "sglang-moe": moe_sglang}
 
 
 @pytest.fixture(params=KINDS, scope="module")
@@ -121,7 +136,7 @@ def test_tokens_come_as_they_are_sampled(ask: Ask) -> None:
 
 
 def test_a_seed_repeats_the_answer(ask: Ask, kind: str) -> None:
-    if kind != "local":
+    if kind.startswith("sglang"):
         pytest.skip("SGLang obeys seeds under --enable-deterministic-inference alone, which has no backend for a CPU")
     first, second = (tokens_of(ask(asking(max_tokens=12, seed=5))) for _ in range(2))
     assert first == second
