@@ -151,7 +151,7 @@ def try_one(stages: Stages, lab: ModuleType, number: int, data: st.DataObject) -
 
 def batch_of(stages: Stages) -> list[InferenceId]:
     """Return the turns that the learner would train on after all that it has read."""
-    stages.learner._settings = changed(stages.learner._settings, {"batch.min_turns": 1, "batch.max_wait_s": 0.0})
+    stages.learner._settings = changed(stages.learner._settings, {"batch.min_turns": 2, "batch.max_wait_s": 1e-9})
     stages.world.clock.advance_to(stages.world.clock.now() + timedelta(days=1))
     batch = stages.learner._due_batch()
     for scored in batch:

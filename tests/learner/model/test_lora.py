@@ -80,7 +80,7 @@ def test_targets_are_chosen_by_name() -> None:
     chosen = changed(LORA, {"lora.targets": ("q_proj", "v_proj")})
     names = {name for name, each in make_state(MODEL, chosen).policy.model.named_parameters() if each.requires_grad}
     assert {name.split(".")[-4] for name in names} == {"q_proj", "v_proj"}
-    with pytest.raises(ConfigError, match=r"learner\.lora_targets.*nothing_like_it"):
+    with pytest.raises(ConfigError, match=r"learner\.lora\.targets.*nothing_like_it"):
         make_state(MODEL, changed(LORA, {"lora.targets": ("nothing_like_it",)}))
 
 
