@@ -91,7 +91,7 @@ def insert_newer(service: Service, offset: int) -> None:
 
 def test_a_damaged_checkpoint(make_service: MakeService) -> None:
     """The learner names the file and resumes from the checkpoint before; versions continue."""
-    service = make_service(learner__batch_turns=4, learner__min_turns=2, learner__max_wait_s=0.2).start()
+    service = make_service(learner__batch__turns=4, learner__batch__min_turns=2, learner__batch__max_wait_s=0.2).start()
     teach(service, until=4)
     service.stop()
     newest = sorted((service.directory / "learner").glob("checkpoint-*"))[-1]

@@ -9,6 +9,7 @@ from rescoring import all_turns, published_model, worst_difference
 from service_tree import Service, simulate
 
 from core.events import Completion
+from core.ids import PolicyRef
 from onward.wiring.foundation import open_foundation
 
 MakeService = Callable[..., Service]
@@ -17,8 +18,8 @@ TOLERANCE = 1e-4
 
 @pytest.mark.timeout(300)
 def test_every_token_rescores_under_its_version(make_service: MakeService, tmp_path: Path) -> None:
-    settings = {"learner__batch_turns": 16, "learner__min_turns": 8, "serving__keep_versions": 100_000}
-    service = make_service(**settings, serving__min_swap_interval_s=0.05).start()
+    settings = {"learner__batch__turns": 16, "learner__batch__min_turns": 8, "serving__versions__keep": 100_000}
+    service = make_service(**settings, serving__versions__min_swap_interval_s=0.05).start()
     driver = simulate(service, tmp_path / "demo", seconds=15, rate=12)
     driver.communicate(timeout=120)
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
@@ -27,7 +28,7 @@ def test_every_token_rescores_under_its_version(make_service: MakeService, tmp_p
 
     foundation = open_foundation(service.directory)
     spoken = all_turns(foundation)
-    by_version: dict[int, list[Completion]] = {}
+    by_version: dict[PolicyRef, list[Completion]] = {}
     for turn in spoken:
         assert sum(span.end - span.start for span in turn.policy_versions) == len(turn.token_ids) == len(turn.logprobs)
         for version in {span.version for span in turn.policy_versions}:

@@ -79,7 +79,9 @@ def check_trained_once(service: Service) -> None:
 
 
 def test_kill_the_service(make_service: MakeService) -> None:
-    service = make_service(learner__batch_turns=16, learner__min_turns=8, learner__max_wait_s=0.5).start()
+    service = make_service(
+        learner__batch__turns=16, learner__batch__min_turns=8, learner__batch__max_wait_s=0.5
+    ).start()
     traffic = Traffic(service, threads=6)
     wait_for(lambda: versions(service) >= 4, 90, "a fourth version")
     service.kill()
@@ -104,7 +106,9 @@ def stored(service: Service, traffic: Traffic) -> bool:
 
 
 def test_kill_the_learner(make_service: MakeService) -> None:
-    service = make_service(learner__batch_turns=16, learner__min_turns=8, learner__max_wait_s=0.5).start()
+    service = make_service(
+        learner__batch__turns=16, learner__batch__min_turns=8, learner__batch__max_wait_s=0.5
+    ).start()
     traffic = Traffic(service, threads=6)
     for _ in range(2):
         before = versions(service)

@@ -35,19 +35,19 @@ class Publisher:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._foundation.close()
 
-    def publish_damaged(self) -> PolicyRef:
+    def publish_damaged(self) -> int:
         """Publish a version whose file is damaged in the blobs before anybody hears of it."""
         return self.publish(spoil=False, rot=True)
 
-    def publish(self, *, scale: float = 1e-4, share: float = 1.0, spoil: bool = False, rot: bool = False) -> PolicyRef:
-        """Publish a child of the live version: the last weights with noise on a share of them.
+    def publish(self, *, scale: float = 1e-4, share: float = 1.0, spoil: bool = False, rot: bool = False) -> int:
+        """Publish a child of the live version, the last weights with noise on a share of them; return its number.
 
         `spoil` replaces this by noise as large as the weights; `rot` damages the published file."""
         foundation = self._foundation
         with foundation.store.work() as work:
             version = work.policies.allocate(foundation.clock.now())
             parent = work.releases.live(foundation.settings.serving.cluster)
-        generator = torch.Generator().manual_seed(version)
+        generator = torch.Generator().manual_seed(version.version)
         changed = {}
         for name, value in self._tensors.items():
             noise = torch.randn(value.shape, generator=generator)
@@ -74,11 +74,11 @@ class Publisher:
         with foundation.store.work() as work:
             work.policies.put(policy)
         foundation.log.append_blocking(Topic.POLICIES, [policy])
-        return version
+        return version.version
 
     def _rot(self, version: PolicyRef) -> None:
         blobs = self._foundation.blobs
-        for path in blobs.list(f"weights/{version:08d}"):
+        for path in blobs.list(f"weights/{version.padded}"):
             if "safetensors" in path or "delta" in path:
                 content = bytearray(blobs.get(path))
                 content[-len(content) // 3] ^= 0x41

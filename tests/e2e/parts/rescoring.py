@@ -6,6 +6,7 @@ from sqlalchemy import select
 from transformers import AutoModelForCausalLM
 
 from core.events import Completion
+from core.ids import PolicyRef
 from core.ports import WeightsRef
 from core.store.database import tables
 from core.store.work import View
@@ -22,9 +23,9 @@ def all_turns(foundation: Foundation) -> list[Completion]:
         ]
 
 
-def published_model(foundation: Foundation, version: int) -> torch.nn.Module:
+def published_model(foundation: Foundation, version: PolicyRef) -> torch.nn.Module:
     with foundation.store.look() as view:
-        policy = view.policies.get(version)  # type: ignore[arg-type]
+        policy = view.policies.get(version)
     assert policy is not None
     shards = foundation.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
     model = AutoModelForCausalLM.from_pretrained(foundation.model, dtype=torch.float32)
@@ -37,7 +38,7 @@ def published_model(foundation: Foundation, version: int) -> torch.nn.Module:
 
 
 @torch.inference_mode()
-def worst_difference(model: torch.nn.Module, version: int, spoken: list[Completion]) -> float:
+def worst_difference(model: torch.nn.Module, version: PolicyRef, spoken: list[Completion]) -> float:
     worst = 0.0
     for turn in spoken:
         ids = torch.tensor([turn.prompt_token_ids + turn.token_ids])
@@ -62,5 +63,5 @@ def worst_difference_of(foundation: Foundation, spoken: list[Completion]) -> flo
     )
 
 
-def turns_of(spoken: list[Completion], version: int) -> list[Completion]:
+def turns_of(spoken: list[Completion], version: PolicyRef) -> list[Completion]:
     return [turn for turn in spoken if any(span.version == version for span in turn.policy_versions)]

@@ -64,14 +64,16 @@ def test_enough_cases_let_it_go_live_and_few_keep_it_for_a_person(
     enough = hand_over(replay, service, suite(tmp_path / "enough", 40))
     assert enough.verdict is not None
     assert enough.verdict.action == "pass", enough.verdict
-    wait_for(lambda: described(service, enough.version)["state"] == "live", what="the release of what passed")
-    assert service.chat("[web] write total(xs): sum of xs")["onward"]["policy_version"] == enough.version
+    wait_for(lambda: described(service, enough.version.version)["state"] == "live", what="the release of what passed")
+    assert service.chat("[web] write total(xs): sum of xs")["onward"]["policy_version"] == enough.version.version
 
-    waiting = described(service, few.version)
+    waiting = described(service, few.version.version)
     assert waiting["state"] == "candidate"
     assert waiting["verdict"]["action"] == "hold"
-    service.post(f"/v1/policies/{few.version}/promote", {"why": "looked at by eye"})
-    wait_for(lambda: described(service, few.version)["state"] == "live", what="the release of what was promoted")
+    service.post(f"/v1/policies/{few.version.version}/promote", {"why": "looked at by eye"})
+    wait_for(
+        lambda: described(service, few.version.version)["state"] == "live", what="the release of what was promoted"
+    )
 
 
 def test_what_nothing_has_judged_is_kept_for_a_person(service: Service, replay: Path) -> None:
@@ -79,7 +81,7 @@ def test_what_nothing_has_judged_is_kept_for_a_person(service: Service, replay: 
     assert version.verdict is not None
     assert version.verdict.action == "hold"
     assert "nothing has judged it" in version.verdict.why
-    assert described(service, version.version)["state"] == "candidate"
+    assert described(service, version.version.version)["state"] == "candidate"
 
 
 def test_what_nothing_has_judged_is_asked_the_services_own_cases(make_service: MakeService, tmp_path: Path) -> None:
@@ -91,8 +93,8 @@ def test_what_nothing_has_judged_is_asked_the_services_own_cases(make_service: M
     version = propose(tmp_path / "replay", service.directory, None, Limits(), Bounds(), 0.05, service.overrides)
     assert version.verdict is not None
     assert version.verdict.action == "ask"
-    wait_for(lambda: described(service, version.version)["state"] == "live", what="the release of what passed")
-    verdict = described(service, version.version)["verdict"]
+    wait_for(lambda: described(service, version.version.version)["state"] == "live", what="the release of what passed")
+    verdict = described(service, version.version.version)["verdict"]
     assert (verdict["action"], verdict["against"], verdict["proposed"]) == ("pass", 1, True)
     assert verdict["figures"]["cases_cases"] == 40
 

@@ -22,7 +22,7 @@ def replay(directory: Path, out: Path, *options: str) -> Any:
 
 
 def test_twice_the_same_and_otherwise_not(make_service: MakeService, tmp_path: Path) -> None:
-    service = make_service(learner__batch_turns=16, learner__min_turns=8).start()
+    service = make_service(learner__batch__turns=16, learner__batch__min_turns=8).start()
     simulate(service, tmp_path / "demo", seconds=10, rate=8).communicate(timeout=300)
     service.stop()
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from service_tree import Service, wait_for
 
 from core.events import PolicyVersion, Topic
-from core.ids import PolicyRef, base_ref
+from core.ids import base_ref
 from onward.wiring.foundation import open_foundation
 
 MakeService = Callable[..., Service]
@@ -35,14 +35,14 @@ def controller(directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
         process.wait(30)
 
 
-def publish(directory: Path) -> PolicyRef:
+def publish(directory: Path) -> int:
     """Publish a version that differs a little from the anchor, as a learner would."""
     foundation = open_foundation(directory)
     try:
         with foundation.store.work() as work:
             version = work.policies.allocate(foundation.clock.now())
         tensors = load_file(foundation.model / "model.safetensors")
-        changed = {name: value.float() + 1e-4 * version for name, value in tensors.items()}
+        changed = {name: value.float() + 1e-4 * version.version for name, value in tensors.items()}
         shard = directory / "made" / "model.safetensors"
         shard.parent.mkdir(exist_ok=True)
         save_file(changed, shard)
@@ -61,7 +61,7 @@ def publish(directory: Path) -> PolicyRef:
         foundation.log.append_blocking(Topic.POLICIES, [policy])
     finally:
         foundation.close()
-    return version
+    return version.version
 
 
 def falls_asleep(pid: int, store: Path) -> bool:
