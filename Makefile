@@ -83,7 +83,7 @@ check: install ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest scorer store_growth console migration sglang_overhead swap_stall idle_tree); do $(BIN)/python -m bench $$name || exit 1; done
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree); do $(BIN)/python -m bench $$name || exit 1; done
 
 bench-check: install ## name the committed results whose code has changed since they were made
 	$(BIN)/python -m bench.check

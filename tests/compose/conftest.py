@@ -30,7 +30,7 @@ def stack(shared_stack: Stack) -> Stack:
 @pytest.fixture
 def untaught_stack(shared_stack: Stack) -> Stack:
     """Return a stack that has learned nothing yet."""
-    if shared_stack.newest_version() != ANCHOR:
+    if shared_stack.newest_version() != ANCHOR.version:
         shared_stack.remove()
         shared_stack.up()
     shared_stack.wait_ready()

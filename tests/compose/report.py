@@ -47,7 +47,7 @@ def main() -> None:
         "twice": [name for name, count in names.items() if count > 1],
         "stored": counts,
         "log_records": len(in_log),
-        "newest": newest,
+        "newest": newest.version,
         "updates": prove_exactly_once(lineage_of(foundation, newest)),
     }
     foundation.close()

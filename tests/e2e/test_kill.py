@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from service_tree import Refused, Service, wait_for
 
+from core.ids import base_ref
 from onward.replays.proof import lineage_of, prove_exactly_once
 from onward.wiring.foundation import open_foundation
 
@@ -72,7 +73,7 @@ def check_trained_once(service: Service) -> None:
     foundation = open_foundation(service.directory)
     try:
         newest = versions(service)
-        updates = prove_exactly_once(lineage_of(foundation, newest))
+        updates = prove_exactly_once(lineage_of(foundation, base_ref(newest)))
         assert updates > 0
     finally:
         foundation.close()
