@@ -14,6 +14,7 @@ from core.ports import EventLog, Record, Store
 from ingest.archive.history import History
 from onward.wiring.archive import archive_blobs, build_keeper
 from onward.wiring.foundation import Foundation, open_foundation
+from onward.wiring.stages import wanted_readers
 
 _CONNECT_S = 30.0
 _LOOK_EVERY_S = 0.1
@@ -23,7 +24,7 @@ def keep_once(directory: Path, overrides: Mapping[str, str]) -> dict[str, int]:
     """Archive all that is in the log now, and delete what may go. Raises ConfigError where neither is switched on."""
     foundation = open_foundation(directory, overrides)
     try:
-        keeper = build_keeper(foundation)
+        keeper = build_keeper(foundation, wanted_readers(foundation.settings))
         await_log(foundation.log)
         for _ in keeper.round():
             pass

@@ -1,5 +1,6 @@
 """The keeper of the log: which readers it waits for, and where the archive is."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from core.blobs import FsspecBlobs
@@ -8,7 +9,6 @@ from core.events import Topic
 from core.settings import Settings
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation
-from onward.wiring.stages import STAGES
 
 if TYPE_CHECKING:
     from ingest.archive.keeper import Keeper
@@ -21,8 +21,10 @@ def archive_blobs(settings: Settings, layout: Layout) -> FsspecBlobs:
     return FsspecBlobs(settings.archive.url or settings.blobs or layout.blobs, layout.cache)
 
 
-def build_keeper(foundation: Foundation) -> "Keeper":
-    """Build the keeper of the log. Raises ConfigError if the settings give it nothing to do."""
+def build_keeper(foundation: Foundation, readers: Mapping[str, Topic]) -> "Keeper":
+    """Build the keeper of the log. Raises ConfigError if the settings give it nothing to do.
+
+    `readers`: the topic that each stage reads, by name; what such a stage has not read is not deleted."""
     from ingest.archive.archive import Archiver
     from ingest.archive.keeper import Keeper
     from ingest.archive.retention import Retention, archived, committed_by, learned, read_by
@@ -40,7 +42,7 @@ def build_keeper(foundation: Foundation) -> "Keeper":
         learner = [learned(settings.learner.checkpoints.keep)] if settings.learner.enabled else []
         floors = {
             topic: [
-                *(read_by(row.name) for row in STAGES if row.reads is topic and row.is_wanted(settings)),
+                *(read_by(name) for name, read in readers.items() if read is topic),
                 *everybody,
             ]
             for topic in (Topic.TURNS, Topic.REWARDS)

@@ -109,7 +109,7 @@ def _judge(foundation: "Foundation", beside: Neighbours) -> "Stage":
 def _archive(foundation: "Foundation", _: Neighbours) -> "Stage":
     from onward.wiring.archive import build_keeper
 
-    return build_keeper(foundation)
+    return build_keeper(foundation, wanted_readers(foundation.settings))
 
 
 STAGES = (
@@ -180,6 +180,11 @@ STAGES = (
 def readers() -> dict[str, Topic]:
     """Return the topic that each stage reads which keeps in the store how far it has come, by the stage's name."""
     return {row.name: row.reads for row in STAGES if row.reads is not None}
+
+
+def wanted_readers(settings: "Settings") -> dict[str, Topic]:
+    """Return the same for the stages that the settings ask for."""
+    return {row.name: row.reads for row in STAGES if row.reads is not None and row.is_wanted(settings)}
 
 
 def row_of(command: str) -> StageRow:

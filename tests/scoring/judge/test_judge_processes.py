@@ -25,6 +25,7 @@ from onward.directory.layout import SHIPPED_REWARDS, Layout
 from onward.processes.tree import _children
 from onward.wiring.archive import build_keeper
 from onward.wiring.foundation import open_foundation
+from onward.wiring.stages import wanted_readers
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -99,7 +100,7 @@ def test_retention_waits_for_it_where_it_is_enabled(tmp_path: Path, events: Any)
     try:
         foundation.log.append_blocking(Topic.TURNS, [events.turn("session", number) for number in range(5)])
         (source,) = {source for source in sources_of(foundation.log) if foundation.log.end(source)}
-        keeper = build_keeper(foundation)
+        keeper = build_keeper(foundation, wanted_readers(foundation.settings))
         for group, left in (("writer", 0), ("scorer", 0), ("judge", 4)):
             with foundation.store.work() as work:
                 work.offsets.put(group, source, 4)
