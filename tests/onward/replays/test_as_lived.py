@@ -114,7 +114,7 @@ def test_without_its_turns_nothing_is_proven(
         (["--as-lived", "--seed", "3"], "--seed: not with --as-lived"),
         (["--as-lived", "--version", "99"], "--version 99: there is no such version"),
         (["--out", "x", "--version", "2"], "--version: only with --as-lived"),
-        ([], "--out: where"),
+        ([], "--out: name a directory"),
     ],
 )
 def test_options_that_say_nothing_together_are_refused(
