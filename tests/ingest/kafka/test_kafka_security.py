@@ -89,12 +89,18 @@ def test_who_is_known_reads_and_appends(settings: KafkaSettings) -> None:
     log.close()
 
 
+PLAIN = {
+    "security.protocol": "PLAINTEXT",
+    **dict.fromkeys(("security.sasl_mechanism", "security.sasl_username", "security.sasl_password")),
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"security.sasl_password": "guessed"}, r"kafka\.security\.protocol.*(Authentication failed|over SASL_SSL)"),
         ({"security.ssl_cafile": None}, r"kafka\.security\.ssl_\*.*certificate verify failed"),
-        ({"security.protocol": "PLAINTEXT"}, r"kafka\.bootstrap_servers.*over PLAINTEXT"),
+        (PLAIN, r"kafka\.bootstrap_servers.*over PLAINTEXT"),
     ],
     ids=["password", "authority", "protocol"],
 )

@@ -54,8 +54,9 @@ def learners() -> Iterator["subprocess.Popen[str]"]:
     """Start a process that forks a learner for each directory it is sent, so that torch is imported once.
 
     It prints the learner's pid, and later its exit status."""
-    here = Path(__file__).resolve()
-    paths = os.pathsep.join([str(here.parents[1] / "parts"), str(here.parents[3]), str(here.parents[3] / "kernels")])
+    root = Path(__file__).resolve().parents[3]
+    found = ("tests/learner/parts", "tests/contracts/parts", "tests/parts", "kernels", ".")
+    paths = os.pathsep.join(str(root / path) for path in found)
     process = subprocess.Popen(
         [sys.executable, "-c", _LEARNERS],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
