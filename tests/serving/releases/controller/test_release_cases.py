@@ -141,7 +141,8 @@ def test_an_engine_that_does_not_come_back_holds_it_and_says_so(world: ReleaseWo
     assert found is not None
     assert found[0] == "hold"
     assert "answers could not be had or checked (candidate: " in found[1]
-    assert "version 2" in found[1] or "c is away" in found[1]
+    # What is being asked again when the time ends says that, which a slow machine may reach first.
+    assert any(why in found[1] for why in ("version 2", "c is away", "the suite's 1.5 s were over"))
     assert world.states() == {1: "live", version: "candidate"}
 
 
