@@ -5,7 +5,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import islice
@@ -19,6 +19,8 @@ from core.ports import Record, TopicPartition
 from ingest.records import to_record
 from ingest.sqlite.schema import explained
 
+_MOST_BYTES = 16 << 20
+"""Bytes of records that one poll returns, and a record more: a batch of the largest turns has to fit in memory."""
 logger = logging.getLogger(__name__)
 _Row = tuple[int, str, int, int, int, bytes]  # sequence, topic, partition, offset, appended_at, raw
 
@@ -66,6 +68,7 @@ class SqliteReader:
         self._wakeups = wakeups
         self._poll_s = poll_s
         self._closed = False
+        self._is_dry = False  # the last reading ended where the log does
         self._read_to = -1  # the log's latest sequence when nothing was left to read
         self._look_at_s = float("-inf")
         with explained(path):
@@ -87,7 +90,7 @@ class SqliteReader:
             self._grown.clear()  # before looking: what is appended from here on wakes us
             records = self._read(max_records)
             remaining = deadline - time.monotonic()
-            if 0 < len(records) < max_records:
+            if self._is_dry:
                 self._look_at_s = time.monotonic() + self._poll_s
             if records or remaining <= 0:
                 return records
@@ -116,10 +119,13 @@ class SqliteReader:
         return earliest or 0
 
     def _read(self, max_records: int) -> list[Record]:
+        self._is_dry = False
         with explained(self._path), self._snapshot() as latest:
             if latest == self._read_to:
                 return []
-            rows = list(islice(heapq.merge(*map(self._rows, self._positions)), max_records))
+            left = heapq.merge(*map(self._rows, self._positions))
+            rows = list(_of_bytes(islice(left, max_records), _MOST_BYTES))
+            self._is_dry = 0 < len(rows) < max_records and next(left, None) is None
         records = self._decode(rows)
         for record in records:
             self._notice_jump(record)
@@ -170,3 +176,13 @@ class SqliteReader:
                     raise
                 break
         return records
+
+
+def _of_bytes(rows: Iterable[_Row], most: int) -> Iterator[_Row]:
+    """Yield rows until they have `most` bytes together."""
+    size = 0
+    for row in rows:
+        yield row
+        size += len(row[-1])
+        if size >= most:
+            return

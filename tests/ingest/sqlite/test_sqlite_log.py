@@ -49,6 +49,22 @@ def put_raw(path: Path, raw: bytes, partition: int = 0) -> None:
     connection.close()
 
 
+def test_a_poll_returns_no_more_bytes_than_fit_in_memory(tmp_path: Path) -> None:
+    log = SqliteEventLog(tmp_path / "log.db", 2, 0.01)
+    large = "w" * (4 << 20)
+    events = [
+        SessionEnded(session_id=SessionId(f"{n}{large}"), namespace=Namespace("n"), received_at=NOW) for n in range(12)
+    ]
+    for event in events:
+        log.append_blocking(Topic.TURNS, [event])
+    consumer = log.consumer("reader", [Topic.TURNS])
+    polls = [consumer.poll(100, 0.0) for _ in range(4)]
+    assert [len(records) for records in polls] == [4, 4, 4, 0]
+    assert [record.event for records in polls for record in records] == events
+    consumer.close()
+    log.close()
+
+
 def read_all(log: SqliteEventLog, group: str = "reader") -> list[Record]:
     consumer = log.consumer(group, [Topic.TURNS])
     records: list[Record] = []
