@@ -34,6 +34,11 @@ def adapters(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
 
 
+def published(name: str) -> str:
+    """Return an adapter's name in a published version, which knows of one adapter alone."""
+    return name.replace(f".{_ADAPTER}.", ".")
+
+
 def base_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that the adapters stand beside, by the model's own names."""
     return {name.replace(_BASE, ""): tensor for name, tensor in model.state_dict().items() if _MARK not in name}

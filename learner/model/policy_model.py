@@ -3,8 +3,9 @@
 Legend: B sequences, T positions, N sampled tokens, D hidden size, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from core.errors import ConfigError, WeightsError
 from core.model.files import LOCAL, check_model_files
+from core.model.weights_digest import digest_of_shards
 from learner.model import lora
 from learner.model.output_head import OutputHead
 from learner.model.ranks import like, whole
@@ -205,6 +207,32 @@ class PolicyModel:
             self.load_given()
         for name, tensor in lora.adapters(self.model).items():
             tensor.copy_(like(kept["adapters"][name], tensor))
+
+    @cached_property
+    def base_digest(self) -> str:
+        """The digest of the given model's files, by which a version that is an adapter names its base."""
+        return digest_of_shards(sorted(self._directory.glob("*.safetensors")))
+
+    def adapter_tensors(self) -> dict[str, Tensor]:
+        """Return A and B of all adapters as they are published: whole on the leader, float32.
+
+        They are named `<module>.lora_A.weight` and `<module>.lora_B.weight` by the model's own modules, as peft and
+        SGLang read them. They stand for the policy only while it `is_given`."""
+        return {lora.published(name): whole(tensor).float() for name, tensor in lora.adapters(self.model).items()}
+
+    @torch.no_grad()
+    def load_adapter(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load a published adapter upon the given model, bit for bit. Raises WeightsError naming what does not fit."""
+        wanted = {lora.published(name): tensor for name, tensor in lora.adapters(self.model).items()}
+        if tensors.keys() != wanted.keys():
+            raise WeightsError(f"the adapter has other tensors: {sorted(tensors.keys() ^ wanted.keys())[:4]}")
+        for name, tensor in wanted.items():
+            if tensors[name].shape != tensor.shape:
+                raise WeightsError(f"the adapter's {name} is {list(tensors[name].shape)}, not {list(tensor.shape)}")
+        if not self.is_given:
+            self.load_given()
+        for name, tensor in wanted.items():
+            tensor.copy_(like(tensors[name], tensor))
 
 
 class _Root(nn.Module):

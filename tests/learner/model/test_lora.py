@@ -11,7 +11,8 @@ from past_batches import some_batch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from core.errors import ConfigError
+from core.errors import ConfigError, WeightsError
+from core.model.weights_digest import digest_of_shards
 from core.settings import (
     AdmissionSettings,
     KlSettings,
@@ -127,6 +128,39 @@ def test_adapters_beside_adopted_weights_go_on_bit_for_bit(tmp_path: Path) -> No
         update(each, some_batch(6), LORA)
     assert all(torch.equal(t, again.policy.tensors()[name]) for name, t in state.policy.tensors().items())
     assert not trained(0).state_dict()["lora"]["base"], "the given model is beside the checkpoint"
+
+
+def test_an_adapter_is_published_and_loaded_bit_for_bit() -> None:
+    state, again = trained(2), make_state(MODEL, LORA)
+    adapter = state.policy.adapter_tensors()
+    modules = {name for name, module in PolicyModel(MODEL, "cpu").model.named_modules() if "_proj" in name}
+    assert set(adapter) == {f"{module}.lora_{side}.weight" for module in modules for side in "AB"}
+    assert {tensor.dtype for tensor in adapter.values()} == {torch.float32}
+    again.policy.load_adapter(adapter)
+    assert torch.equal(logprobs(again.policy), logprobs(state.policy))
+    assert not torch.equal(logprobs(again.policy), logprobs(make_state(MODEL, LORA).policy))
+
+
+def test_an_adapter_is_loaded_upon_the_given_model_whatever_was_there(tmp_path: Path) -> None:
+    state, again = trained(2), make_state(MODEL, LORA)
+    save_file(trained(1).policy.tensors(), tmp_path / "model.safetensors")
+    again.policy.load([tmp_path / "model.safetensors"])
+    again.policy.load_adapter(state.policy.adapter_tensors())
+    assert again.policy.is_given
+    assert torch.equal(logprobs(again.policy), logprobs(state.policy))
+    assert again.policy.base_digest == digest_of_shards([MODEL / "model.safetensors"])
+
+
+def test_an_adapter_that_does_not_fit_is_refused_by_name_and_changes_nothing() -> None:
+    state = trained(1)
+    before = logprobs(state.policy)
+    adapter = make_state(MODEL, LORA).policy.adapter_tensors()
+    name = sorted(adapter)[-1]
+    with pytest.raises(WeightsError, match=rf"{name} is \[1, 1\]"):
+        state.policy.load_adapter(adapter | {name: torch.zeros(1, 1)})
+    with pytest.raises(WeightsError, match="nothing_like_it"):
+        state.policy.load_adapter(adapter | {"nothing_like_it": torch.zeros(1)})
+    assert torch.equal(logprobs(state.policy), before)
 
 
 @pytest.mark.parametrize("rank", [0, 8])
