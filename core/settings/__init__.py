@@ -63,7 +63,9 @@ from core.settings.serving import (
 from core.settings.stages import StageSettings
 
 PREFIX = "ONWARD_"
-NOT_SETTINGS = frozenset({"ONWARD_KEY", "ONWARD_REQUIRE_SERVICES"})  # of the command line; the tests' own switch
+NOT_SETTINGS = frozenset(
+    {"ONWARD_KEY", "ONWARD_REQUIRE_SERVICES", "ONWARD_SMOLLM2"}
+)  # the command line's; the tests' own
 
 __all__ = [
     "WORKLOAD_NAME",

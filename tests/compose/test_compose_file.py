@@ -151,6 +151,6 @@ def test_all_stages_are_scraped() -> None:
 
 def test_images_hold_all_of_the_program() -> None:
     allowed = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
-    assert set(PACKAGES) <= allowed
+    assert set(PACKAGES) <= {path.split("/")[0] for path in allowed}
     tracked = run("git", "ls-files", "--", *PACKAGES).splitlines()
     assert {path.split("/")[0] for path in tracked} == set(PACKAGES)
