@@ -5,7 +5,7 @@ shards. A step is a function of a module, called with the state first."""
 
 import logging
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -14,10 +14,12 @@ import torch
 
 from core.errors import OnwardError
 from core.model.probes import ProbeRecord, ProbeSet
+from core.ports import Opened
 from core.settings import LearnerSettings
 from learner.model.ranks import Ranks
 from learner.updates.state import LearnerState, make_state
 from learner.versions import probe
+from learner.versions.loading import load_version
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,9 +66,11 @@ def follow(ranks: Ranks) -> None:
 # ---------------------------------------------------------------------------------------------- steps
 
 
-def adopt(state: LearnerState, shards: Sequence[Path], settings: LearnerSettings, memory: bytes | None = None) -> None:
-    """Load a version's weights and, if any, its published memory, with a fresh optimizer. Raises WeightsError."""
-    state.policy.load(shards)
+def adopt(state: LearnerState, opened: Opened, settings: LearnerSettings, memory: bytes | None = None) -> None:
+    """Load a version's weights and, if any, its published memory, with a fresh optimizer.
+
+    Raises WeightsError, and ConfigError for an adapter of another rank than trains here."""
+    load_version(state.policy, opened, settings.lora)
     state.forget(settings)
     if memory is None:
         return
@@ -77,12 +81,12 @@ def adopt(state: LearnerState, shards: Sequence[Path], settings: LearnerSettings
         state.forget(settings)
 
 
-def anchor_at(state: LearnerState, shards: Sequence[Path]) -> None:
-    """Load the anchor from shards; with none, the given model. Raises WeightsError."""
-    if shards:
-        state.anchor.load(shards)
-    else:
+def anchor_at(state: LearnerState, opened: Opened | None) -> None:
+    """Load the anchor from a version; with none, the given model. Raises WeightsError."""
+    if opened is None:
         state.anchor.load_given()
+    else:
+        load_version(state.anchor, opened)
 
 
 def answers(state: LearnerState, texts: ProbeSet) -> ProbeRecord:

@@ -13,7 +13,7 @@ from core.events import Completion, PolicyVersion, Release, Reward, Topic
 from core.ids import InferenceId, PolicyRef
 from core.model.probes import get_probe
 from core.operations.alarms import NOT_FINITE
-from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights, WeightsRef
+from core.ports import Blobs, Clock, EventLog, Opened, Record, Store, TopicPartition, Weights, WeightsRef
 from core.records.handling import Culprits, attempt, take_all
 from core.settings import LearnerSettings
 from core.settings.stages import RECORD_ATTEMPTS
@@ -351,16 +351,16 @@ class Learner(Stage):
 
     def _hold_to(self, version: PolicyRef | None) -> None:
         if version != self._lineage.anchor:
-            self._rank_group.do(anchor_at, [] if version is None else self._open(version))
+            self._rank_group.do(anchor_at, None if version is None else self._open(version))
             self._lineage.anchor = version
 
-    def _open(self, version: PolicyRef) -> list[Path]:
-        """Return the shards of a version's published weights."""
+    def _open(self, version: PolicyRef) -> Opened:
+        """Return a version's published weights."""
         with self._store.look() as view:
             policy = view.policies.get(version)
         assert policy is not None, f"version {version} was released and is not in the store"
         ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
-        return list(self._weights.open(ref))
+        return self._weights.open(ref)
 
     def _follow_releases(self) -> None:
         """Resume from the live version when the newest one may not be built upon."""

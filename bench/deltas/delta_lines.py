@@ -64,7 +64,7 @@ class Line:
         self.files[-1].parent.mkdir()
         save_file(tensors, self.files[-1], metadata={"format": "pt"})
         ref = self._publisher.publish(base_ref(number), self.files[-1:], base_ref(number - 1) if self.anchor else None)
-        assert _same(self._reader.open(ref)[0], self.files[-1]), f"version {number} is not what was published"
+        assert _same(self._reader.open(ref).shards[0], self.files[-1]), f"version {number} is not what was published"
         parent, self._snapshot = self._snapshot, {name: self._bits(tensor) for name, tensor in tensors.items()}
         paths = self._blobs.list(f"weights/{number:08d}/")
         published = sum(self._blobs.local(path).stat().st_size for path in paths)

@@ -11,10 +11,11 @@ from core.ports.live_state import REWARDS, Allowance, Announcer, Bucket, Chain, 
 from core.ports.log import Consumer, EventLog, LogReader, Position, RebalanceListener, Record
 from core.ports.model import GenerateRequest, OutputDelta, OutputParser, Policy, Renderer, TokenChunk, Traffic
 from core.ports.store import Store
-from core.ports.weights import Blobs, Weights, WeightsRef
+from core.ports.weights import AdapterConfig, Blobs, Opened, Weights, WeightsRef
 
 __all__ = [
     "REWARDS",
+    "AdapterConfig",
     "Allowance",
     "Announcer",
     "Blobs",
@@ -28,6 +29,7 @@ __all__ = [
     "GenerateRequest",
     "LiveState",
     "LogReader",
+    "Opened",
     "OutputDelta",
     "OutputParser",
     "Policy",

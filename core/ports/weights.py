@@ -1,16 +1,40 @@
 """Published weights, and the blobs they lie in."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
 from core.ids import PolicyRef
 
 
+class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The description of an adapter: what it stands upon, and how it is added.
+
+    Where an adapter has matrices A and B for a weight W, the version's weight is W + (alpha / rank) B A."""
+
+    base_digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    rank: Annotated[int, msgspec.Meta(ge=1)]
+    alpha: Annotated[float, msgspec.Meta(gt=0)]
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A version's verified files on this host: whole weights, or an adapter upon a base that the host has."""
+
+    digest: str  # the version's
+    shards: Sequence[Path]
+    adapter: AdapterConfig | None = None
+
+
 class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights in Blobs. `digest` covers names, dtypes, shapes and bytes (core.model.weights_digest)."""
+    """Weights in Blobs. `digest` is that of core.model.adapters.digest_of_version."""
 
     version: PolicyRef
     digest: str
@@ -21,14 +45,21 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
 class Weights(Protocol):
     """Published weights. Blocks: keep off the event loop."""
 
-    def publish(self, version: PolicyRef, shards: Sequence[Path], parent: PolicyRef | None) -> WeightsRef:
+    def publish(
+        self,
+        version: PolicyRef,
+        shards: Sequence[Path],
+        parent: PolicyRef | None,
+        adapter: AdapterConfig | None = None,
+    ) -> WeightsRef:
         """Store safetensors shards as `version`, atomically: a reader sees all or nothing.
 
-        Publishing the same content again returns the same reference; other content raises WeightsError."""
+        With `adapter` the shards are LoRA's matrices, else whole weights. Publishing the same content again returns the
+        same reference; other content, and an adapter that is none, raise WeightsError."""
         ...
 
-    def open(self, ref: WeightsRef) -> Sequence[Path]:
-        """Local, verified safetensors shards. Raises WeightsError naming what is missing or corrupt."""
+    def open(self, ref: WeightsRef) -> Opened:
+        """Return a version's local, verified files. Raises WeightsError naming what is missing or corrupt."""
         ...
 
     def chain(self, ref: WeightsRef) -> Sequence[WeightsRef]:

@@ -234,6 +234,21 @@ class PolicyModel:
         for name, tensor in wanted.items():
             tensor.copy_(like(tensors[name], tensor))
 
+    @torch.no_grad()
+    def load_merged(self, low_ranks: Mapping[str, tuple[Tensor, Tensor]], scale: float) -> None:
+        """Load the given model with A and B, by the name of the weight that they change, added to it.
+
+        Raises WeightsError naming what does not fit."""
+        named = self._named()
+        for name, (a_RI, b_OR) in low_ranks.items():
+            if name not in named or named[name].shape != (b_OR.shape[0], a_RI.shape[1]):
+                raise WeightsError(f"the adapter's matrices of {name} do not fit the model")
+        self.load_given()
+        self.is_given = False
+        for name, (a_RI, b_OR) in low_ranks.items():
+            delta_OI = scale * (b_OR.float() @ a_RI.float())
+            named[name].copy_(named[name].float() + like(delta_OI, named[name]))
+
 
 class _Root(nn.Module):
     """A module whose forward is any computation with the model, such as its head apart from its trunk.

@@ -17,7 +17,7 @@ from core.errors import ConfigError
 from core.events import PolicyVersion
 from core.ids import PolicyRef, base_ref
 from core.model.weights_digest import digest_of_shards
-from core.ports import WeightsRef
+from core.ports import Opened, WeightsRef
 from learner.rank_group import adopt, anchor_at
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
@@ -49,7 +49,7 @@ class Relived:
         if made.afresh:
             adopt(self._state, self._open(made.parent), settings, self._memory_of(made.parent))
         if made.held_to != self._held_to:
-            anchor_at(self._state, [] if made.held_to is None else self._open(made.held_to))
+            anchor_at(self._state, None if made.held_to is None else self._open(made.held_to))
             self._held_to = made.held_to
         with self._source.store.look() as view:
             found = view.turns.get_many([reward.inference_id for reward in made.rewards])
@@ -72,13 +72,13 @@ class Relived:
         path = manifest.memory_path_of(version)
         return self._source.blobs.get(path) if self._source.blobs.exists(path) else None
 
-    def _open(self, version: PolicyRef) -> list[Path]:
+    def _open(self, version: PolicyRef) -> Opened:
         with self._source.store.look() as view:
             policy = view.policies.get(version)
         if policy is None:
             raise Unlike(f"version {version}, from which it is made, is not in the store")
         ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
-        return list(self._source.weights.open(ref))
+        return self._source.weights.open(ref)
 
     @staticmethod
     def _digest(state: LearnerState) -> str:

@@ -16,6 +16,7 @@ from learner.off_policy.estimators import OffPolicy, off_policy
 from learner.off_policy.jackknife import Estimate
 from learner.off_policy.log_ratios import logged_turns
 from learner.sequences.scored import ScoredTurn
+from learner.versions.loading import load_version
 from onward.wiring.foundation import Foundation
 
 _PART = 500  # of one query
@@ -68,7 +69,7 @@ def _candidate(target: Foundation, model: Path, device: str) -> PolicyModel:
         policy, _ = view.policies.newest(1)[0]
     ref = WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
     candidate = PolicyModel(model, device)
-    candidate.load(list(target.weights.open(ref)))
+    load_version(candidate, target.weights.open(ref))
     return candidate
 
 

@@ -96,8 +96,8 @@ def _hand_over(source: Foundation, target: Foundation, made: PolicyVersion) -> P
     anchor = _anchor(target).version
     with target.store.work() as work:
         version = work.policies.allocate(target.clock.now())
-    shards = list(source.weights.open(_ref(made)))
-    ref = target.weights.publish(version, shards, anchor)
+    opened = source.weights.open(_ref(made))
+    ref = target.weights.publish(version, opened.shards, anchor, opened.adapter)
     path = manifest.path_of(version)
     target.blobs.put(path, manifest.encode(_manifest(source, version, anchor)))
     probe = get_probe(source.blobs, made.version)

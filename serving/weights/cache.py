@@ -15,7 +15,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from core.errors import WeightsError
-from core.model.weights_digest import digest_of_shards
+from core.model.adapters import digest_of_version
+from core.ports import AdapterConfig
 
 _SCRATCH, _LOCK = ".scratch-", ".lock"
 _SETTLED_S = 60.0  # a scratch directory so old has its lock, or lost its owner
@@ -54,14 +55,14 @@ class VersionCache:
                 return shards
         return None
 
-    def find(self, digest: str) -> list[Path] | None:
+    def find(self, digest: str, adapter: AdapterConfig | None = None) -> list[Path] | None:
         """Return a version's shards, verified; None when there are none, or damaged ones, which are removed."""
         if shards := self.known(digest):
             return shards
         with suppress(FileNotFoundError):
             shards = self._shards(digest)
             seen = fingerprint(shards)
-            if shards and _digest(shards) == digest:
+            if shards and _digest(shards, adapter) == digest:
                 self._verified[digest] = seen
                 return self.known(digest)
             self._remove(digest)
@@ -84,12 +85,12 @@ class VersionCache:
             return None
         return sorted(home.iterdir())
 
-    def add(self, digest: str, built: Path) -> list[Path]:
+    def add(self, digest: str, built: Path, adapter: AdapterConfig | None = None) -> list[Path]:
         """Move in a directory that holds a version's verified shards and nothing else."""
         home, verified = self._directory / digest, sorted(built.iterdir())
         shards, seen = [home / path.name for path in verified], fingerprint(verified)
         while not _renamed(built, home):  # another process was faster
-            if found := self.find(digest):
+            if found := self.find(digest, adapter):
                 return found
         self._verified[digest] = seen
         self._evict()
@@ -148,9 +149,9 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _digest(shards: Sequence[Path]) -> str | None:
+def _digest(shards: Sequence[Path], adapter: AdapterConfig | None) -> str | None:
     try:
-        return digest_of_shards(shards)
+        return digest_of_version(shards, adapter)
     except WeightsError:
         return None
 

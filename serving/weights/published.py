@@ -1,10 +1,10 @@
-"""Published weights in blobs: full versions, deltas between them, and a manifest that is written last.
+"""Published weights in blobs: full versions, deltas between them, adapters, and a manifest that is written last.
 
 So a reader finds all or nothing (`serving.weights.deltas.manifest` has the paths).
 
 A version is a delta upon its parent when that is published, has the same layout, and is fewer than `anchor_every` - 1
 deltas from its anchor, and when the delta is worth the work: a sample must promise at most 0.4 of the full bytes, and
-the whole delta must not be larger than that.
+the whole delta must not be larger than that. An adapter is neither a delta nor what a delta is made upon.
 
 A discarded version cannot be opened any more. While a delta needs it, its files stay and its manifest becomes a mere
 link of the chain; they are deleted with the last version that needs them. A publisher first names what it needs (in the
@@ -20,8 +20,9 @@ from pathlib import Path
 
 from core.errors import ConfigError, WeightsError
 from core.ids import PolicyRef
-from core.model.weights_digest import checksum_of, digest_of_shards
-from core.ports import Blobs, WeightsRef
+from core.model.adapters import digest_of_version, low_rank_of
+from core.model.weights_digest import checksum_of
+from core.ports import AdapterConfig, Blobs, Opened, WeightsRef
 from serving.weights.cache import Fingerprint, VersionCache, fingerprint
 from serving.weights.deltas.checkpoint import layout
 from serving.weights.deltas.delta import apply, encode
@@ -66,19 +67,30 @@ class BlobWeights:
 
     # ------------------------------------------------------------------------------------------ publish
 
-    def publish(self, version: PolicyRef, shards: Sequence[Path], parent: PolicyRef | None) -> WeightsRef:
-        """Publish a version. Raises WeightsError when it exists with other content, or a shard cannot be read."""
+    def publish(
+        self,
+        version: PolicyRef,
+        shards: Sequence[Path],
+        parent: PolicyRef | None,
+        adapter: AdapterConfig | None = None,
+    ) -> WeightsRef:
+        """Publish a version.
+
+        Raises WeightsError when it exists with other content, when a shard cannot be read, or is no adapter's."""
+        if adapter is not None:
+            low_rank_of(shards, adapter)
         path = manifest_path(version)
-        ref = WeightsRef(version=version, digest=digest_of_shards(shards), path=path, parent=parent)
+        ref = WeightsRef(version=version, digest=digest_of_version(shards, adapter), path=path, parent=parent)
         if self._is_published(ref):
             return ref
         for left in self._blobs.list(f"{folder(version)}/"):  # by an attempt that was cut off
             self._blobs.delete(left)
         shards = sorted(shards, key=lambda shard: shard.name)
-        manifest = self._publish_delta(ref, shards) or self._publish_full(ref, shards)
+        manifest = None if adapter else self._publish_delta(ref, shards)
+        manifest = manifest or self._publish_files(ref, shards, adapter)
         self._blobs.put(path, manifest.encode())
         if self._cache and (manifest.delta or not self._blobs.is_local):
-            self._keep(self._cache, ref.digest, shards)
+            self._keep(self._cache, ref.digest, shards, adapter)
         return ref
 
     def _is_published(self, ref: WeightsRef) -> bool:
@@ -95,9 +107,9 @@ class BlobWeights:
             self._blobs.delete(link)
         return True
 
-    def _publish_full(self, ref: WeightsRef, shards: Sequence[Path]) -> Manifest:
+    def _publish_files(self, ref: WeightsRef, shards: Sequence[Path], adapter: AdapterConfig | None) -> Manifest:
         files = [self._put(ref.version, shard) for shard in shards]
-        return Manifest(version=ref.version, digest=ref.digest, parent=ref.parent, shards=files)
+        return Manifest(version=ref.version, digest=ref.digest, parent=ref.parent, shards=files, adapter=adapter)
 
     def _put(self, version: PolicyRef, file: Path) -> File:
         self._blobs.put_file(f"{folder(version)}/{file.name}", file)
@@ -147,7 +159,7 @@ class BlobWeights:
             return None
         path = manifest_path(ref.parent)
         base = read_manifest(self._blobs, path) if self._blobs.exists(path) else None
-        return base if base and _depth(base) + 1 < self._anchor_every else None
+        return base if base and not base.adapter and _depth(base) + 1 < self._anchor_every else None
 
     def _glance(self, base: Manifest) -> list[Path]:
         """Return a version's shards, unverified if possible.
@@ -158,20 +170,21 @@ class BlobWeights:
                 return [self._blobs.local(f"{folder(base.version)}/{file.name}") for file in base.shards]
         return self._open(manifest_path(base.version), base)
 
-    def _keep(self, cache: VersionCache, digest: str, shards: Sequence[Path]) -> None:
+    def _keep(self, cache: VersionCache, digest: str, shards: Sequence[Path], adapter: AdapterConfig | None) -> None:
         """Keep published shards: the next delta is made upon them."""
         with cache.scratch() as scratch:
             version = scratch / "version"
             version.mkdir()
             for shard in shards:
                 shutil.copyfile(shard, version / shard.name)
-            cache.add(digest, version)
+            cache.add(digest, version, adapter)
 
     # ------------------------------------------------------------------------------------------ open
 
-    def open(self, ref: WeightsRef) -> list[Path]:
-        """Return a version's shards. Raises WeightsError naming a file that is missing, corrupt or a different one."""
-        return self._open(ref.path, self._manifest(ref))
+    def open(self, ref: WeightsRef) -> Opened:
+        """Return a version's files. Raises WeightsError naming one that is missing, corrupt or a different one."""
+        manifest = self._manifest(ref)
+        return Opened(manifest.digest, self._open(ref.path, manifest), manifest.adapter)
 
     def _manifest(self, ref: WeightsRef) -> Manifest:
         manifest = read_manifest(self._blobs, ref.path)
@@ -184,7 +197,7 @@ class BlobWeights:
             return self._open_in_place(path, manifest)
         if self._cache is None:
             raise ConfigError(f"{path}: a delta, and no cache directory was given to rebuild weights in")
-        if shards := self._cache.find(manifest.digest):
+        if shards := self._cache.find(manifest.digest, manifest.adapter):
             return shards
         return self._build(self._cache, path, manifest) if manifest.delta else self._fetch(self._cache, path, manifest)
 
@@ -195,7 +208,7 @@ class BlobWeights:
                 return shards
         shards = [self._file(path, manifest, file, None) for file in manifest.shards]
         seen = fingerprint(shards)
-        _check(path, manifest, digest_of_shards(shards))
+        _check(path, manifest, digest_of_version(shards, manifest.adapter))
         self._in_place[manifest.digest] = (shards, seen)
         return shards
 
@@ -204,8 +217,8 @@ class BlobWeights:
             version = scratch / "version"
             version.mkdir()
             shards = [self._file(path, manifest, file, version) for file in manifest.shards]
-            _check(path, manifest, digest_of_shards(shards))
-            return cache.add(manifest.digest, version)
+            _check(path, manifest, digest_of_version(shards, manifest.adapter))
+            return cache.add(manifest.digest, version, manifest.adapter)
 
     def _build(self, cache: VersionCache, path: str, manifest: Manifest) -> list[Path]:
         """Build a version from the nearest cached one, all deltas since in one pass."""

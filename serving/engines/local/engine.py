@@ -16,7 +16,7 @@ from serving.engines.local.probe import Probe, Texts
 from serving.engines.local.scheduler import FirstToken, Scheduler
 from serving.engines.local.sequence import Sequence
 from serving.engines.local.stream import Stream
-from serving.engines.local.versions import build_version
+from serving.engines.local.versions import build_version, merge, read_adapter
 from serving.engines.requests import check_request, untrainable
 
 
@@ -41,7 +41,8 @@ class LocalEngine:
         naming the setting that does not fit, WeightsError when the anchor cannot be loaded."""
         self._weights = weights
         template = load_decoder(model_dir, settings, record)
-        model, digest = build_version(template.model, weights.open(anchor), anchor)
+        self._base = weights.open(anchor)
+        model, digest = build_version(template.model, self._base.shards, anchor)
         anchor_decoder = template.alike(model)
         self._models = {anchor.version: anchor_decoder}
         self._digests = {anchor.version: digest}
@@ -130,8 +131,12 @@ class LocalEngine:
 
     def load(self, ref: WeightsRef) -> None:
         """Load a version on the caller's thread, while decoding goes on."""
-        live = self._models[self.live_version]
-        model, digest = build_version(live.model, self._weights.open(ref), ref)
+        live, opened = self._models[self.live_version], self._weights.open(ref)
+        if opened.adapter is None:
+            model, digest = build_version(live.model, opened.shards, ref)
+        else:
+            adapter = read_adapter(live.model, self._base, opened, ref)
+            model, digest = merge(live.model, self._base, adapter, {}), adapter.digest
         self._digests[ref.version], self._models[ref.version] = digest, live.alike(model)
 
     def probe(self, version: PolicyRef) -> Mapping[str, float]:

@@ -1,7 +1,11 @@
-"""Versions in memory: published safetensors shards become a model beside those that serve."""
+"""Versions in memory: published files become models beside those that serve.
+
+Whole weights become a model at once. An adapter is kept as the few tens of megabytes that it is, and merged with the
+base when its version is to compute: W + (alpha / rank) B A, in float32, rounded once to the engine's dtype."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,10 +15,28 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from core.errors import WeightsError
-from core.ports import WeightsRef
+from core.model.adapters import A, B, check_base, check_fits, digest_upon, low_rank_of
+from core.ports import Opened, WeightsRef
 
 Model = TypeVar("Model", bound=nn.Module)
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """A [rank, inputs] and B [outputs, rank] of one weight, on the CPU, as they were published."""
+
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True)
+class HeldAdapter:
+    """A verified adapter: the matrices by the name of the weight that they change, and what B A is scaled by."""
+
+    digest: str
+    scale: float
+    changes: Mapping[str, LowRank]
 
 
 def build_version(template: Model, shards: Sequence[Path], ref: WeightsRef) -> tuple[Model, str]:
@@ -24,7 +46,83 @@ def build_version(template: Model, shards: Sequence[Path], ref: WeightsRef) -> t
     what no weights touch is shared. Raises WeightsError naming the file and tensor that does not fit, or when the
     digest is not the reference's."""
     names = _names_by_tensor(template)
-    known = {name: tensor for tensor, aliases in names for name in aliases}
+    stored = _stored(template, shards)
+    replaced: dict[int, Tensor] = {}
+    held: dict[str, Tensor] = {}
+    for tensor, aliases in names:
+        raw, found = _of_aliases(shards, stored, aliases)
+        new = raw.to(device=tensor.device, dtype=tensor.dtype, copy=True)  # never a view of a file that may change
+        replaced[id(tensor)] = new
+        lossless = torch.promote_types(raw.dtype, new.dtype) == new.dtype
+        held |= dict.fromkeys(found, new.to(raw.dtype) if lossless else raw)
+    digest = _digest(held)
+    _require_digest(ref, digest)
+    return _copied(template, replaced), digest
+
+
+def read_adapter(template: nn.Module, base: Opened, opened: Opened, ref: WeightsRef) -> HeldAdapter:
+    """Read an adapter into memory.
+
+    Raises WeightsError when it is upon another base, naming both digests, or naming the file and tensor that does not
+    fit, or when the digest is not the reference's."""
+    config = opened.adapter
+    assert config is not None
+    check_base(config, base.digest, f"version {ref.version}")
+    single = {names[0]: tensor.shape for tensor, names in _names_by_tensor(template) if len(names) == 1}
+    low_ranks = low_rank_of(opened.shards, config)
+    check_fits(low_ranks, single)
+    tensors = {name: tensor.clone() for _, name, tensor in _read(opened.shards)}
+    digest = digest_upon(_digest(tensors), config)
+    _require_digest(ref, digest)
+    changes = {}
+    for name in low_ranks:
+        module = name.removesuffix(".weight")
+        changes[name] = LowRank(tensors[module + A], tensors[module + B])
+    return HeldAdapter(digest, config.scale, changes)
+
+
+@torch.no_grad()
+def merge(template: Model, base: Opened, adapter: HeldAdapter, shared: Mapping[str, Tensor]) -> Model:
+    """Build a model like `template` with the base's weights and an adapter merged into them.
+
+    The base is read from its files. What the adapter does not change is taken from `shared`, where it is there."""
+    stored = _stored(template, base.shards)
+    replaced: dict[int, Tensor] = {}
+    for tensor, aliases in _names_by_tensor(template):
+        change = adapter.changes.get(aliases[0])
+        if change is None and aliases[0] in shared:
+            replaced[id(tensor)] = shared[aliases[0]]
+            continue
+        raw, _ = _of_aliases(base.shards, stored, aliases)
+        if change is None:
+            replaced[id(tensor)] = raw.to(device=tensor.device, dtype=tensor.dtype, copy=True)
+            continue
+        sum_OI = raw.to(device=tensor.device, dtype=torch.float32, copy=True)
+        a_RI, b_OR = (each.to(device=tensor.device, dtype=torch.float32) for each in (change.a, change.b))
+        replaced[id(tensor)] = sum_OI.addmm_(b_OR, a_RI, alpha=adapter.scale).to(tensor.dtype)
+    return _copied(template, replaced)
+
+
+def unchanged(model: nn.Module, adapter: HeldAdapter) -> dict[str, Tensor]:
+    """Return the tensors of a merged model that are the base's, by their first names: others can share them."""
+    return {names[0]: tensor for tensor, names in _names_by_tensor(model) if names[0] not in adapter.changes}
+
+
+def _copied(template: Model, replaced: Mapping[int, Tensor]) -> Model:
+    """Return a copy of the modules with other tensors in the places of the template's, which are named by `id`."""
+    memo: dict[int, object] = {id(template.config): template.config}
+    memo |= {id(buffer): buffer for buffer in template.buffers()}
+    for tensor, _ in _names_by_tensor(template):
+        new = replaced[id(tensor)]
+        if isinstance(tensor, nn.Parameter) and not isinstance(new, nn.Parameter):
+            new = nn.Parameter(new, requires_grad=False)
+        memo[id(tensor)] = new
+    return copy.deepcopy(template, memo)
+
+
+def _stored(template: nn.Module, shards: Sequence[Path]) -> dict[str, tuple[Path, Tensor]]:
+    """Return the shards' tensors by name, still in their files. Raises WeightsError for one that does not fit."""
+    known = {name: tensor for tensor, aliases in _names_by_tensor(template) for name in aliases}
     stored: dict[str, tuple[Path, Tensor]] = {}
     for path, name, tensor in _read(shards):
         if name not in known:
@@ -34,24 +132,25 @@ def build_version(template: Model, shards: Sequence[Path], ref: WeightsRef) -> t
         if tensor.dtype not in _DTYPE_NAMES:
             raise WeightsError(f"{path}: {name} is of dtype {tensor.dtype}, which the engine cannot load")
         stored[name] = (path, tensor)
-    memo: dict[int, object] = {id(template.config): template.config}
-    memo |= {id(buffer): buffer for buffer in template.buffers()}
-    held: dict[str, Tensor] = {}
-    for tensor, aliases in names:
-        found = [alias for alias in aliases if alias in stored]
-        if not found:
-            raise WeightsError(f"{shards[0].parent}: tensor {aliases[0]} is missing")
-        path, raw = stored[found[0]]
-        if any(not torch.equal(raw, stored[alias][1]) for alias in found[1:]):
-            raise WeightsError(f"{path}: {' and '.join(found)} are one tensor in the model, and differ")
-        new = raw.to(device=tensor.device, dtype=tensor.dtype, copy=True)  # never a view of a file that may change
-        memo[id(tensor)] = nn.Parameter(new, requires_grad=False) if isinstance(tensor, nn.Parameter) else new
-        lossless = torch.promote_types(raw.dtype, new.dtype) == new.dtype
-        held |= dict.fromkeys(found, new.to(raw.dtype) if lossless else raw)
-    digest = _digest(held)
+    return stored
+
+
+def _of_aliases(
+    shards: Sequence[Path], stored: Mapping[str, tuple[Path, Tensor]], aliases: Sequence[str]
+) -> tuple[Tensor, list[str]]:
+    """Return the one tensor that is stored under these names, and those that it is stored under."""
+    found = [alias for alias in aliases if alias in stored]
+    if not found:
+        raise WeightsError(f"{shards[0].parent}: tensor {aliases[0]} is missing")
+    path, raw = stored[found[0]]
+    if any(not torch.equal(raw, stored[alias][1]) for alias in found[1:]):
+        raise WeightsError(f"{path}: {' and '.join(found)} are one tensor in the model, and differ")
+    return raw, found
+
+
+def _require_digest(ref: WeightsRef, digest: str) -> None:
     if digest != ref.digest:
         raise WeightsError(f"{ref.path}: what was loaded has digest {digest}, version {ref.version} {ref.digest}")
-    return copy.deepcopy(template, memo), digest
 
 
 def _names_by_tensor(model: nn.Module) -> list[tuple[Tensor, list[str]]]:

@@ -1,7 +1,7 @@
 """Versions verified on an engine's own host: complete model directories, ready to be loaded without any fetching.
 
     DIRECTORY/00000012/config.json, tokenizer.json, …    links to the model's
-    DIRECTORY/00000012/model.safetensors                 the version's weights
+    DIRECTORY/00000012/model.safetensors                 the version's weights; an adapter's merged with the model's
 
 SGLang loads what it is given: a missing tensor silently keeps its old value, and a wrong shape ends the server. So
 nothing reaches it that was not verified here.
@@ -11,15 +11,17 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from core.errors import WeightsError
 from core.ids import PolicyRef
 from core.model.files import check_model_files
 from core.model.weights_digest import digest_of_shards, tensors_of
-from core.ports import WeightsRef
+from core.ports import Opened, WeightsRef
 from serving.engines.sglang.checksums import expected
 from serving.weights.deltas.finite import check_finite
+from serving.weights.merged import write_merged
 
 _LOADABLE = frozenset({"F32", "BF16", "F16", "F8_E4M3", "F8_E5M2"})
 
@@ -43,21 +45,34 @@ class VerifiedVersions:
         self._layout = {name: tensor.shape for name, tensor in tensors_of(_shards(model)).items()}
         self._held: dict[PolicyRef, VerifiedVersion] = {}
 
+    @cached_property
+    def _base(self) -> Opened:
+        """The given model, upon which adapters stand."""
+        shards = _shards(self._model)
+        return Opened(digest_of_shards(shards), shards)
+
     def held(self) -> dict[PolicyRef, VerifiedVersion]:
         return dict(self._held)
 
-    def put(self, ref: WeightsRef, shards: Sequence[Path]) -> VerifiedVersion:
+    def put(self, ref: WeightsRef, opened: Opened) -> VerifiedVersion:
         """Verify, lay out and keep. Raises WeightsError naming file and tensor that does not fit."""
-        self._check(ref, shards)
+        if opened.adapter is None:
+            self._check(ref, opened.shards)
+        elif opened.digest != ref.digest:
+            raise WeightsError(f"{ref.path}: has digest {opened.digest}, version {ref.version} has {ref.digest}")
         target = self._directory / ref.version.padded
         shutil.rmtree(target, ignore_errors=True)  # half of one, from a host that ended
         target.mkdir()
         for file in sorted(self._model.iterdir()):
             if file.is_file() and ".safetensors" not in file.name and file.suffix != ".py":  # no code of the model's
                 (target / file.name).symlink_to(file.resolve())
-        for place, shard in enumerate(shards):
-            name = "model.safetensors" if len(shards) == 1 else f"model-{place:05d}.safetensors"
-            _link(shard, target / name)
+        if opened.adapter is None:
+            for place, shard in enumerate(opened.shards):
+                name = "model.safetensors" if len(opened.shards) == 1 else f"model-{place:05d}.safetensors"
+                _link(shard, target / name)
+        else:
+            check_finite(opened.shards)
+            write_merged(self._base, opened, target, self._served_dtype)
         held = VerifiedVersion(ref, target, expected(_shards(target), self._served_dtype))
         self._held[ref.version] = held
         return held

@@ -2,6 +2,7 @@
 
 weights/00000012/manifest.json                  last: with it the version is there
 weights/00000012/model.safetensors              a full version: its shards
+weights/00000014/adapter.safetensors            an adapter: its shards, upon a base that every host has
 weights/00000013/delta-00000012.safetensors     a delta: its name says which version it needs
 weights/00000012/link.json                      the manifest of a discarded version that another one needs"""
 
@@ -14,7 +15,7 @@ import msgspec
 from core import codec
 from core.errors import WeightsError
 from core.ids import PolicyRef
-from core.ports import Blobs
+from core.ports import AdapterConfig, Blobs
 
 _DELTA = re.compile(r"weights/([^/]+)/delta-([^/]+)\.safetensors")
 
@@ -46,8 +47,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     version: PolicyRef
     digest: Digest
     parent: PolicyRef | None
-    shards: list[File]  # of full weights
+    shards: list[File]  # of full weights, or of an adapter
     delta: Delta | None = None
+    adapter: AdapterConfig | None = None
 
     def encode(self) -> bytes:
         """Full ones for the eye, deltas for the wire."""
@@ -97,6 +99,8 @@ def read_manifest(blobs: Blobs, path: str) -> Manifest:
         raise WeightsError(f"{path}: the manifest of version {manifest.version}")
     if manifest.delta and manifest.delta.base >= manifest.version:
         raise WeightsError(f"{path}: no weights' manifest (version {manifest.version} upon {manifest.delta.base})")
+    if manifest.delta and manifest.adapter:
+        raise WeightsError(f"{path}: no weights' manifest (both a delta and an adapter)")
     return manifest
 
 

@@ -45,7 +45,7 @@ class HttpEngine:
         return {version: ref.digest for version, ref in self._held.items()}
 
     def load(self, ref: WeightsRef) -> None:
-        shards = self._weights.open(ref)
+        shards = self._weights.open(ref).shards
         found = {name: tensor.shape for name, tensor in tensors_of(shards).items()}
         strange = sorted(name for name in found.keys() | self._layout if found.get(name) != self._layout.get(name))
         if strange:

@@ -68,8 +68,9 @@ def test_what_is_published_is_opened(blobs: FsspecBlobs, host: Host, shards: lis
     )
     weights = host(blobs)  # as another process would
     opened = weights.open(ref)
-    assert [path.read_bytes() for path in opened] == [path.read_bytes() for path in shards]
-    assert [path.name for path in opened] == [path.name for path in shards]
+    assert (opened.digest, opened.adapter) == (ref.digest, None)
+    assert [path.read_bytes() for path in opened.shards] == [path.read_bytes() for path in shards]
+    assert [path.name for path in opened.shards] == [path.name for path in shards]
     assert weights.open(ref) == opened
     assert weights.chain(ref) == [ref]
 
@@ -86,7 +87,7 @@ def test_again_with_the_same_content_is_the_same(
     assert weights.publish(ONE, shards, None) == ref
     assert weights.publish(ONE, [whole], None) == ref
     assert blobs.list("") == files
-    assert len(host(blobs).open(ref)) == 2
+    assert len(host(blobs).open(ref).shards) == 2
 
 
 def test_again_with_other_content_is_refused(
@@ -97,7 +98,7 @@ def test_again_with_other_content_is_refused(
     other = written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1})
     with pytest.raises(WeightsError, match=f"{MANIFEST}: version 1 is published with digest"):
         weights.publish(ONE, other, None)
-    assert load_file(host(blobs).open(ref)[0])["a"].tolist() == TENSORS["a"].tolist()
+    assert load_file(host(blobs).open(ref).shards[0])["a"].tolist() == TENSORS["a"].tolist()
 
 
 def test_versions_do_not_touch_each_other(blobs: FsspecBlobs, host: Host, shards: list[Path], tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_versions_do_not_touch_each_other(blobs: FsspecBlobs, host: Host, shards
     one = weights.publish(ONE, shards, None)
     two = weights.publish(TWO, written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1}), ONE)
     assert one.digest != two.digest
-    assert [load_file(weights.open(ref)[0])["a"][0] for ref in (one, two)] == [0, 1]
+    assert [load_file(weights.open(ref).shards[0])["a"][0] for ref in (one, two)] == [0, 1]
 
 
 def test_a_reference_to_other_content_opens_nothing(
@@ -148,7 +149,7 @@ def test_any_flipped_bit_of_a_shard_is_found(blobs: FsspecBlobs, host: Host, sha
         with pytest.raises(WeightsError, match=f"{SHARD}: corrupt"):
             host(blobs).open(ref)
     blobs.put(SHARD, content)
-    assert host(blobs).open(ref)
+    assert host(blobs).open(ref).shards
 
 
 @settings(max_examples=200, deadline=None)
@@ -167,7 +168,7 @@ def test_a_flipped_bit_of_the_manifest_is_found_or_changes_nothing(
     blobs.put(MANIFEST, _flipped(content, place % len(content), bit))
     said = ""
     try:
-        opened = BlobWeights(blobs).open(ref)
+        opened = BlobWeights(blobs).open(ref).shards
     except WeightsError as error:
         said = str(error)
     assert FOLDER in said or digest_of_shards(opened) == ref.digest
@@ -221,7 +222,7 @@ def test_a_publication_that_was_cut_off_is_no_version(
         host(blobs).open(ref)
     other = written(tmp_path / "other", {**TENSORS, "a": TENSORS["a"] + 1})
     again = host(blobs).publish(ONE, other, None)
-    assert load_file(host(blobs).open(again)[0])["a"][0] == 1
+    assert load_file(host(blobs).open(again).shards[0])["a"][0] == 1
 
 
 @pytest.mark.parametrize("broken", ["missing", "truncated"])
@@ -250,7 +251,7 @@ def test_what_is_discarded_is_gone_and_the_others_are_not(blobs: FsspecBlobs, ho
         with pytest.raises(WeightsError, match=f"{refs[2].path}: missing"):
             reader.open(refs[2])
         for ref in (refs[0], refs[1], refs[3]):
-            assert digest_of_shards(list(reader.open(ref))) == ref.digest
+            assert digest_of_shards(reader.open(ref).shards) == ref.digest
 
 
 def test_a_discard_that_was_cut_off_leaves_no_version(tmp_path: Path, host: Host, shards: list[Path]) -> None:

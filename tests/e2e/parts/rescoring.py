@@ -27,7 +27,9 @@ def published_model(foundation: Foundation, version: PolicyRef) -> torch.nn.Modu
     with foundation.store.look() as view:
         policy = view.policies.get(version)
     assert policy is not None
-    shards = foundation.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
+    shards = foundation.weights.open(
+        WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights)
+    ).shards
     model = AutoModelForCausalLM.from_pretrained(foundation.model, dtype=torch.float32)
     state = {name: tensor.float() for shard in shards for name, tensor in load_file(shard).items()}
     missing, unexpected = model.load_state_dict(state, strict=False)

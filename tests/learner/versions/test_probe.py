@@ -69,7 +69,7 @@ def published(world: World, version: int) -> Tensors:
     """Return the tensors that a host fetches."""
     policy = policy_of(world, version)
     ref = WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
-    return {name: tensor for shard in world.weights.open(ref) for name, tensor in load_file(shard).items()}
+    return {name: tensor for shard in world.weights.open(ref).shards for name, tensor in load_file(shard).items()}
 
 
 def probe_of(world: World, version: int) -> ProbeRecord:

@@ -6,8 +6,8 @@ from mortal import Fuse
 
 from core.errors import Conflict, EngineUnavailable, WeightsError
 from core.ids import PolicyRef
-from core.model.weights_digest import digest_of_shards
-from core.ports import Weights, WeightsRef
+from core.model.adapters import digest_of_version
+from core.ports import Opened, Weights, WeightsRef
 
 FINE = {"finite": 1.0, "kl_to_live": 0.01, "entropy": 1.5}
 
@@ -22,7 +22,7 @@ class MemoryEngine:
         self.name, self.url, self.holds_many = name, "" if many else f"http://{name}", many
         self.fuse = Fuse()
         self._weights = weights
-        self._digests = {anchor.version: digest_of_shards(weights.open(anchor))} if many else {}
+        self._digests = {anchor.version: _digest_of(weights.open(anchor))} if many else {}
         self._live: PolicyRef | None = anchor.version if many else None
         self.loads: list[int] = []
         self.switches: list[int] = []
@@ -56,7 +56,7 @@ class MemoryEngine:
         self._call()
         if ref.version.version in self.unfit:
             raise WeightsError(f"{self.name} cannot load version {ref.version}")
-        digest = digest_of_shards(self._weights.open(ref))
+        digest = _digest_of(self._weights.open(ref))
         self._digests[ref.version] = "other" if ref.version.version in self.misread else digest
         self.loads.append(ref.version.version)
 
@@ -93,3 +93,7 @@ class MemoryEngine:
         self.fuse()
         if self.away:
             raise EngineUnavailable(f"{self.name} is away")
+
+
+def _digest_of(opened: Opened) -> str:
+    return digest_of_version(opened.shards, opened.adapter)

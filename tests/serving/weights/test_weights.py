@@ -34,13 +34,13 @@ def test_the_digest_does_not_depend_on_the_shards(tmp_path_factory: pytest.TempP
     one = weights.publish(base_ref(1), [whole], None)
     two = weights.publish(base_ref(2), shards, base_ref(1))
     assert one.digest == two.digest
-    found = {name: tensor for path in weights.open(two) for name, tensor in load_file(path).items()}
+    found = {name: tensor for path in weights.open(two).shards for name, tensor in load_file(path).items()}
     assert {name: tensor.tolist() for name, tensor in found.items()} == {n: t.tolist() for n, t in tensors.items()}
 
 
 def test_the_shipped_weights_go_in_and_come_out(tmp_path: Path) -> None:
     ref = BlobWeights(FsspecBlobs(tmp_path)).publish(base_ref(1), [TINY], None)
-    (opened,) = BlobWeights(FsspecBlobs(tmp_path)).open(ref)
+    (opened,) = BlobWeights(FsspecBlobs(tmp_path)).open(ref).shards
     assert opened.read_bytes() == TINY.read_bytes()
     assert ref.digest == digest_of_shards([TINY])
 
@@ -49,11 +49,11 @@ def test_a_version_is_verified_once_in_a_process(tmp_path: Path, monkeypatch: py
     """Verified files are not read again unless they changed since; another process reads all of them."""
     weights = BlobWeights(FsspecBlobs(tmp_path))
     ref = weights.publish(base_ref(1), [TINY], None)
-    (opened,) = weights.open(ref)
+    (opened,) = weights.open(ref).shards
     with monkeypatch.context() as patch:
-        patch.setattr("serving.weights.published.digest_of_shards", None)
+        patch.setattr("serving.weights.published.digest_of_version", None)
         patch.setattr("serving.weights.published.checksum_of", None)
-        assert weights.open(ref) == [opened]
+        assert weights.open(ref).shards == [opened]
     content = bytearray(opened.read_bytes())
     content[-1] ^= 1
     opened.write_bytes(content)
