@@ -34,6 +34,7 @@ from learner.versions.checkpoint import Checkpoint, Checkpoints, Meta, contents,
 from learner.versions.lineage import Lineage
 from learner.versions.provenance import ancestry, applied_on
 from learner.versions.publish import publish
+from learner.versions.version_files import room_for_files, write_files
 
 _IDLE_S = 5.0  # how often one that has nothing to learn from looks at the time
 _TIMELY_S = 0.2  # the same while it has something
@@ -236,7 +237,7 @@ class Learner(Stage):
             settings=self._settings.model_dump_json(),
             turns=result.records,
             rewards=tuple(scored.reward for scored in batch),
-            ages_s=tuple(_age_s(scored) for scored in batch),
+            ages_s=tuple(scored.age_s for scored in batch),
             applied=applied,
             drops={why: tuple(ids) for why, ids in self._drops.items()},
             released=tuple(self._lineage.released),
@@ -305,10 +306,11 @@ class Learner(Stage):
 
     def _publish(self, checkpoint: Checkpoint) -> PolicyVersion:
         """Publish a checkpoint. Its weights are the state's, so a probe made again after a crash has the same bits."""
-        texts = get_probe(self._blobs, checkpoint.meta.lineage[0])
-        return publish(
-            checkpoint, self._rank_group.do(answers, texts), self._store, self._log, self._weights, self._blobs
-        )
+        probe = self._rank_group.do(answers, get_probe(self._blobs, checkpoint.meta.lineage[0]))
+        draft, made, memory = checkpoint.meta.policy, checkpoint.manifest, checkpoint.memory
+        with room_for_files(self._directory) as room:
+            files = self._rank_group.do(write_files, room)
+            return publish(draft, files, made, memory, probe, self._store, self._log, self._weights, self._blobs)
 
     def _tidy(self, policy: PolicyVersion) -> None:
         always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
@@ -393,8 +395,3 @@ class Learner(Stage):
         self._lineage.resumed_from(version, lineage[:-1])
         if self._lineage.anchor not in lineage:
             self._hold_to(None)
-
-
-def _age_s(scored: ScoredTurn) -> float:
-    reward = scored.reward
-    return ((reward.last_outcome_at or reward.decided_at) - scored.turn.received_at).total_seconds()

@@ -46,6 +46,11 @@ class ScoredTurn:
         return self.reward.value + self.follow
 
     @property
+    def age_s(self) -> float:
+        """From the turn to the outcome that decided its reward."""
+        return ((self.reward.last_outcome_at or self.reward.decided_at) - self.turn.received_at).total_seconds()
+
+    @property
     def is_correction(self) -> bool:
         return self.applied is not None
 

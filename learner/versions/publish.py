@@ -1,4 +1,4 @@
-"""Publishing a checkpoint as a version: every step may be repeated, so a crash in between is completed later."""
+"""Publishing a version: every step may be repeated, so a crash in between is completed later."""
 
 import msgspec
 
@@ -6,21 +6,29 @@ from core.events import PolicyVersion, Topic
 from core.model.probes import ProbeRecord, put_probe
 from core.ports import Blobs, EventLog, Store, Weights
 from learner.versions import manifest
-from learner.versions.checkpoint import Checkpoint
+from learner.versions.version_files import VersionFiles
 
 
 def publish(
-    checkpoint: Checkpoint, probe: ProbeRecord, store: Store, log: EventLog, weights: Weights, blobs: Blobs
+    draft: PolicyVersion,
+    files: VersionFiles,
+    made: bytes,
+    memory: bytes | None,
+    probe: ProbeRecord,
+    store: Store,
+    log: EventLog,
+    weights: Weights,
+    blobs: Blobs,
 ) -> PolicyVersion:
-    """Publish weights, manifest, memory and probe, then the row, then the event.
+    """Publish weights, manifest, memory and probe, then the row, then the event; return the version as it is published.
 
-    So a reader of the version finds all of it. `probe` is of the checkpoint's weights, and still lacks their digest."""
-    draft = checkpoint.meta.policy
-    ref = weights.publish(draft.version, [checkpoint.weights], draft.parent)
+    So a reader of the version finds all of it. `draft` and `probe` still lack the digest of the files; `made` is the
+    manifest, encoded."""
+    ref = weights.publish(draft.version, files.shards, draft.parent)
     path = manifest.path_of(draft.version)
-    blobs.put(path, checkpoint.manifest)
-    if checkpoint.memory is not None:
-        blobs.put(manifest.memory_path_of(draft.version), checkpoint.memory)
+    blobs.put(path, made)
+    if memory is not None:
+        blobs.put(manifest.memory_path_of(draft.version), memory)
     put_probe(blobs, draft.version, msgspec.structs.replace(probe, weights_digest=ref.digest))
     policy = msgspec.structs.replace(draft, digest=ref.digest, weights=ref.path, manifest=path)
     with store.work() as work:
