@@ -33,10 +33,11 @@ class Render(msgspec.Struct, frozen=True, tag="render"):
 
 
 class Extend(msgspec.Struct, frozen=True, tag="extend"):
-    """Render messages that follow a prompt; `last` is the last of its tokens, or ()."""
+    """Render messages that follow a prompt; `last` is the last of its tokens, or (), `calls` those of its answer."""
 
     last: tuple[int, ...]
     messages: Sequence[Mapping[str, Any]]
+    calls: Sequence[Mapping[str, Any]]
 
 
 class RenderText(msgspec.Struct, frozen=True, tag="text"):
@@ -87,7 +88,7 @@ def perform(job: Job, body: bytes, renderer: Renderer) -> Result:
             case Render():
                 return _tokens(renderer.render(job.messages, job.tools))
             case Extend():
-                return _tokens(renderer.extend(job.last, job.messages))
+                return _tokens(renderer.extend(job.last, job.messages, job.calls))
             case RenderText():
                 return _tokens(renderer.render_text(job.prompt, job.suffix))
     except MemoryError:

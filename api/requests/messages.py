@@ -52,9 +52,12 @@ class UserMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", 
 class AssistantMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="assistant"):
     """An answer of the model.
 
-    The last five fields are what OpenAI's client sends back with an answer; they must be empty."""
+    `reasoning_content`, or `reasoning`, is its thinking. The last five fields are what OpenAI's client sends back with
+    an answer; they must be empty."""
 
     content: Content | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
     tool_calls: list[ToolCallPart] | UnsetType | None = UNSET
     name: str | UnsetType | None = UNSET
     refusal: UnsetType | None = UNSET
@@ -131,8 +134,11 @@ def canonical(message: ChatMessage) -> dict[str, Any]:
         plain["name"] = message.name
     if isinstance(message, ToolMessage):
         plain["tool_call_id"] = message.tool_call_id
-    elif isinstance(message, AssistantMessage) and message.tool_calls:
-        plain["tool_calls"] = [tool_call(c.id, c.function.name, c.function.arguments) for c in message.tool_calls]
+    elif isinstance(message, AssistantMessage):
+        if message.tool_calls:
+            plain["tool_calls"] = [tool_call(c.id, c.function.name, c.function.arguments) for c in message.tool_calls]
+        if thinking := message.reasoning_content or message.reasoning:
+            plain["reasoning_content"] = thinking
     return plain
 
 

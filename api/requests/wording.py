@@ -1,4 +1,4 @@
-"""The words of an answer's tokens: text up to a stop string, and tool calls."""
+"""The words of an answer's tokens: thinking, text up to a stop string, and tool calls."""
 
 from collections.abc import Sequence
 
@@ -12,6 +12,8 @@ class Wording:
 
     def __init__(self, parser: OutputParser, stops: Sequence[str], *, parallel_tool_calls: bool) -> None:
         self.text = ""
+        self.reasoning = ""
+        self.has_thought = False
         self.tool_calls: list[ToolCall] = []
         self.broken_calls = 0
         self.ended: FinishReason | None = None  # by the words themselves, whatever the engine would add
@@ -21,6 +23,7 @@ class Wording:
         self._cutter = StopCutter(stops)
         self._parallel = parallel_tool_calls
         self._taken_text = 0
+        self._taken_reasoning = 0
         self._taken_calls = 0
 
     def read(self, token_ids: Sequence[int]) -> None:
@@ -31,16 +34,20 @@ class Wording:
         self._add(self._parser.finish())
         self.text += self._cutter.finish()
 
-    def take(self) -> tuple[str, list[ToolCall]]:
-        """Return text and calls that were not taken before."""
-        content, calls = self.text[self._taken_text :], self.tool_calls[self._taken_calls :]
-        self._taken_text, self._taken_calls = len(self.text), len(self.tool_calls)
-        return content, calls
+    def take(self) -> tuple[str, str, list[ToolCall]]:
+        """Return thinking, text and calls that were not taken before."""
+        reasoning, content = self.reasoning[self._taken_reasoning :], self.text[self._taken_text :]
+        calls = self.tool_calls[self._taken_calls :]
+        self._taken_reasoning, self._taken_text = len(self.reasoning), len(self.text)
+        self._taken_calls = len(self.tool_calls)
+        return reasoning, content, calls
 
     def _add(self, delta: OutputDelta) -> None:
         if self.ended is not None:
             return
         self.broken_calls += delta.broken_calls
+        self.reasoning += delta.reasoning
+        self.has_thought = self.has_thought or bool(delta.reasoning) or delta.thinking_ended
         self.text += self._cutter.feed(delta.content)
         if self._cutter.stopped:
             self.ended = "stop"

@@ -36,12 +36,14 @@ class Rendering:
             self._body_bytes, lambda: self._renderer.render(messages, tools), lambda: Render(messages, tools)
         )
 
-    async def extend(self, token_ids: Tokens, messages: Sequence[Mapping[str, Any]]) -> Tokens:
+    async def extend(
+        self, token_ids: Tokens, messages: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]]
+    ) -> Tokens:
         size = sum(_OF_A_MESSAGE + len(message["content"]) for message in messages)
         last = token_ids[-1:]
         if not self._context.bodies.is_large(size):
-            return await self._where(size, lambda: self._renderer.extend(token_ids, messages), None)
-        return token_ids[: len(token_ids) - len(last)] + await self._context.reader.ask(Extend(last, messages))
+            return await self._where(size, lambda: self._renderer.extend(token_ids, messages, calls), None)
+        return token_ids[: len(token_ids) - len(last)] + await self._context.reader.ask(Extend(last, messages, calls))
 
     async def render_text(self, prompt: str, suffix: str | None) -> Tokens:
         return await self._where(

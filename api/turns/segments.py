@@ -1,29 +1,42 @@
-"""The output tokens that belong to tool calls, by the renderer's own parser."""
+"""The output tokens that belong to thinking and to tool calls, by the renderer's own parser."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from core.events import Segment, SegmentKind
-from core.ports import Renderer
+from core.ports import OutputDelta, Renderer
 
 
-def segments_of(renderer: Renderer, token_ids: Sequence[int], *, has_calls: bool) -> tuple[Segment, ...]:
+def answer_alone(token_ids: Sequence[int]) -> tuple[Segment, ...]:
+    """Return the segments of an answer that neither thinks nor calls."""
+    return (Segment(start=0, end=len(token_ids), kind="answer"),) if token_ids else ()
+
+
+def segments_of(
+    renderer: Renderer, prompt_token_ids: Sequence[int], token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]]
+) -> tuple[Segment, ...]:
     """Replay the answer token by token and return its segments.
 
-    Tokens up to one that yields a whole call are that call's, back to the last that yielded text; tokens that yield
-    nothing to the end (a stop token) belong to what came before them."""
-    if not token_ids:
-        return ()
-    if not has_calls:
-        return (Segment(start=0, end=len(token_ids), kind="answer"),)
+    Tokens up to one that yields a whole call are that call's, back to the last that yielded text; those of thinking go
+    up to the mark that ends it; tokens that yield nothing to the end (a stop token) belong to what came before them."""
+    parser = renderer.parser(tools=tools, after=prompt_token_ids)
     ends: list[tuple[int, SegmentKind]] = []
-    parser = renderer.parser(tools=True)
     for place, token_id in enumerate(token_ids, 1):
-        parsed = parser.feed((token_id,))
-        if parsed.tool_calls:
-            ends.append((place, "tool"))
-        elif parsed.content:
-            ends.append((place, "answer"))
+        kind = _kind(parser.feed((token_id,)))
+        if kind is not None:
+            ends.append((place, kind))
+    kind = _kind(parser.finish())
+    if kind is not None:
+        ends.append((len(token_ids), kind))
     return _joined(ends, len(token_ids))
+
+
+def _kind(parsed: OutputDelta) -> SegmentKind | None:
+    if parsed.tool_calls:
+        return "tool"
+    if parsed.content:
+        return "answer"
+    return "thinking" if parsed.reasoning or parsed.thinking_ended else None
 
 
 def _joined(ends: Sequence[tuple[int, SegmentKind]], length: int) -> tuple[Segment, ...]:

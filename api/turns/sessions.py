@@ -54,8 +54,7 @@ async def find_place(
             prompt_token_ids=await rendering.render(messages, tools),
         )
     else:
-        new = messages[chain.num_messages :]
-        place = await _after(services, rendering, intake, group_id, chain, len(transcript.answers), new)
+        place = await _after(services, rendering, intake, group_id, chain, len(transcript.answers), messages)
     BRANCHES.labels(place.how).inc()
     return place
 
@@ -99,19 +98,20 @@ async def _after(
     group_id: GroupId,
     chain: Chain,
     turn_index: int,
-    new: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, Any]],
 ) -> SessionPosition:
     """Return the position after the turn of `chain`.
 
     `turn_index` is beyond the next one where the model spoke in between and nobody kept what it said."""
     namespace = intake.identity.namespace
+    answer, new = messages[chain.num_messages - 1], messages[chain.num_messages :]
     first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id)
     return SessionPosition(
         session_id=chain.session_id,
         parent_id=chain.inference_id,
         turn_index=turn_index,
         how="continued" if first in (group_id, None) else "branch",
-        prompt_token_ids=await rendering.extend(chain.token_ids, new),
+        prompt_token_ids=await rendering.extend(chain.token_ids, new, answer.get("tool_calls", ())),
     )
 
 

@@ -53,7 +53,9 @@ class Transcript:
 def _digestible(message: Mapping[str, Any]) -> bytes:
     """Return the bytes to hash.
 
-    Clients parse a call's arguments and write them anew in their own way, so they count as the JSON that they mean."""
+    Clients parse a call's arguments and write them anew in their own way, so they count as the JSON that they mean.
+    Thinking does not count: many clients do not send it back."""
+    message = {name: value for name, value in message.items() if name != "reasoning_content"}
     calls = message.get("tool_calls")
     if not calls:
         return _encode(message)

@@ -12,12 +12,12 @@ from api.access.limits import TURNS
 from api.requests.wording import Wording
 from api.turns.capture import Capture
 from api.turns.intake import Intake
-from api.turns.segments import segments_of
+from api.turns.segments import answer_alone, segments_of
 from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
 from core import telemetry
 from core.errors import EngineUnavailable, LogUnavailable, NotFinite
-from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, ToolCall, Topic, VersionSpan
+from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, Segment, ToolCall, Topic, VersionSpan
 from core.ids import UNKNOWN, GroupId, PolicyRef, new_inference_id
 from core.operations.fleet import Assignment
 from core.ports import GenerateRequest, TokenChunk
@@ -31,7 +31,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The facts that the choices of one request share.
 
     `transcript` is None where no next turn will look for this one; `overridden` names the fields of the sampling
-    that are the operator's will and not the request's."""
+    that are the operator's will and not the request's; `callable_tools` is None where the prompt is no chat."""
 
     intake: Intake
     place: SessionPosition
@@ -42,7 +42,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sampling: Sampling
     overridden: tuple[str, ...] = ()
     transcript: Transcript | None = None
-    parse_tools: bool = False
+    callable_tools: tuple[dict[str, Any], ...] | None = None
     parallel_tool_calls: bool = True
     top_logprobs: int = 0
 
@@ -50,6 +50,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Delta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The words of one choice in its output tokens [token_start, token_end)."""
 
+    reasoning: str
     content: str
     tool_calls: list[ToolCall]
     token_start: int
@@ -76,7 +77,7 @@ class Turn:
         self._context = context
         self._services = services
         self._wording = Wording(
-            services.renderer.parser(tools=plan.parse_tools),
+            services.renderer.parser(tools=plan.callable_tools, after=plan.place.prompt_token_ids),
             plan.sampling.stop,
             parallel_tool_calls=plan.parallel_tool_calls,
         )
@@ -85,6 +86,10 @@ class Turn:
     @property
     def text(self) -> str:
         return self._wording.text
+
+    @property
+    def reasoning(self) -> str:
+        return self._wording.reasoning
 
     @property
     def tool_calls(self) -> list[ToolCall]:
@@ -157,9 +162,11 @@ class Turn:
     def deliver(self) -> Delta:
         """Return what is new; from now on it counts as delivered."""
         self._read()
-        content, calls = self._wording.take()
+        reasoning, content, calls = self._wording.take()
         start, self.delivered_tokens = self.delivered_tokens, self._read_tokens
-        return Delta(content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens)
+        return Delta(
+            reasoning=reasoning, content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens
+        )
 
     def _request(self, version: PolicyRef | None) -> GenerateRequest:
         plan = self.plan
@@ -235,6 +242,13 @@ class Turn:
         transcript = self.plan.transcript
         return None if transcript is None else transcript.with_answer(self.text, self.tool_calls)
 
+    def _segments(self) -> tuple[Segment, ...]:
+        plan, token_ids = self.plan, self.capture.token_ids
+        if not (self.tool_calls or self._wording.has_thought):
+            return answer_alone(token_ids)
+        tools = plan.callable_tools or ()
+        return segments_of(self._services.renderer, plan.place.prompt_token_ids, token_ids, tools)
+
     def _record(self) -> Completion:
         plan, intake, place, services = self.plan, self.plan.intake, self.plan.place, self._services
         assert self.finish_reason is not None
@@ -258,7 +272,7 @@ class Turn:
             sampling=plan.sampling,
             prompt_token_ids=place.prompt_token_ids,
             token_ids=tuple(capture.token_ids),
-            segments=segments_of(services.renderer, capture.token_ids, has_calls=bool(self.tool_calls)),
+            segments=self._segments(),
             logprobs=tuple(capture.logprobs),
             logprob_space=LogprobSpace(temperature=plan.sampling.temperature),
             trainable=self.trainable,

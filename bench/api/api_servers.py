@@ -71,18 +71,24 @@ class ByteRenderer:
     name = "bytes"
     tokenizer_digest = "bytes"
     stop_token_ids = (0,)
+    tools_refused = None
 
     def render(self, messages: Sequence[Mapping[str, Any]], _tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
         return tuple(f"{text}\nassistant: ".encode())
 
-    def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    def extend(
+        self,
+        token_ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        _calls: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[int, ...]:
         return (*token_ids, *self.render(messages, ()))
 
     def render_text(self, prompt: str, _suffix: str | None) -> tuple[int, ...]:
         return tuple(prompt.encode())
 
-    def parser(self, *, tools: bool) -> "ByteParser":
+    def parser(self, *, tools: object = None, after: object = ()) -> "ByteParser":
         return ByteParser()
 
     def token_text(self, token_id: int) -> str:

@@ -75,12 +75,14 @@ class OutputDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the answer that newly decoded tokens add."""
 
     content: str = ""
+    reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()  # complete calls, in order
     broken_calls: int = 0  # begun, and found to be none: content
+    thinking_ended: bool = False
 
 
 class OutputParser(Protocol):
-    """Turns one answer's tokens into content and tool calls, incrementally. Never emits half a character."""
+    """Turns one answer's tokens into thinking, content and tool calls, incrementally. Never emits half a character."""
 
     def feed(self, token_ids: Sequence[int]) -> OutputDelta: ...
 
@@ -101,12 +103,22 @@ class Renderer(Protocol):
     @property
     def stop_token_ids(self) -> tuple[int, ...]: ...
 
+    @property
+    def tools_refused(self) -> str | None:
+        """Why the model cannot be shown tools; None where it can."""
+        ...
+
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Return the prompt, up to where the assistant speaks. Raises InvalidRequest naming the message."""
         ...
 
-    def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Continue `token_ids` (a prompt and its answer, as sampled) by the new messages.
+    def extend(
+        self,
+        token_ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[int, ...]:
+        """Continue `token_ids` (a prompt and its answer, as sampled) by the new messages; `calls` are the answer's.
 
         The returned prompt begins with exactly those tokens. An answer that was cut off is closed."""
         ...
@@ -117,7 +129,11 @@ class Renderer(Protocol):
         Raises InvalidRequest when the model has no such form."""
         ...
 
-    def parser(self, *, tools: bool) -> OutputParser: ...
+    def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> OutputParser:
+        """Return the parser of one answer to a chat, which may call these tools, after the prompt's tokens.
+
+        Without `tools` (none at all, not an empty list of them) it is one of text that merely goes on."""
+        ...
 
     def token_text(self, token_id: int) -> str:
         """One token as text, for `logprobs`; bytes that are no character alone become U+FFFD."""

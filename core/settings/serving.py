@@ -86,6 +86,10 @@ class ServingSettings(Section):
     """Directory of a Hugging Face causal LM; None: the shipped tiny model."""
     model_name: str = "onward-tiny"
     """The name clients use."""
+    family: Literal[
+        "auto", "gpt_oss", "gemma", "glm", "qwen_coder", "deepseek", "mistral", "qwen", "llama", "plain"
+    ] = "auto"
+    """How the model writes thinking and calls of tools; auto: as its chat template shows."""
     context_length: int | None = Field(default=None, ge=16)
     """Most tokens of prompt and answer; None: the model's."""
     local: LocalEngineSettings = LocalEngineSettings()

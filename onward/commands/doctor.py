@@ -85,10 +85,12 @@ def _directory(layout: Layout, settings: Settings) -> str:
 
 def _model(settings: Settings) -> str:
     from serving.engines.model_facts import read_model_facts
+    from serving.rendering import report_family
 
     directory = settings.serving.model or SHIPPED_MODEL
     facts = read_model_facts(directory)
-    return f"{directory}: {facts.vocabulary:,} tokens, context {facts.context_length:,}"
+    report = report_family(directory, settings.serving.family)
+    return f"{directory}: {facts.vocabulary:,} tokens, context {facts.context_length:,}; {report}"
 
 
 def _rewards(layout: Layout, settings: Settings) -> str:

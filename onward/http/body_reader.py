@@ -1,6 +1,6 @@
 """The process in which the API reads large bodies, one at a time.
 
-`python -m onward.http.body_reader MODEL MOST_TOKENS`
+`python -m onward.http.body_reader MODEL MOST_TOKENS FAMILY`
 
 It imports what reading takes and nothing else, gives way to everybody else on the machine, and has a bound on memory.
 """
@@ -24,8 +24,8 @@ def main() -> None:
     os.nice(_NICE)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY if hard < 0 else min(_MOST_MEMORY, hard), hard))
-    model, most_tokens = sys.argv[1:]
-    serve_jobs(sys.stdin.buffer, sys.stdout.buffer, load_renderer(Path(model), int(most_tokens)))
+    model, most_tokens, family = sys.argv[1:]
+    serve_jobs(sys.stdin.buffer, sys.stdout.buffer, load_renderer(Path(model), int(most_tokens), family))
 
 
 if __name__ == "__main__":

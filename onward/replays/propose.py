@@ -131,7 +131,7 @@ def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits,
         serving = None if live is None else view.policies.get(live)
     assert serving is not None, "a service that ran has a live version"
     engine = LocalEngine(target.settings.serving, target.model, target.weights, _ref(_anchor(target)))
-    renderer = load_renderer(target.model)
+    renderer = load_renderer(target.model, family=target.settings.serving.family)
     for policy in {each.version: each for each in (serving, draft)}.values():
         if policy.version not in engine.pinnable():
             engine.load(_ref(policy))

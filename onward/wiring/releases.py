@@ -51,5 +51,6 @@ def _build_cases(foundation: Foundation, serving: Serving | None) -> "CaseGate |
             "release.evals.suite: with serving.engine local only the service can ask cases: set release.controller true"
         )
     ask = partial(ask_fleet, foundation) if serving is None else serving.asking
-    suite, renderer = load_suite(settings.release.evals.suite), load_renderer(foundation.model)
+    suite = load_suite(settings.release.evals.suite)
+    renderer = load_renderer(foundation.model, family=settings.serving.family)
     return CaseGate(suite, ask, renderer, settings.release.evals, foundation.clock)

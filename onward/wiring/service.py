@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import ConfigError
-from core.ports import Announcer, EventLog, LiveState, Renderer
+from core.ports import Announcer, EventLog, LiveState
 from core.stages.stage import Stage
+from core.stages.start_steps import say_step
 from ingest.spool.spool import SpoolingLog
 from onward.directory.layout import BUILT_SITE
 from onward.wiring.engines import Child, Serving, build_serving, child_of, host_children
@@ -138,11 +139,13 @@ def _check(foundation: Foundation) -> None:
 def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
     from api.access.services import ApiServices
     from api.app import create_app
-    from serving.rendering import load_renderer
+    from serving.rendering import load_renderer, report_renderer
 
     foundation = service.foundation
     most_tokens = service.serving.policy.context_length
-    renderer: Renderer = load_renderer(foundation.model, most_tokens)
+    family = foundation.settings.serving.family
+    renderer = load_renderer(foundation.model, most_tokens, family)
+    say_step("service", f"read the model's {report_renderer(renderer)}")
     return create_app(
         ApiServices(
             settings=foundation.settings.api,
@@ -157,7 +160,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             cluster=foundation.settings.serving.cluster,
             readiness=readiness,
             traffic=service.traffic,
-            reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens)),
+            reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens), family),
             site=BUILT_SITE,
             readers=readers(),
         )

@@ -23,7 +23,7 @@ class EngineAnswers:
         """Ask once. Raises CannotRun, and Lost when asking again may help."""
         try:
             request = self._request(case)
-            parser, text, chunks = self._renderer.parser(tools=False), "", []
+            parser, text, chunks = self._renderer.parser(tools=(), after=request.prompt_token_ids), "", []
             async for chunk in self._policy.generate(request):
                 text += parser.feed(chunk.token_ids).content
                 chunks.append(chunk)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigError, InvalidRequest
-from serving.rendering.template import ChatTemplate, read_template
-from serving.rendering.tool_calls import StreamParser
+from serving.rendering.families import Family, find_family
+from serving.rendering.parser import PlainReader, StreamParser
+from serving.rendering.template import ChatTemplate, read_template, reason_against_tools
 from serving.rendering.vocabulary import Vocabulary
 
 _FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 _PLACEHOLDER = "\ue002answer\ue003"
+_TAIL_TOKENS = 16  # of a prompt, in which the opening of thinking stands
 
 
 class ModelRenderer:
@@ -21,11 +23,22 @@ class ModelRenderer:
 
     name = "chat-template"
 
-    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate, stop_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, template: ChatTemplate, stop_token_ids: Sequence[int], family: Family
+    ) -> None:
         self._vocabulary = vocabulary
+        self.family = family
         self._template = template
         self._stop_token_ids = tuple(stop_token_ids)
         self.tokenizer_digest = ""
+        self.tools_refused = reason_against_tools(template)
+        thinking = family.thinking
+        marks = (thinking.opening, thinking.closing)
+        self.has_thinking = family.form is None or all(_knows(vocabulary, template, mark) for mark in marks)
+        stops = (vocabulary.token_bytes(token).decode("utf-8", "replace") for token in stop_token_ids)
+        self._ends = tuple(filter(None, (*stops, *family.ends)))
+        self._ends_alike = frozenset(map(vocabulary.id_of, family.ends)) if family.ends_are_one else frozenset()
+        self._silent_ids = frozenset(stop_token_ids) - self._ends_alike
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -35,18 +48,35 @@ class ModelRenderer:
         with _of_field("messages"):
             return self._template.encode(self._template.text(messages, tools, prompt=True))
 
-    def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Continue a prompt and its answer by new messages.
+    def extend(
+        self,
+        token_ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[int, ...]:
+        """Continue a prompt and its answer by new messages; `calls` are the answer's.
 
         The text between an answer and the next place to speak is taken from a rendering with a placeholder answer: it
         begins with the mark that ends an answer, which the model has sampled itself unless it was cut off."""
-        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PLACEHOLDER}]
         with _of_field("messages"):
-            text = self._template.text([*before, *messages], (), prompt=True)
-            suffix = self._template.encode(text[text.index(_PLACEHOLDER) + len(_PLACEHOLDER) :])
-        if token_ids and suffix and token_ids[-1] == suffix[0]:
+            suffix = self._template.encode(self._text_after_answer(messages, calls), inner=True)
+        if token_ids and suffix and self._is_ended(token_ids[-1], suffix[0]):
             suffix = suffix[1:]
         return (*token_ids, *suffix)
+
+    def _is_ended(self, last: int, end: int) -> bool:
+        return last == end or (last in self._ends_alike and end in self._ends_alike)
+
+    def _text_after_answer(self, messages: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]]) -> str:
+        answer: dict[str, Any] = {"role": "assistant", "content": _PLACEHOLDER}
+        within_call = bool(calls) and self.family.shows_calls_to_results
+        if within_call:
+            answer = {"role": "assistant", "content": "", "tool_calls": _with_placeholder(calls)}
+        text = self._template.text([{"role": "user", "content": "?"}, answer, *messages], (), prompt=True)
+        after = text[text.index(_PLACEHOLDER) + len(_PLACEHOLDER) :]
+        if not within_call:
+            return after
+        return after[min(place for end in self._ends if (place := after.find(end)) >= 0) :]
 
     def render_text(self, prompt: str, suffix: str | None) -> tuple[int, ...]:
         with _of_field("prompt"):
@@ -63,14 +93,29 @@ class ModelRenderer:
         plain = self._template.plain
         return (begin, *encode(plain(prompt)), then, *encode(plain(suffix)), middle)
 
-    def parser(self, *, tools: bool) -> StreamParser:
-        return StreamParser(self._vocabulary, frozenset(self._stop_token_ids), tools=tools)
+    def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> StreamParser:
+        if tools is None:
+            return StreamParser(self._vocabulary, self._stop_token_ids, PlainReader())
+        opening = self.family.thinking.opening.rstrip()
+        tail = b"".join(map(self._vocabulary.token_bytes, after[-_TAIL_TOKENS:])).decode("utf-8", "replace")
+        reader = self.family.reader(tools, thinks=self.has_thinking, is_thinking=tail.rstrip().endswith(opening))
+        return StreamParser(self._vocabulary, self._silent_ids, reader)
 
     def token_text(self, token_id: int) -> str:
         return self._vocabulary.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._vocabulary.token_bytes(token_id)
+
+
+def _knows(vocabulary: Vocabulary, template: ChatTemplate, mark: str) -> bool:
+    return mark.rstrip() in template.source or vocabulary.id_of(mark) is not None
+
+
+def _with_placeholder(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return calls of the same names and ids, whose argument is the placeholder."""
+    arguments = json.dumps({"answer": _PLACEHOLDER})
+    return [{**call, "function": {"name": call["function"]["name"], "arguments": arguments}} for call in calls]
 
 
 @contextmanager
@@ -84,8 +129,8 @@ def _of_field(name: str) -> Iterator[None]:
         raise InvalidRequest(f"{name}: {error.message}", param=name, code=error.code) from None
 
 
-def load_renderer(directory: Path, most_tokens: int | None = None) -> ModelRenderer:
-    """Load a renderer from a Hugging Face directory.
+def load_renderer(directory: Path, most_tokens: int | None = None, family: str = "auto") -> ModelRenderer:
+    """Load a renderer from a Hugging Face directory, of the named family, or of the one that its files show.
 
     It reads tokenizer.json, tokenizer_config.json, the chat template, generation_config.json or config.json. For texts
     of more than `most_tokens` it raises InvalidRequest before making all of the tokens. Raises ConfigError naming the
@@ -94,11 +139,12 @@ def load_renderer(directory: Path, most_tokens: int | None = None) -> ModelRende
     vocabulary = Vocabulary(directory / "tokenizer.json", most_tokens)
     tokens = {name: text for name in ("bos_token", "eos_token", "pad_token") if (text := _token(config.get(name)))}
     source = read_template(directory, config)
+    found = find_family(source, family)
     try:
-        template = ChatTemplate(source, tokens, vocabulary)
+        template = ChatTemplate(source, tokens, vocabulary, found)
     except ConfigError as error:
         raise ConfigError(f"{directory}: {error}") from error
-    renderer = ModelRenderer(vocabulary, template, _stop_ids(directory, tokens, vocabulary))
+    renderer = ModelRenderer(vocabulary, template, _stop_ids(directory, tokens, vocabulary), found)
     renderer.tokenizer_digest = _digest((directory / "tokenizer.json").read_bytes(), template.source)
     _check_continues(renderer, directory)
     return renderer

@@ -5,6 +5,7 @@ a text, every control token in it is replaced by a mark that nobody can guess; a
 plain characters and everything else with its control tokens.
 """
 
+import hashlib
 import json
 import re
 import secrets
@@ -19,18 +20,24 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from core.errors import ConfigError, InvalidRequest
 from core.text.json_objects import object_of
+from serving.rendering.families import Family
 from serving.rendering.vocabulary import Vocabulary
+
+_SHORT_ID = 9
+_PROBE = "onward_probe"
+_QUESTION = {"role": "user", "content": "?"}
 
 
 class ChatTemplate:
-    def __init__(self, source: str, tokens: Mapping[str, str], vocabulary: Vocabulary) -> None:
+    def __init__(self, source: str, tokens: Mapping[str, str], vocabulary: Vocabulary, family: Family) -> None:
         """`tokens`: bos_token and the like, as templates name them. Raises ConfigError for a template that is none."""
         self.source = source
+        self._family = family
         self._tokens = dict(tokens)
         self._vocabulary = vocabulary
         self._mark = secrets.token_hex(8)
         self._marked = re.compile(f"\ue000{self._mark}:(\\d+)\ue001")
-        self._controls = _any_of(vocabulary.added.values())
+        self._controls = _any_of(text for text in vocabulary.added.values() if text.strip("▁ \t\n"))
         self._specials = _any_of(vocabulary.special.values())
         self._ids = {content: token_id for token_id, content in vocabulary.added.items()}
         try:
@@ -43,7 +50,7 @@ class ChatTemplate:
         try:
             return self._template.render(
                 messages=[self._guard_message(message) for message in messages],
-                tools=[self._guard(tool, self._controls) for tool in tools] or None,
+                tools=[self._guard(self._tool_as_shown(tool), self._controls) for tool in tools] or None,
                 add_generation_prompt=prompt,
                 **self._tokens,
             )
@@ -54,11 +61,13 @@ class ChatTemplate:
         """Return a client's text, marked."""
         return str(self._guard(text, self._controls))
 
-    def encode(self, marked: str) -> tuple[int, ...]:
-        """Return the tokens of marked text. Raises InvalidRequest for a text of too many tokens."""
+    def encode(self, marked: str, *, inner: bool = False) -> tuple[int, ...]:
+        """Return the tokens of marked text, of an `inner` one where other tokens stand before it.
+
+        Raises InvalidRequest for a text of too many tokens."""
         ids: list[int] = []
         for piece in self._pieces(marked):
-            ids += self._vocabulary.encode(piece)
+            ids += self._vocabulary.encode(piece, inner=inner or bool(ids))
             self._vocabulary.check_count(len(ids))
         return tuple(ids)
 
@@ -75,13 +84,25 @@ class ChatTemplate:
     def _guard_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Hide control tokens in a message; the assistant's own marks of thinking and calling stay visible."""
         pattern = self._specials if message["role"] == "assistant" else self._controls
-        read = dict(message)  # first as the template sees it: what joins or unescapes to a control token is guarded too
+        read = self._as_shown(message)  # first as the template sees it: what joins or unescapes to a control token, too
+        guarded: dict[str, Any] = self._guard(read, pattern)
+        return guarded
+
+    def _as_shown(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the message in the form that the family's templates take."""
+        family, read = self._family, dict(message)
         if isinstance(message.get("content"), list):
             read["content"] = "".join(part["text"] for part in message["content"])
         if calls := message.get("tool_calls"):
-            read["tool_calls"] = [_with_object(call) for call in calls]
-        guarded: dict[str, Any] = self._guard(read, pattern)
-        return guarded
+            read["tool_calls"] = [call if family.takes_text_arguments else _with_object(call) for call in calls]
+        if "reasoning_content" in read:
+            read[family.reasoning_field] = read.pop("reasoning_content")
+        return _with_short_ids(read) if family.has_short_ids else read
+
+    def _tool_as_shown(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self._family.needs_descriptions:
+            return tool
+        return {**tool, "function": {"description": "", **tool["function"]}}
 
     def _guard(self, value: Any, pattern: re.Pattern[str]) -> Any:
         match value:
@@ -92,6 +113,16 @@ class ChatTemplate:
             case list() | tuple():
                 return [self._guard(part, pattern) for part in value]
         return value
+
+
+def reason_against_tools(template: ChatTemplate) -> str | None:
+    """Return why tools cannot be shown to the model: its template drops them, or refuses them; None where they can."""
+    function = {"name": _PROBE, "description": _PROBE, "parameters": {"type": "object", "properties": {}}}
+    try:
+        shown = template.text([_QUESTION], [{"type": "function", "function": function}], prompt=True)
+    except InvalidRequest as error:
+        return error.message
+    return None if _PROBE in shown else "its chat template shows no tools"
 
 
 def _any_of(contents: Any) -> re.Pattern[str]:
@@ -105,6 +136,18 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     said = function["arguments"]
     arguments = object_of(said) if isinstance(said, str) else None
     return call if arguments is None else {**call, "function": {**function, "arguments": arguments}}
+
+
+def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
+    if "tool_call_id" in message:
+        message["tool_call_id"] = _short(message["tool_call_id"])
+    if "tool_calls" in message:
+        message["tool_calls"] = [{**call, "id": _short(call["id"])} for call in message["tool_calls"]]
+    return message
+
+
+def _short(call_id: str) -> str:
+    return hashlib.blake2b(call_id.encode()).hexdigest()[:_SHORT_ID]
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

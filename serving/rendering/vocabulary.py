@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer (GPT-2's scheme, as Qwen, Llama 3 and others use it): exact bytes of every token."""
+"""A tokenizer that can make any text, by bytes or by pieces with byte fallback, and the exact bytes of its tokens."""
 
 import json
 from functools import lru_cache
@@ -7,6 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from core.errors import ConfigError, InvalidRequest
+from serving.rendering.token_bytes import decoder_types, of_bytes, of_pieces, without_first_space
 
 _CACHED_TEXTS = 8192
 _CACHED_CHARACTERS = 2048  # of each
@@ -16,50 +17,49 @@ _USUAL_CHARACTERS = 4  # of a token: texts that fit the context by that are not 
 _MOST_SHRUNK = 3  # what normalising may make of a text: of three bytes one
 
 
-def _byte_table() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte (https://github.com/openai/gpt-2, encoder.py: bytes_to_unicode)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    table = {chr(byte): byte for byte in printable}
-    shifted = (byte for byte in range(256) if byte not in printable)
-    return table | {chr(256 + place): byte for place, byte in enumerate(shifted)}
-
-
 class Vocabulary:
     def __init__(self, path: Path, most_tokens: int | None = None) -> None:
-        """`most_tokens`: of a text. Raises ConfigError naming the file when it is no byte-level tokenizer."""
+        """`most_tokens`: of a text. Raises ConfigError naming the file when its tokens cannot make every text."""
         try:
             text = path.read_text(encoding="utf-8")
-            decoder = (json.loads(text).get("decoder") or {}).get("type")
+            content = json.loads(text)
+            decoders = decoder_types(content)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: {error}") from error
-        if decoder != "ByteLevel":
-            raise ConfigError(f"{path}: a byte-level tokenizer is needed, its decoder is {decoder}")
+        self._is_of_bytes = "ByteLevel" in decoders
+        if not (self._is_of_bytes or "ByteFallback" in decoders):
+            raise ConfigError(
+                f"{path}: a tokenizer of bytes, or with byte fallback, is needed, its decoder is {decoders}"
+            )
+        self.drops_first_space = "Strip" in decoders
+        """Whether an answer's first space belongs to the tokenizer and not to the answer."""
         self._tokenizer = Tokenizer.from_str(text)
+        self._inner = without_first_space(content)
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = {token_id: str(token.content) for token_id, token in added.items() if token.special}
         self.added = {token_id: str(token.content) for token_id, token in added.items()}
         try:
             self._bytes = self._all_bytes()
         except KeyError as error:
-            raise ConfigError(
-                f"{path}: a byte-level tokenizer is needed, a token holds the character {error}"
-            ) from error
+            raise ConfigError(f"{path}: a tokenizer of bytes is needed, a token holds the character {error}") from error
         self._most_tokens = most_tokens
         longest = max(map(len, self._bytes.values()))
         self._longest_token = longest if self._tokenizer.normalizer is None else longest * _MOST_SHRUNK
         self._encode_short = lru_cache(_CACHED_TEXTS)(self._encode)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Encode a text; added tokens in it are recognised. Raises InvalidRequest for too many tokens."""
-        if len(text) <= _CACHED_CHARACTERS:
+    def encode(self, text: str, *, inner: bool = False) -> tuple[int, ...]:
+        """Encode a text; added tokens in it are recognised. Raises InvalidRequest for too many tokens.
+
+        An `inner` text is not the beginning of one, before which some tokenizers put a space."""
+        tokenizer = self._inner if inner and self._inner is not None else self._tokenizer
+        if len(text) <= _CACHED_CHARACTERS and tokenizer is self._tokenizer:
             return self._encode_short(text)
         if self._most_tokens is not None:
             self._refuse_too_long(text, self._most_tokens)
-        return self._encode(text)
+        return _ids_of(tokenizer, text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        """Encode without the tokens' offsets, which cost as much again; other threads run meanwhile."""
-        return tuple(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        return _ids_of(self._tokenizer, text)
 
     def check_count(self, tokens: int) -> None:
         """Refuse more tokens than allowed. Raises InvalidRequest."""
@@ -94,9 +94,15 @@ class Vocabulary:
         return self._bytes.get(token_id, b"")
 
     def _all_bytes(self) -> dict[int, bytes]:
-        table = _byte_table()
-        whole = {token_id: content.encode() for token_id, content in self.added.items()}
-        for token, token_id in self._tokenizer.get_vocab(with_added_tokens=False).items():
-            if token_id not in whole:
-                whole[token_id] = bytes(table[character] for character in token)
-        return whole
+        own = self._tokenizer.get_vocab(with_added_tokens=False)
+        pieces = {token: token_id for token, token_id in own.items() if token_id not in self.added}
+        if self._is_of_bytes:
+            return {token_id: content.encode() for token_id, content in self.added.items()} | of_bytes(pieces)
+        written = {text: token_id for token_id, text in self.added.items() if token_id not in self.special}
+        whole = {token_id: content.encode() for token_id, content in self.special.items()}
+        return whole | of_pieces(written) | of_pieces(pieces)
+
+
+def _ids_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Encode without the tokens' offsets, which cost as much again; other threads run meanwhile."""
+    return tuple(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)

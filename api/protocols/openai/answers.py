@@ -67,6 +67,7 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
 
 
@@ -91,6 +92,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True, gc=False):
 class MessageDelta(msgspec.Struct, kw_only=True, gc=False):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
 
 

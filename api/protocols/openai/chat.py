@@ -77,7 +77,7 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
         sampling=sampling,
         overridden=overridden,
         transcript=asked.transcript,
-        parse_tools=bool(asked.tools) and body.tool_choice != "none",
+        callable_tools=() if body.tool_choice == "none" else asked.tools,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         top_logprobs=body.top_logprobs or 0,
     )
@@ -89,10 +89,21 @@ def _understand(context: Context, identity: Identity, headers: Headers, raw: Raw
     intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
     check_order(body.messages)
     _check_options(body)
+    _check_tools_shown(context, body)
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)
     return _Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id))
+
+
+def _check_tools_shown(context: Context, body: ChatBody) -> None:
+    """Refuse tools that the model would not be shown. Raises InvalidRequest naming the field."""
+    services = context.services
+    reason = services.renderer.tools_refused
+    if body.tools and reason is not None:
+        raise InvalidRequest(
+            f"tools: the model {services.model_name} cannot be shown tools: {reason}", param="tools", code="unsupported"
+        )
 
 
 def _check_options(body: ChatBody) -> None:
@@ -142,7 +153,11 @@ class ChatExchange(Exchange):
 
     def _choice(self, turn: Turn) -> ChatChoice:
         calls = [tool_call_dict(call) for call in turn.tool_calls]
-        message = Message(content=turn.text if turn.text or not calls else None, tool_calls=calls or UNSET)
+        message = Message(
+            content=turn.text if turn.text or not calls else None,
+            reasoning_content=turn.reasoning or UNSET,
+            tool_calls=calls or UNSET,
+        )
         logprobs = chat_logprobs(self.renderer, turn, 0, len(turn.capture.token_ids)) if self._logprobs else None
         assert turn.finish_reason is not None
         return ChatChoice(
@@ -154,9 +169,13 @@ class ChatExchange(Exchange):
         )
 
     def delta_event(self, turn: Turn, delta: Delta) -> bytes:
-        if not (delta.content or delta.tool_calls or (self._logprobs and delta.token_end > delta.token_start)):
+        said = delta.content or delta.reasoning or delta.tool_calls
+        if not (said or (self._logprobs and delta.token_end > delta.token_start)):
             return b""
-        message = MessageDelta(content=delta.content if delta.content or not delta.tool_calls else UNSET)
+        has_content = delta.content or not (delta.reasoning or delta.tool_calls)
+        message = MessageDelta(
+            content=delta.content if has_content else UNSET, reasoning_content=delta.reasoning or UNSET
+        )
         if turn.choice not in self._role_sent:
             self._role_sent.add(turn.choice)
             message.role = "assistant"

@@ -27,7 +27,14 @@ from serving.rendering import load_renderer
 
 MIB = 1 << 20
 JSON = {"content-type": "application/json"}
-READER = (sys.executable, "-m", "onward.http.body_reader", str(SHIPPED_MODEL), str(ScriptedPolicy.context_length))
+READER = (
+    sys.executable,
+    "-m",
+    "onward.http.body_reader",
+    str(SHIPPED_MODEL),
+    str(ScriptedPolicy.context_length),
+    "auto",
+)
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
@@ -144,7 +151,7 @@ def test_a_hostile_body_is_refused(service: Service, name: str) -> None:
 def test_a_large_body_that_is_good_is_answered(tmp_path: Path, more: dict[str, Any]) -> None:
     """Its tokens equal those of the renderer here, also where the conversation continues."""
     renderer = load_renderer(SHIPPED_MODEL)
-    command = (*READER[:-1], str(1 << 20))
+    command = (*READER[:-2], str(1 << 20), "auto")
     with serve(tmp_path / "service", renderer, command, bodies={"large_bytes": 2048}) as service:
         service.policy.context_length = 1 << 20
         said: list[Any] = [{"role": "user", "content": "what of this? " * 1000}]

@@ -36,7 +36,8 @@ class ByteRenderer:
     tokenizer_digest = "bytes-1"
     stop_token_ids = (END,)
 
-    def __init__(self) -> None:
+    def __init__(self, tools_refused: str | None = None) -> None:
+        self.tools_refused = tools_refused
         self.threads: list[int] = []  # that rendered
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
@@ -44,7 +45,12 @@ class ByteRenderer:
         head = (START, *ids("tools" + json.dumps(tools)), END) if tools else ()
         return (*head, *self._messages(messages), START, *ids("assistant\n"))
 
-    def extend(self, token_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    def extend(
+        self,
+        token_ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[int, ...]:
         closing = () if token_ids[-1] == END else (END,)
         return (*token_ids, *closing, *self._messages(messages), START, *ids("assistant\n"))
 
@@ -53,8 +59,8 @@ class ByteRenderer:
             return ids(prompt)
         return (PREFIX, *ids(prompt), SUFFIX, *ids(suffix), MIDDLE)
 
-    def parser(self, *, tools: bool) -> "ByteParser":
-        return ByteParser(tools)
+    def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> "ByteParser":
+        return ByteParser(bool(tools))
 
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode(errors="replace")

@@ -61,7 +61,7 @@ def test_engines_are_found_in_the_store_while_they_come(tmp_path: Path) -> None:
         return await line.end()  # type: ignore[attr-defined]
 
     with closing(open_foundation(tmp_path, SGLANG)) as foundation:
-        expected = load_renderer(foundation.model).parser(tools=False)
+        expected = load_renderer(foundation.model).parser(tools=())
         text = expected.feed((70, 71)).content + expected.finish().content
         assert asyncio.run(run(foundation)) == text != ""
 

@@ -250,7 +250,7 @@ def test_a_canonical_answer_with_calls_continues_so_too(qwen: ModelRenderer) -> 
             for n, a in calls
         ]
         answer = encoded("I look" + between + between.join(written))
-        parser = made.parser(tools=True)
+        parser = made.parser(tools=TOOLS)
         parsed = [parser.feed((*answer, END)), parser.finish()]
         assert [(call.name, json.loads(call.arguments)) for delta in parsed for call in delta.tool_calls] == calls
         sampled = (*made.render(chat, TOOLS), *answer, END)
@@ -367,7 +367,7 @@ def test_control_tokens_in_a_continuation_and_a_completion_stay_text(control: st
 
 def parsed(token_ids: Sequence[int], cuts: Iterable[int], *, tools: bool) -> tuple[str, list[Any], list[OutputDelta]]:
     """Return content, calls and deltas of an answer that arrives cut at these places."""
-    parser = renderer.parser(tools=tools)
+    parser = renderer.parser(tools=TOOLS if tools else ())
     places = sorted({0, len(token_ids), *(cut % (len(token_ids) + 1) for cut in cuts)})
     deltas = [parser.feed(token_ids[start:end]) for start, end in pairwise(places)]
     deltas.append(parser.finish())
@@ -492,7 +492,7 @@ def test_text_after_a_call_keeps_its_spaces() -> None:
 
 def test_text_streams_as_it_comes() -> None:
     """Text is held back while it may still become a call."""
-    parser = renderer.parser(tools=True)
+    parser = renderer.parser(tools=TOOLS)
     assert parser.feed(encoded("def f")).content == "def f"
     assert parser.feed(encoded(" <tool")).content == " "
     assert parser.feed(encoded("s>")).content == "<tools>"

@@ -26,12 +26,12 @@ ENOUGH = 40  # cases
 class Letters:
     """A renderer whose tokens are characters."""
 
-    name, tokenizer_digest, stop_token_ids = "letters", "", ()
+    name, tokenizer_digest, stop_token_ids, tools_refused = "letters", "", (), None
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> tuple[int, ...]:
         return tuple(map(ord, messages[-1]["content"]))
 
-    def parser(self, *, tools: bool) -> "Letters":
+    def parser(self, *, tools: Sequence[Any] | None = None, after: Sequence[int] = ()) -> "Letters":
         return self
 
     def feed(self, token_ids: Sequence[int]) -> OutputDelta:

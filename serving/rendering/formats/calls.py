@@ -1,0 +1,77 @@
+"""Calls that a model wrote, checked: clients get only what they can read."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+Schemas = Mapping[str, Mapping[str, Any]]
+"""For each tool the schemas of its parameters, by their names."""
+
+
+class NoCall(ValueError):
+    """What looked like a call is none. `begun`: whether the model meant one, so that it counts as broken."""
+
+    def __init__(self, what: str, *, begun: bool = True) -> None:
+        super().__init__(what)
+        self.begun = begun
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+def checked_call(name: object, arguments: object) -> Call:
+    """Return the call. Raises NoCall for a name that is no text, or arguments that are no object of JSON."""
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise NoCall("a call has a name and an object of arguments")
+    try:
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        (name + written).encode()  # half a surrogate pair is no character
+    except (ValueError, RecursionError) as error:
+        raise NoCall(str(error)) from error
+    return Call(name, written)
+
+
+def call_of_object(value: object, *keys: str) -> Call:
+    """Return the call that an object describes; its arguments stand under the first of `keys` that it has."""
+    if not isinstance(value, dict):
+        raise NoCall("a call is an object")
+    return checked_call(value.get("name"), next((value[key] for key in keys if key in value), None))
+
+
+def parsed_json(text: str) -> Any:
+    """Return the value. Raises NoCall."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NoCall(str(error)) from error
+
+
+def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
+    found = {}
+    for tool in tools:
+        parameters = tool["function"].get("parameters") or {}
+        found[tool["function"]["name"]] = parameters.get("properties") or {}
+    return found
+
+
+def typed(text: str, schema: object) -> Any:
+    """Return the value of an argument that a model wrote without quotes, as its schema has it.
+
+    Text for a parameter that may be text; otherwise JSON, and text where it is none."""
+    kinds = schema.get("type") if isinstance(schema, Mapping) else None
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if "string" in kinds:
+        return None if text == "null" and "null" in kinds else text
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,46 @@
+"""The form of calls of Qwen3-Coder, and of Qwen since 3.5: tags, with values that are not quoted.
+
+    <tool_call>
+    <function=read_file>
+    <parameter=path>
+    a.py
+    </parameter>
+    </function>
+    </tool_call>
+
+A value has the type that the tool's schema gives its parameter."""
+
+from serving.rendering.formats.calls import Call, NoCall, Schemas, checked_call, typed
+from serving.rendering.formats.reader import BlockFormat, CallBlock
+
+_FUNCTION, _END = "<function=", "</function>"
+_PARAMETER, _END_PARAMETER = "<parameter=", "</parameter>"
+
+
+def _read(text: str, tools: Schemas) -> list[Call]:
+    head, _, rest = text.partition(_FUNCTION)
+    name, bracket, body = rest.partition(">")
+    inside, end, tail = body.rpartition(_END)
+    if head.strip() or tail.strip() or not (bracket and end):
+        raise NoCall("a call is one function between its tags")
+    schemas = tools.get(name, {})
+    arguments = {}
+    for part in _parameters(inside):
+        key, bracket, value = part.partition(">")
+        if not bracket or _PARAMETER in value:
+            raise NoCall("a parameter has a name and an end")
+        value = value.removeprefix("\n").removesuffix("\n")
+        arguments[key] = typed(value, schemas.get(key))
+    return [checked_call(name, arguments)]
+
+
+def _parameters(text: str) -> list[str]:
+    """Return what stands between each parameter's tags, its name first. Raises NoCall for text outside of them."""
+    *parts, rest = text.split(_END_PARAMETER)
+    opened = [part.lstrip() for part in parts]
+    if rest.strip() or not all(part.startswith(_PARAMETER) for part in opened):
+        raise NoCall("a function holds parameters only")
+    return [part.removeprefix(_PARAMETER) for part in opened]
+
+
+FUNCTION_XML = BlockFormat((CallBlock("<tool_call>", "</tool_call>", _read),))

@@ -1,0 +1,17 @@
+"""Hermes' form of calls, as Qwen 2.5 and Qwen 3 write them.
+
+    <tool_call>
+    {"name": "read_file", "arguments": {"path": "a.py"}}
+    </tool_call>
+
+Each call is a JSON object in a block of its own."""
+
+from serving.rendering.formats.calls import Call, Schemas, call_of_object, parsed_json
+from serving.rendering.formats.reader import BlockFormat, CallBlock
+
+
+def _read(text: str, tools: Schemas) -> list[Call]:
+    return [call_of_object(parsed_json(text), "arguments")]
+
+
+HERMES = BlockFormat((CallBlock("<tool_call>", "</tool_call>", _read),))
