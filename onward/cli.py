@@ -107,6 +107,25 @@ def migrate(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> No
 
 
 @app.command
+def init(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    model: Annotated[Path, Parameter(help="The model's directory, in Hugging Face's format.")],
+    device: Annotated[
+        Literal["cpu", "cuda"] | None, Parameter(help="What computes; without it, GPUs where there are some.")
+    ] = None,
+    memory_gb: Annotated[
+        float | None, Parameter(help="Memory that may be used, in all or of each GPU, if not what is there.")
+    ] = None,
+    cards: Annotated[int | None, Parameter(help="GPUs that may be used, if not all that are there.")] = None,
+) -> None:
+    """Write settings that fit a model and this machine, and print why and what they cost. Overwrites nothing."""
+    from onward.commands.init import init
+
+    init(directory, model, device, memory_gb, cards)
+
+
+@app.command
 def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
     """Check settings, files and every service they name, and say what to do; exit code 1 when something is wrong."""
     from onward.commands.doctor import examine

@@ -1,0 +1,117 @@
+"""What a model is expected to cost under given settings on a given machine: memory, disk and time.
+
+The figures that are no arithmetic were measured (docs/results.md, "A pretrained model"); `onward doctor` holds a
+running service to all of them."""
+
+from dataclasses import dataclass
+
+from core.profile.machine import Machine
+from core.profile.memory import EngineMemory, LearnerMemory, engine_memory, learner_memory
+from core.profile.shape import ModelShape
+from core.settings import LearnerSettings, Settings
+
+TURN_POSITIONS = 100
+"""Prompt and answer of a turn that time is reckoned for."""
+PROGRAM_BYTES = 450_000_000
+"""A process with torch in it, before it holds a model."""
+LIGHT_BYTES = 250_000_000
+"""The service without torch."""
+CORE_FLOPS = 45e9
+"""Of one core in float32, with AVX2; the learner and the engine use one each."""
+_CARD_MFU = 0.3
+_UNKNOWN_CARD_TFLOPS = 300.0
+_SWAP_S = 5.0  # publishing, gate and swap
+_DELTA_SHARE = 0.3  # of a whole version in bfloat16, at the rates chosen here
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Bytes and seconds; on GPUs the memory is that of one card each."""
+
+    service_bytes: int
+    engine_bytes: int
+    """Of an engine on cards; within the service it counts there."""
+    learner_bytes: int
+    """For sessions that share a micro-batch, as most do."""
+    learner_most_bytes: int
+    """For one as long as the context."""
+    version_bytes: int
+    checkpoint_bytes: int
+    disk_bytes: int
+    update_s: float
+    served_s: float
+    """From feedback to a version that learned from it, when updates follow each other without a rest."""
+
+
+def expect(
+    shape: ModelShape, settings: Settings, machine: Machine, devices: int = 1, engine_bytes: int = 0
+) -> Expectation:
+    """Return what `settings` cost; `devices` share the learner, and an engine on cards was given `engine_bytes`."""
+    learner, serving, compute = settings.learner, settings.serving, settings.learner.compute
+    version, checkpoint = version_bytes(shape, learner), checkpoint_bytes(shape, learner)
+    seconds = update_seconds(shape, learner, machine, devices)
+    return Expectation(
+        service_bytes=_service(shape, settings),
+        engine_bytes=engine_bytes,
+        learner_bytes=PROGRAM_BYTES + learner_memory(shape, learner, compute.micro_batch_tokens, devices).total,
+        learner_most_bytes=PROGRAM_BYTES + learner_of(shape, settings, devices).total,
+        version_bytes=version,
+        checkpoint_bytes=checkpoint,
+        disk_bytes=serving.versions.keep * version + learner.checkpoints.keep * checkpoint,
+        update_s=seconds,
+        served_s=2 * seconds + _SWAP_S,
+    )
+
+
+def _service(shape: ModelShape, settings: Settings) -> int:
+    return PROGRAM_BYTES + local_engine(shape, settings).total if settings.serving.engine == "local" else LIGHT_BYTES
+
+
+def local_engine(shape: ModelShape, settings: Settings) -> EngineMemory:
+    """Return what the engine within the service takes, with each of its slots full."""
+    local = settings.serving.local
+    return engine_memory(shape, local.dtype, local.slots * context_of(shape, settings), versions=2)
+
+
+def learner_of(shape: ModelShape, settings: Settings, devices: int = 1) -> LearnerMemory:
+    """Return what the learner takes for the longest session."""
+    positions = max(settings.learner.compute.micro_batch_tokens, context_of(shape, settings))
+    return learner_memory(shape, settings.learner, positions, devices)
+
+
+def context_of(shape: ModelShape, settings: Settings) -> int:
+    return min(settings.serving.context_length or shape.context, shape.context)
+
+
+def version_bytes(shape: ModelShape, learner: LearnerSettings) -> int:
+    if learner.lora.rank:
+        return 4 * shape.adapter_parameters(learner.lora.rank)
+    return int(_DELTA_SHARE * 2 * shape.parameters)
+
+
+def checkpoint_bytes(shape: ModelShape, learner: LearnerSettings) -> int:
+    """Return what weights that train and their moments take."""
+    trained = shape.adapter_parameters(learner.lora.rank) if learner.lora.rank else shape.parameters
+    return 3 * 4 * trained
+
+
+def update_seconds(shape: ModelShape, learner: LearnerSettings, machine: Machine, devices: int = 1) -> float:
+    """Return how long an update of as many turns as an update may have takes."""
+    return learner.batch.turns * TURN_POSITIONS * position_flops(shape, learner) / _flops(machine, learner, devices)
+
+
+def position_flops(shape: ModelShape, learner: LearnerSettings) -> int:
+    """Count the operations of a position (arXiv:2001.08361, table 1).
+
+    Each weight takes two forward and two for the gradient of what is before it, two for its own gradient when it
+    trains, two in the anchor, and two once more where activations are computed again."""
+    of_each = 4 if learner.lora.rank else 6
+    of_each += 2 if learner.objective.kl.coefficient else 0
+    of_each += 2 if learner.compute.gradient_checkpointing else 0
+    return of_each * shape.parameters
+
+
+def _flops(machine: Machine, learner: LearnerSettings, devices: int) -> float:
+    if learner.device == "cpu":
+        return CORE_FLOPS
+    return devices * _CARD_MFU * 1e12 * (machine.cards[0].peak_tflops or _UNKNOWN_CARD_TFLOPS)

@@ -1,0 +1,77 @@
+"""`onward init` writes settings that fit, and nothing where it cannot."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from model_configs import written
+
+from core.errors import ConfigError
+from core.settings import Settings, load_settings
+from onward.commands.init import init
+
+TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
+
+
+def made_of(tmp_path: Path, name: str) -> Path:
+    """Return a directory that has all that is looked at before a model is loaded."""
+    model = written(tmp_path / "models", name)
+    shutil.copy(TINY / "tokenizer.json", model)
+    (model / "model.safetensors").write_bytes(b"")
+    return model
+
+
+def test_the_file_says_what_was_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = made_of(tmp_path, "smollm2-135m")
+    init(tmp_path / "service", model, "cpu", memory_gb=24, num_cards=None)
+    settings = load_settings(tmp_path / "service" / "onward.toml", {})
+    assert settings.serving.model == model
+    assert settings.serving.model_name == "smollm2-135m"
+    assert settings.learner.lora.rank == 16
+    assert settings.learner.optimizer.learning_rate == 2e-4
+    told = capsys.readouterr().out
+    assert "134,515,008 parameters" in told
+    assert "memory of the learner" in told
+
+
+def test_settings_for_cards_are_read_back(tmp_path: Path) -> None:
+    init(tmp_path / "service", made_of(tmp_path, "qwen3-8b"), "cuda", memory_gb=80, num_cards=1)
+    serving = load_settings(tmp_path / "service" / "onward.toml", {}).serving
+    assert serving.engine == "sglang"
+    assert serving.sglang.arguments[0] == "--mem-fraction-static"
+
+
+def test_the_shipped_model_keeps_the_defaults(tmp_path: Path) -> None:
+    init(tmp_path / "service", TINY, "cpu", memory_gb=8, num_cards=None)
+    settings = load_settings(tmp_path / "service" / "onward.toml", {})
+    changed = settings.serving.model_copy(update={"model": None, "model_name": Settings().serving.model_name})
+    assert settings.model_copy(update={"serving": changed}) == Settings()
+
+
+def test_settings_that_are_there_stay(tmp_path: Path) -> None:
+    init(tmp_path / "service", TINY, "cpu", memory_gb=8, num_cards=None)
+    before = (tmp_path / "service" / "onward.toml").read_bytes()
+    with pytest.raises(ConfigError, match="not overwritten"):
+        init(tmp_path / "service", made_of(tmp_path, "qwen3-8b"), "cpu", memory_gb=500, num_cards=None)
+    assert (tmp_path / "service" / "onward.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])  # any weights will do
+def test_a_missing_file_is_named_and_nothing_is_written(tmp_path: Path, missing: str) -> None:
+    model = made_of(tmp_path, "smollm2-135m")
+    (model / missing).unlink()
+    with pytest.raises(ConfigError, match=missing.removeprefix("model.")):
+        init(tmp_path / "service", model, "cpu", memory_gb=24, num_cards=None)
+    assert not (tmp_path / "service").exists()
+
+
+def test_a_model_that_does_not_fit_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not fit"):
+        init(tmp_path / "service", made_of(tmp_path, "qwen3-32b"), "cuda", memory_gb=80, num_cards=1)
+    assert not (tmp_path / "service").exists()
+
+
+def test_cards_that_nobody_described_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
+    with pytest.raises(ConfigError, match="--memory-gb"):
+        init(tmp_path / "service", made_of(tmp_path, "qwen3-8b"), "cuda", memory_gb=None, num_cards=None)
