@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from compose_stack import ROOT, STAGES, require_compose, run
+from model_configs import written
 
-from core.settings import load_settings
+from core.profile import Card, Machine, Profile, choose, read_shape
+from core.settings import Settings, load_settings
+from onward.commands.profile_files import as_compose_env
 from serving.engines.sglang.process import cpu_arguments, cpu_environment
 
 pytestmark = pytest.mark.compose
@@ -52,7 +55,7 @@ def test_images_are_ours_or_pinned(services: Services) -> None:
 def test_no_secret_is_written_down(services: Services) -> None:
     for name, service in services.items():
         values = service.get("environment", {})
-        secret = [key for key in values if re.search(r"KEY|PASSWORD|SECRET|TOKEN|POSTGRES__URL", key)]
+        secret = [key for key in values if re.search(r"KEY|PASSWORD|SECRET|TOKEN(?!S)|POSTGRES__URL", key)]
         assert [key for key in secret if not key.endswith("_FILE")] == [], name
         said = json.dumps([values, service.get("command"), service.get("entrypoint")])
         assert not re.search(r"://[^/@\s]+:[^/@\s]+@", said), name
@@ -94,9 +97,14 @@ def test_none_may_do_more_than_it_must(services: Services) -> None:
     assert all(services[name]["init"] for name in STAGES)
 
 
+def settings_of(service: Mapping[str, Any]) -> Settings:
+    """Read a service's settings; variables that are not set anywhere are not set in a container."""
+    return load_settings(None, {name: value for name, value in service["environment"].items() if value is not None})
+
+
 def test_settings_are_settings(services: Services) -> None:
     for name in (*STAGES, "migrate", "doctor", "simulator"):
-        settings = load_settings(None, services[name]["environment"])
+        settings = settings_of(services[name])
         assert settings.mode == "distributed", name
         assert settings.serving.sglang.replicas == 0, name
 
@@ -124,10 +132,42 @@ def test_a_judge_runs_where_it_is_asked_for(services: Services) -> None:
 
 def test_learner_and_engines_compute_in_one_dtype(services: Services) -> None:
     for name in ("api", "serve-1", "serve-2"):
-        settings = load_settings(None, services[name]["environment"]).serving.sglang
+        settings = settings_of(services[name]).serving.sglang
         engine = " ".join(services["engine-1"]["command"])
         assert f"--dtype {settings.dtype}" in engine
         assert ("--device cpu" in engine) == (settings.device == "cpu")
+
+
+@pytest.fixture
+def on_cards(tmp_path: Path) -> tuple[Profile, Services]:
+    """Return an 8B model's profile on eight GPUs, and the stack under it."""
+    require_compose(engine=False)
+    model = written(tmp_path, "qwen3-8b")
+    profile = choose(read_shape(model), Machine(16, 10**11, (Card("NVIDIA H100 80GB HBM3", 80 * 10**9),) * 8), "cuda")
+    (tmp_path / "compose.env").write_text(as_compose_env(model, profile))
+    files = ("--env-file", str(tmp_path / "compose.env"), "-f", "docker-compose.yml", "-f", GPU)
+    return profile, dict(json.loads(run("docker", "compose", *files, "config", "--format", "json"))["services"])
+
+
+def test_a_profile_reaches_the_learner_and_the_engines(on_cards: tuple[Profile, Services]) -> None:
+    profile, services = on_cards
+    wanted, found = profile.settings, settings_of(services["learn"])
+    unlike = {"device", "enabled"}
+    assert found.learner.model_dump(exclude=unlike) == wanted.learner.model_dump(exclude=unlike)
+    assert found.learner.lora.rank == 16
+    assert settings_of(services["api"]).serving.context_length == wanted.serving.context_length
+    command = " ".join(services["engine-1"]["command"])
+    assert f"--mem-fraction-static {wanted.serving.sglang.arguments[1]}" in command
+    assert services["engine-1"]["volumes"][0]["source"].endswith("qwen3-8b")
+
+
+def test_each_engine_and_the_learner_have_a_gpu_of_their_own(on_cards: tuple[Profile, Services]) -> None:
+    _, services = on_cards
+    given = [
+        services[name]["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        for name in ("engine-1", "engine-2", "learn")
+    ]
+    assert sorted(card for cards in given for card in cards) == ["0", "1", "2"]
 
 
 def test_engines_on_a_cpu_are_started_as_the_host_starts_them() -> None:
