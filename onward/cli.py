@@ -120,7 +120,7 @@ def init(
     cards: Annotated[int | None, Parameter(help="GPUs that may be used, if not all that are there.")] = None,
 ) -> None:
     """Write settings that fit a model and this machine, and print why and what they cost. Overwrites nothing."""
-    from onward.commands.init import init
+    from onward.profiles.init import init
 
     init(directory, model, device, memory_gb, cards)
 

@@ -13,7 +13,7 @@ from model_configs import written
 
 from core.profile import Card, Machine, Profile, choose, read_shape
 from core.settings import Settings, load_settings
-from onward.commands.profile_files import as_compose_env
+from onward.profiles.files import as_compose_env
 from serving.engines.sglang.process import cpu_arguments, cpu_environment
 
 pytestmark = pytest.mark.compose

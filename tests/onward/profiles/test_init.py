@@ -8,7 +8,7 @@ from model_configs import written
 
 from core.errors import ConfigError
 from core.settings import Settings, load_settings
-from onward.commands.init import init
+from onward.profiles.init import init
 
 TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
 

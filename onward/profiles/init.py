@@ -13,8 +13,8 @@ from core.profile import Card, Machine, ModelShape, Profile, choose, read_shape
 from core.profile.choice import Device
 from core.profile.expectation import TURN_POSITIONS
 from core.profile.words import gigabytes
-from onward.commands.profile_files import COMPOSE_CARDS, as_compose_env, as_toml
 from onward.directory.layout import Layout
+from onward.profiles.files import COMPOSE_CARDS, as_compose_env, as_toml
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _NEEDED = ("tokenizer.json", "*.safetensors")
