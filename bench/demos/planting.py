@@ -17,6 +17,7 @@ from core.ids import PolicyRef
 from core.model.probes import get_probe, put_probe
 from learner.model.policy_model import PolicyModel
 from learner.versions.probe import record
+from onward.wiring.engines import publish_anchor
 from onward.wiring.foundation import open_foundation
 
 FOLDER = Path("build/planted")
@@ -44,6 +45,7 @@ def plant(directory: Path, model: Path) -> PolicyVersion:
             version: PolicyRef = work.policies.allocate(service.clock.now())
         assert first is not None
         ref = service.weights.publish(version, sorted(model.glob("*.safetensors")), first.version)
+        publish_anchor(service, service.log)  # its probe is there only where a learner has run
         texts = get_probe(service.blobs, first.version)
         put_probe(service.blobs, version, record(PolicyModel(model, "cpu"), texts, ref.digest))
         planted = msgspec.structs.replace(

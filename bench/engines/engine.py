@@ -28,25 +28,26 @@ from serving.engines.local import LocalEngine
 from serving.weights.published import BlobWeights
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
-PROMPT_TOKENS, NEW_TOKENS = 64, 64
+LENGTHS = (64, 64)
 GOAL = 1.3
 SWITCH_INTERVAL_S = 0.001  # the loop, the interval and the frozen heap are those of the service
 
 
-def prompts_of(requests: int, round_: int) -> torch.Tensor:
-    """Return new prompts each round, [requests, PROMPT_TOKENS]: the engine must not find them in its prefix cache."""
+def prompts_of(requests: int, round_: int, length: int) -> torch.Tensor:
+    """Return new prompts each round, [requests, length]: the engine must not find them in its prefix cache."""
     generator = torch.Generator().manual_seed(1000 * round_ + requests)
-    return torch.randint(4, 512, (requests, PROMPT_TOKENS), generator=generator)
+    return torch.randint(4, 512, (requests, length), generator=generator)
 
 
-def measure_engine(engine: LocalEngine, requests: int, rounds: "Rounds") -> float:
-    prompts = prompts_of(requests, rounds.next()).tolist()
+def measure_engine(engine: LocalEngine, requests: int, rounds: "Rounds", lengths: tuple[int, int] = LENGTHS) -> float:
+    """Return the tokens per second of so many requests at once; `lengths`: tokens of a prompt and of its answer."""
+    prompts = prompts_of(requests, rounds.next(), lengths[0]).tolist()
 
     async def one(prompt: list[int]) -> int:
         asked = GenerateRequest(
             inference_id=InferenceId("0"),
             prompt_token_ids=tuple(prompt),
-            sampling=Sampling(max_tokens=NEW_TOKENS),
+            sampling=Sampling(max_tokens=lengths[1]),
             stop_token_ids=(),
         )
         return sum([len(chunk.token_ids) async for chunk in engine.generate(asked)])
@@ -57,8 +58,10 @@ def measure_engine(engine: LocalEngine, requests: int, rounds: "Rounds") -> floa
     return per_second(lambda: uvloop.run(all_of_them()))
 
 
-def measure_generate(model: PreTrainedModel, requests: int, rounds: "Rounds") -> float:
-    ids = prompts_of(requests, rounds.next())
+def measure_generate(
+    model: PreTrainedModel, requests: int, rounds: "Rounds", lengths: tuple[int, int] = LENGTHS
+) -> float:
+    ids = prompts_of(requests, rounds.next(), lengths[0])
 
     def generate() -> int:
         made = model.generate(
@@ -68,11 +71,11 @@ def measure_generate(model: PreTrainedModel, requests: int, rounds: "Rounds") ->
             temperature=1.0,
             top_k=0,
             top_p=1.0,
-            min_new_tokens=NEW_TOKENS,
-            max_new_tokens=NEW_TOKENS,
+            min_new_tokens=lengths[1],
+            max_new_tokens=lengths[1],
             pad_token_id=0,
         )
-        return int(made[:, PROMPT_TOKENS:].numel())
+        return int(made[:, lengths[0] :].numel())
 
     return per_second(generate)
 

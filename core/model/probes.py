@@ -10,7 +10,8 @@ docs/decisions/0009-what-a-probe-can-tell.md has the measurements behind the lim
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from itertools import cycle, islice
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -46,6 +47,30 @@ _DTYPES = {
     "float16": _Dtype(by_token=False, limit=0.01, noise=0.01),
     "bfloat16": _Dtype(by_token=False, limit=0.05, noise=0.06),
 }
+
+
+class ProbeShape(NamedTuple):
+    """How much a probe looks at."""
+
+    texts: int
+    least: int  # tokens of a text
+    most: int
+    own: int  # of these, at least, are the anchor's own
+
+
+_WHOLE = ProbeShape(texts=16, least=64, most=160, own=40)
+_SHORT = ProbeShape(texts=4, least=48, most=48, own=24)
+_QUICK_PARAMETERS = 30_000_000  # on a processor: a larger model takes ten seconds and more for a whole probe
+
+
+def probe_shape(parameters: int, device: str) -> ProbeShape:
+    """Return the shape of a probe that takes about a second, of a model of so many parameters on a torch device."""
+    return _SHORT if device == "cpu" and parameters > _QUICK_PARAMETERS else _WHOLE
+
+
+def spread(prompts: Sequence[Sequence[int]], texts: int) -> list[Sequence[int]]:
+    """Return as many prompts as there are texts: repeated, or some of every kind where there are more."""
+    return list(islice(cycle(prompts[:: max(1, len(prompts) // texts)]), texts))
 
 
 class ProbeSet(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,22 +5,17 @@ vocabulary."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle, islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from core.errors import WeightsError
-from core.model.probes import ProbeRecord, ProbeSet
+from core.model.probes import ProbeRecord, ProbeSet, probe_shape, spread
 from core.model.weights_digest import digest_of_shards
 from learner.model.output_head import OutputHead
 from learner.model.policy_model import PolicyModel
 
-_TEXTS = 16
-_TOKENS = 64  # of a text, at least
-_ANSWER = 40  # of these, at least, are the model's own
-_MOST_TOKENS = 160
 _CHOICES = 8
 _SEED = 0
 _TEXTS_AT_A_TIME = 8
@@ -44,9 +39,10 @@ def draw_probe_set(policy: PolicyModel, seed: int, prompts: Prompts = ()) -> Pro
     generator = torch.Generator().manual_seed(seed)
     config = policy.model.config.get_text_config()
     first = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)
-    starts = list(islice(cycle(prompts or [(first,)]), _TEXTS))
-    length = min(_MOST_TOKENS, max(_TOKENS, _ANSWER + max(map(len, starts))), config.max_position_embeddings - 1)
-    starts = [tuple(prompt[-max(1, length - _ANSWER) :]) for prompt in starts]
+    shape = probe_shape(policy.model.num_parameters(), policy.model.device.type)
+    starts = spread(prompts or [(first,)], shape.texts)
+    length = min(shape.most, max(shape.least, shape.own + max(map(len, starts))), config.max_position_embeddings - 1)
+    starts = [prompt[-max(1, length - shape.own) :] for prompt in starts]
     drawn, choices, cache = [torch.tensor([prompt[:1] for prompt in starts])], [], None
     with _answering(policy):
         while len(drawn) < length:

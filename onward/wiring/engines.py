@@ -17,7 +17,7 @@ from core.ports import EventLog, Policy, Store, WeightsRef
 from core.settings import Settings
 from core.stages.rounds import Rounds
 from core.stages.stage import Stage
-from core.stages.start_steps import say_step
+from core.stages.start_steps import Progress, say_step
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation
 
@@ -105,13 +105,17 @@ class LocalServing:
     """Serving by an engine whose host, like itself, is part of the service."""
 
     def __init__(self, foundation: Foundation, log: EventLog, timer: "LoopTimer") -> None:
+        comparison = _compare_first(foundation)
         from serving.engines.host import EngineHost
         from serving.engines.local import LocalEngine
         from serving.rendering import load_renderer
 
         say_step("service", "imported the engine")
-        anchor = publish_anchor(foundation, log)
+        anchor = publish_anchor(foundation, log, makes_probe=False)
         say_step("service", "found the given model published")
+        if comparison is not None:
+            comparison.wait()  # where it found nothing, the engine compares by itself, and says what is wrong
+            say_step("service", "compared the engine with transformers")
         self.policy = LocalEngine(
             foundation.settings.serving,
             foundation.model,
@@ -120,6 +124,7 @@ class LocalServing:
             prompts=probe_prompts(load_renderer(foundation.model)),
             recent=partial(_recent_texts, foundation.store),
             record=foundation.layout.model_check,
+            progress=Progress("service", "loads the model", _size_of(foundation.model)),
         )
         say_step("service", "loaded the model")
         self.policy.on_first_token = timer.first_token
@@ -150,6 +155,20 @@ class LocalServing:
 
     def close(self) -> None:
         self.policy.close()
+
+
+def _size_of(model: Path) -> int:
+    return sum(file.stat().st_size for file in model.glob("*.safetensors"))
+
+
+def _compare_first(foundation: Foundation) -> "subprocess.Popen[bytes] | None":
+    """Begin to compare the engine with transformers, the first time: importing these takes as long as all the rest."""
+    record, settings = foundation.layout.model_check, foundation.settings.serving
+    if record.exists():
+        return None
+    needed = settings.model_dump_json(include={"local", "context_length"})
+    module = "serving.engines.local.modules.comparison"
+    return subprocess.Popen([sys.executable, "-m", module, str(foundation.model), needed, str(record)])
 
 
 def _recent_texts(store: Store) -> list[tuple[int, ...]]:
@@ -245,10 +264,11 @@ def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["Sgl
     return engine, EngineHost(engine, foundation.store, foundation.settings.serving.cluster, foundation.clock)
 
 
-def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
+def publish_anchor(foundation: Foundation, log: EventLog, *, makes_probe: bool = True) -> WeightsRef:
     """Publish the given model as the anchor, if that was not done yet.
 
-    Needs torch the first time, to compute the model's probe, which other computations are compared with."""
+    `makes_probe`: compute the model's probe the first time, which later versions' are made of, and other computations
+    are compared with; that needs torch. Who publishes versions needs it first."""
     from serving.releases import ensure_anchor
     from serving.rendering import load_renderer
 
@@ -267,7 +287,7 @@ def publish_anchor(foundation: Foundation, log: EventLog) -> WeightsRef:
         foundation.model,
         settings.serving.model_name,
         settings.serving.cluster,
-        probe,
+        probe if makes_probe else None,
         foundation.clock,
     )
 

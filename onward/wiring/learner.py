@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from core.errors import EngineUnavailable
 from core.settings import LearnerSettings
 from onward.wiring.engines import publish_anchor
 from onward.wiring.foundation import Foundation
@@ -12,13 +13,16 @@ if TYPE_CHECKING:
 
 
 def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> "Learner":
-    """Build the learner; `ranks` are the processes that follow this one."""
+    """Build the learner; `ranks` are the processes that follow this one.
+
+    Raises EngineUnavailable before there is a first version."""
     from learner.model.ranks import ALONE
     from learner.stage import Learner
     from serving.rendering import load_renderer
 
-    if foundation.is_shared:
-        publish_anchor(foundation, foundation.log)
+    if not foundation.is_shared:
+        _require_anchor(foundation)
+    publish_anchor(foundation, foundation.log)
     return Learner(
         foundation.log,
         foundation.store,
@@ -33,6 +37,13 @@ def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> "Lear
         ranks or ALONE,
         foundation.settings.stages.record_attempts,
     )
+
+
+def _require_anchor(foundation: Foundation) -> None:
+    """Raise EngineUnavailable until the service, which starts beside the learner, has released the given model."""
+    with foundation.store.look() as view:
+        if view.releases.live(foundation.settings.serving.cluster) is None:
+            raise EngineUnavailable("the given model is not released yet")
 
 
 def solutions_kept_out(settings: LearnerSettings) -> dict[str, str]:

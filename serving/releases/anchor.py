@@ -19,7 +19,7 @@ def ensure_anchor(
     model: Path,
     policy_name: str,
     cluster: str,
-    record_probe: Callable[[Path], ProbeRecord],
+    record_probe: Callable[[Path], ProbeRecord] | None,
     clock: Clock | None = None,
 ) -> WeightsRef:
     """Return the anchor's weights; make and release them as version 1 when there is none yet.
@@ -28,8 +28,8 @@ def ensure_anchor(
 
     Every step may be repeated: an interrupted start is completed by the next. The log is told before the store, which
     says what is still to be done. `record_probe` draws the probe from the model's directory and records what the model
-    answers. Raises WeightsError naming the model's directory when it holds no safetensors, or when the probe is still
-    to be made and it holds other weights than the anchor's."""
+    answers; None leaves that to another process. Raises WeightsError naming the model's directory when it holds no
+    safetensors, or when the probe is still to be made and it holds other weights than the anchor's."""
     now = (clock or SystemClock()).now()
     with store.work() as work:
         version = work.policies.allocate_anchor(now)
@@ -37,7 +37,8 @@ def ensure_anchor(
         known = view.policies.get(version)
     if known is None:
         known = _publish(store, log, weights, model, policy_name, version, clock)
-    _ensure_probe(blobs, known, model, record_probe)
+    if record_probe is not None:
+        _ensure_probe(blobs, known, model, record_probe)
     with store.look() as view:
         live = view.releases.live(cluster)
     if live is None:

@@ -7,9 +7,11 @@ heads, G = H / K, D head dimension.
 Rows that decode come first and share one call; each prefill row attends by itself, straight from its slot. Grouped
 queries (GQA, arXiv 2305.13245) are never expanded: decode treats a group's G queries as G positions of one key head."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from mmap import mmap
 from typing import Any
 
 import torch
@@ -91,8 +93,8 @@ class SlotCache:
     def __init__(self, shapes_KD: Sequence[tuple[int, int]], slots: int, slot_tokens: int, like: Tensor) -> None:
         """`shapes_KD`: key-value heads and head dimension of each layer; `like` gives device and dtype."""
         shapes = [(slots, slot_tokens, heads, size) for heads, size in shapes_KD]
-        self.keys_STKD = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in shapes]
-        self.values_STKD = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in shapes]
+        self.keys_STKD = [_zeros(shape, like) for shape in shapes]
+        self.values_STKD = [_zeros(shape, like) for shape in shapes]
         self.slot_tokens = slot_tokens
 
     def write(self, layer: int, key_NKD: Tensor, value_NKD: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -101,6 +103,11 @@ class SlotCache:
         keys_STKD.flatten(0, 1).index_copy_(0, plan.places_N, key_NKD)
         values_STKD.flatten(0, 1).index_copy_(0, plan.places_N, value_NKD)
         return keys_STKD, values_STKD
+
+    def copy(self, source: int, slot: int, tokens: int) -> None:
+        """Copy a slot's first `tokens` into another slot."""
+        for tensor_STKD in (*self.keys_STKD, *self.values_STKD):
+            tensor_STKD[slot, :tokens] = tensor_STKD[source, :tokens]
 
     def clear(self) -> None:
         """Zero everything: a slot's unused tail must be finite, since it is masked by adding."""
@@ -116,6 +123,14 @@ class SlotCache:
         """Return whether the first `tokens` of a slot are finite."""
         tensors = (*self.keys_STKD, *self.values_STKD)
         return all(bool(torch.isfinite(tensor[slot, :tokens]).all()) for tensor in tensors)
+
+
+def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return zeros, which on a processor take memory only from when they are written: few slots are ever full."""
+    if like.device.type != "cpu":
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+    size_bytes = math.prod(shape) * like.element_size()
+    return torch.frombuffer(mmap(-1, size_bytes), dtype=like.dtype).view(shape)
 
 
 def slot_attention(

@@ -1,5 +1,6 @@
 """The in-process engine: the Policy that the API asks and the Engine that the release controller steers."""
 
+import ctypes
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from core.events import Sampling
 from core.ids import PolicyRef
 from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
+from serving.engines.local.llama_forward import Progress
 from serving.engines.local.model import Decoder, context_length, load_decoder
 from serving.engines.local.probe import Probe, Texts
 from serving.engines.local.scheduler import FirstToken, Scheduler
@@ -33,23 +35,27 @@ class LocalEngine:
         prompts: Texts = (),
         recent: Callable[[], Texts] = tuple,
         record: Path | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Load the anchor.
 
         `prompts`: the beginnings of the probe's texts (core.model.probe_prompts); `recent`: recent texts of users that
-        may be learned from; `record`: the file that says which model was compared with transformers. Raises ConfigError
-        naming the setting that does not fit, WeightsError when the anchor cannot be loaded."""
+        may be learned from; `record`: the file that says which model was compared with transformers; `progress`: told
+        of the loading. Raises ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be
+        loaded."""
         self._weights = weights
         template = load_decoder(model_dir, settings, record)
         self._base = weights.open(anchor)
-        model, digest = build_version(template.model, self._base.shards, anchor)
-        anchor_decoder = template.alike(model)
+        model, digest = build_version(template.model, self._base.shards, anchor, as_stored=template.is_packed)
+        anchor_decoder = template.alike(model, progress)
+        self._given = anchor_decoder
         self._models = {anchor.version: anchor_decoder}
         self._digests = {anchor.version: digest}
         self._vocabulary: int = template.vocabulary
         self._context_length = context_length(template.model.config, settings)
         self._probe = Probe(anchor_decoder, self._context_length, prompts, recent)
         self._scheduler = Scheduler(self._models, anchor.version, settings.local, self._context_length)
+        _give_back()
         telemetry.POLICY_VERSION.set(anchor.version.version)
 
     @property
@@ -131,13 +137,19 @@ class LocalEngine:
 
     def load(self, ref: WeightsRef) -> None:
         """Load a version on the caller's thread, while decoding goes on."""
-        live, opened = self._models[self.live_version], self._weights.open(ref)
+        given, opened = self._given, self._weights.open(ref)
         if opened.adapter is None:
-            model, digest = build_version(live.model, opened.shards, ref)
+            model, digest = build_version(given.model, opened.shards, ref, as_stored=given.is_packed)
+            decoder = given.alike(model)
         else:
-            adapter = read_adapter(live.model, self._base, opened, ref)
-            model, digest = merge(live.model, self._base, adapter, {}), adapter.digest
-        self._digests[ref.version], self._models[ref.version] = digest, live.alike(model)
+            adapter = read_adapter(given.model, self._base, opened, ref)
+            digest = adapter.digest
+            if given.takes(adapter.changes):
+                decoder = given.adapted(adapter.changes, adapter.scale)
+            else:
+                decoder = given.alike(merge(given.model, self._base, adapter, {}))
+        self._digests[ref.version], self._models[ref.version] = digest, decoder
+        _give_back()
 
     def probe(self, version: PolicyRef) -> Mapping[str, float]:
         live = self.live_version
@@ -166,3 +178,10 @@ class LocalEngine:
         if version not in self._models:
             raise EngineUnavailable(f"version {version} is not loaded")
         return self._models[version]
+
+
+def _give_back() -> None:
+    """Give back to the system what loading needed for a while: glibc would keep holes of it, half a model's size."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -5,6 +5,7 @@ transformers need not be imported; anything else is computed by transformers' ow
 cache. A check at load compares the result with transformers'. For plain modules it is made once and recorded: the
 next start on the same model, code, packages and processor does without."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from core.errors import ConfigError
 from core.model.files import check_model_files
 from core.settings import ServingSettings
 from serving.engines.local.attention import Plan, Row, SlotCache
-from serving.engines.local.llama_forward import LlamaForward, Rotary, is_lean
+from serving.engines.local.llama_forward import LlamaForward, Progress, Rotary, is_lean
 from serving.engines.local.modules.check_record import digest_of_check, is_recorded, write_record
 from serving.engines.local.modules.plain import PlainConfig, PlainDecoder, read_plain_config
+from serving.engines.local.modules.products import WORTH_PACKING, Changes, packs
 
 _CHECK_TOKENS = 12
 _CHECK_SPLIT = 7
@@ -30,16 +32,40 @@ _MOVING_ROPE = ("dynamic", "longrope")
 class Decoder:
     """One version's model, ready to compute from slots."""
 
-    def __init__(self, model: Any, rotary: Rotary | None) -> None:
-        """`model`: transformers' or a `PlainDecoder`; `rotary`: given where it is to be computed leanly."""
+    def __init__(
+        self,
+        model: Any,
+        rotary: Rotary | None,
+        *,
+        is_packed: bool = False,
+        has_weights: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        """`model`: transformers' or a `PlainDecoder`; `rotary`: given where it is to be computed leanly.
+
+        `is_packed`: its weights are as they were stored, and are packed now. Without weights it is a template."""
         self.model = model
         self.rotary = rotary
-        self._lean = None if rotary is None else LlamaForward(model, rotary)
+        self.is_packed = is_packed
+        self._lean: LlamaForward | None = None
+        if rotary is not None and has_weights:
+            self._lean = LlamaForward(model, rotary, is_packed=is_packed, progress=progress)
         self._like = next(model.parameters())
 
-    def alike(self, model: nn.Module) -> "Decoder":
+    def alike(self, model: nn.Module, progress: Progress | None = None) -> "Decoder":
         """Another version, computed in the same way."""
-        return Decoder(model, self.rotary)
+        return Decoder(model, self.rotary, is_packed=self.is_packed, progress=progress)
+
+    def takes(self, changes: Changes) -> bool:
+        """Return whether an adapter can be computed beside these weights, rather than be merged with them."""
+        return self.is_packed and self._lean is not None and self._lean.takes(changes)
+
+    def adapted(self, changes: Changes, scale: float) -> "Decoder":
+        """Another version: these weights, shared, with an adapter beside them that they take."""
+        assert self._lean is not None
+        other = copy.copy(self)
+        other._lean = self._lean.adapted(changes, scale)
+        return other
 
     @property
     def vocabulary(self) -> int:
@@ -87,8 +113,11 @@ def load_decoder(directory: Path, settings: ServingSettings, record: Path | None
 
 
 def _plain(config: PlainConfig, device: str, dtype: torch.dtype, context: int) -> Decoder:
+    """Return a template."""
     model = PlainDecoder(config, device, dtype)
-    return Decoder(model, Rotary.of(model.model.rotary_emb, next(model.parameters()), context))
+    rotary = Rotary.of(model.model.rotary_emb, next(model.parameters()), context)
+    is_packed = model.largest >= WORTH_PACKING and packs(device, dtype)
+    return Decoder(model, rotary, is_packed=is_packed, has_weights=False)
 
 
 def _compared(
@@ -172,12 +201,13 @@ def _ways(given: Any, like: Tensor, context: int, plain: PlainConfig | None) -> 
 
 
 def _take_weights(own: PlainDecoder, given: nn.Module) -> bool:
-    """Return whether both are of the same tensors, whose values are then copied."""
+    """Return whether both are of the same tensors, which are then shared."""
     theirs, ours = given.state_dict(), own.state_dict()
     shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (theirs, ours)]
     if shapes[0] != shapes[1]:
         return False
-    own.load_state_dict(theirs)
+    own.load_state_dict(theirs, assign=True)
+    own.tie()
     return True
 
 

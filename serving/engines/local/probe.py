@@ -5,20 +5,17 @@ of users. L sequences, P tokens of each, V vocabulary. It runs beside the engine
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle, islice
+from itertools import islice
 from statistics import median
 
 import torch
 from torch import Tensor
 
 from core.ids import PolicyRef
+from core.model.probes import probe_shape, spread
 from serving.engines.local.attention import Row
 from serving.engines.local.model import Decoder, slot_cache
 
-_SEQUENCES = 16
-_TOKENS = 64  # of a sequence, at least
-_ANSWER = 40  # of these, at least, are the anchor's own
-_MOST_TOKENS = 160
 _SEED = 0
 
 Texts = Sequence[Sequence[int]]
@@ -35,11 +32,14 @@ class Probe:
         Without `prompts`, sequences start at the beginning of a text."""
         config = anchor.model.config.get_text_config()
         first = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)
-        begun = list(islice(cycle(prompts or [(first,)]), _SEQUENCES))
-        self._tokens = min(_MOST_TOKENS, max(_TOKENS, _ANSWER + max(map(len, begun))), context_length)
-        self._cache = slot_cache(anchor.model, _SEQUENCES, self._tokens)
+        parameters = list(anchor.model.parameters())
+        shape = probe_shape(sum(each.numel() for each in parameters), parameters[0].device.type)
+        begun = spread(prompts or [(first,)], shape.texts)
+        self._count = shape.texts
+        self._tokens = min(shape.most, max(shape.least, shape.own + max(map(len, begun))), context_length)
+        self._cache = slot_cache(anchor.model, self._count, self._tokens)
         self._recent = recent
-        self._sequences_LP = self._draw(anchor, [prompt[-max(1, self._tokens - _ANSWER) :] for prompt in begun])
+        self._sequences_LP = self._draw(anchor, [prompt[-max(1, self._tokens - shape.own) :] for prompt in begun])
         self._lock = threading.Lock()
         self._measured: dict[PolicyRef, list[Tensor]] = {}  # of the two measured last
 
@@ -52,7 +52,7 @@ class Probe:
         with self._lock:
             drawn = self._sequences_LP
             reference = self._measured.get(live[0]) or self._logprobs(live[1], drawn)  # what is live was a candidate
-            own = self._logprobs(candidate[1], drawn)
+            own = reference if candidate[0] == live[0] else self._logprobs(candidate[1], drawn)
             self._measured = {live[0]: reference, candidate[0]: own}
             of_users = self._of_users(candidate[1], live[1])
         if not _are_finite(own) or not _are_finite([mine for mine, _ in of_users]):
@@ -67,7 +67,7 @@ class Probe:
         """Return the logits [P, V] of the candidate and of the live version, for each recent text.
 
         A text for which the live version's are not finite is no evidence against another version."""
-        recent = [text[-self._tokens :] for text in islice(self._recent(), _SEQUENCES) if len(text) > 1]
+        recent = [text[-self._tokens :] for text in islice(self._recent(), self._count) if len(text) > 1]
         pairs = zip(self._logprobs(candidate, recent), self._logprobs(live, recent), strict=True)
         return [(mine, theirs) for mine, theirs in pairs if _are_finite([theirs])]
 
@@ -86,7 +86,7 @@ class Probe:
         generator = torch.Generator().manual_seed(_SEED)
         sequences = [list(prompt[:1]) for prompt in begun]
         for at in range(self._tokens - 1):
-            rows = [Row(slot, at, at + 1) for slot in range(_SEQUENCES)]
+            rows = [Row(slot, at, at + 1) for slot in range(self._count)]
             logits_LV = anchor.forward(self._cache, rows, [sequence[-1] for sequence in sequences])
             drawn_L1 = torch.multinomial(logits_LV.float().softmax(-1).cpu(), 1, generator=generator)
             for sequence, prompt, token in zip(sequences, begun, drawn_L1[:, 0].tolist(), strict=True):

@@ -175,8 +175,10 @@ class Scheduler:
         for _ in range(min(len(self._waiting), self._slots.num_free)):
             each = self._waiting.popleft()
             each.computed_under = self._version_of(each)
-            each.slot, each.cached_tokens = self._slots.take(each.tokens, each.computed_under)
-            each.computed = each.cached_tokens
+            place = self._slots.take(each.tokens, each.computed_under)
+            each.slot, each.computed, each.cached_tokens = place.slot, place.cached, place.cached
+            if place.source != place.slot:
+                self._cache.copy(place.source, place.slot, place.cached)
             telemetry.CACHED_TOKENS.inc(each.cached_tokens)
             self._running.append(each)
 
@@ -186,6 +188,7 @@ class Scheduler:
             if each.computed_under != version:
                 telemetry.REPREFILLED_TOKENS.inc(each.computed)
                 each.computed, each.computed_under = 0, version
+                self._slots.unshare(each.slot)
         # In the order of their slots, so that neighbours are read in place.
         decoding = sorted((each for each in group if each.pending == 1), key=lambda each: each.slot)
         chunks = [(each, 1) for each in decoding] + self._prefills(group)
@@ -219,6 +222,8 @@ class Scheduler:
                 self._fail(each, version)
                 continue
             taken += 1
+            if each.request.remember and not self._slots.is_shared(each.slot):
+                self._slots.share(each.slot, each.tokens[: each.computed], version)
             finish = each.take(token_id)
             self._outbox.add(each.stream, Token(token_id, logprob, version, samples.tops.get(index), finish))
             if finish is not None:

@@ -1,22 +1,35 @@
 """Assignment of slots to requests, with prefix caching.
 
-A finished request leaves its tokens' keys and values behind; the next one that begins with the same tokens, under the
-same version, continues from there."""
+A finished request leaves its tokens' keys and values behind, and one that runs has those of its prompt. The next
+request that begins with the same tokens, under the same version, goes on from there: in that slot, where it continues
+all of it, else in another, into which the prefix is copied. Copying costs a thousandth of computing, and leaves the
+longer conversation to those who continue it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from core.ids import PolicyRef
 
 _WORTH_TOKENS = 8  # fewer save less than the older prefix that they would displace
+_LOST_TOKENS = 8  # a slot that holds more beyond a prefix is left as it is, and copied from
+
+
+@dataclass(frozen=True)
+class Place:
+    """A slot, and how many of the prompt's tokens are known: those of the slot `source`, which may be another."""
+
+    slot: int
+    cached: int
+    source: int
 
 
 class SlotTable:
     """Used by the engine's thread alone. S slots of T tokens."""
 
     def __init__(self, slots: int, slot_tokens: int) -> None:
-        self._tokens_ST = np.zeros((slots, slot_tokens), dtype=np.int64)
+        self._tokens_ST = np.zeros((slots, slot_tokens), dtype=np.int32)
         self._lengths_S = np.zeros(slots, dtype=np.int64)
         self._versions: list[PolicyRef | None] = [None] * slots
         self._freed_at_S = np.zeros(slots, dtype=np.int64)
@@ -27,35 +40,65 @@ class SlotTable:
     def num_free(self) -> int:
         return int(self._is_free_S.sum())
 
-    def take(self, prompt: Sequence[int], version: PolicyRef) -> tuple[int, int]:
-        """Return a free slot and how many of the prompt's tokens it holds already.
+    def take(self, prompt: Sequence[int], version: PolicyRef) -> Place:
+        """Return a free slot, and what is known of the prompt.
 
-        Never all of them, since the last one must be computed to sample from. The longest common prefix wins, unless it
-        is short enough to be a coincidence; then the slot that was freed first."""
+        Never all of it, since the last token must be computed to sample from. The longest common prefix wins, unless it
+        is short enough to be a coincidence. Where it cannot go on in its own slot, it goes to the one freed first."""
         free = np.flatnonzero(self._is_free_S)
         assert len(free), "take needs a free slot"
-        wanted = np.asarray(prompt[:-1], dtype=np.int64)
-        alike = np.array([self._versions[slot] == version for slot in free])
-        lengths = np.where(alike, self._lengths_S[free], 0)
-        lengths = np.minimum(lengths, len(wanted))
-        differs = self._tokens_ST[free, : len(wanted)] != wanted
-        common = np.where(differs.any(axis=1), differs.argmax(axis=1), len(wanted)) if len(wanted) else lengths
-        cached = np.minimum(common, lengths)
-        cached[cached < _WORTH_TOKENS] = 0
-        best = np.lexsort((free, self._freed_at_S[free], -cached))[0]
-        slot = int(free[best])
+        common_S = self._common(prompt, version)
+        source = int(np.lexsort((self._freed_at_S, ~self._is_free_S, -common_S))[0])
+        cached = int(common_S[source])
+        goes_on = cached and self._is_free_S[source] and self._lengths_S[source] - cached <= _LOST_TOKENS
+        slot = source if goes_on else self._first_freed(free, source if cached else None)
         self._is_free_S[slot] = False
-        return slot, int(cached[best])
+        self._lengths_S[slot] = 0  # until it is known what it holds
+        return Place(slot, cached, source if cached else slot)
+
+    def _common(self, prompt: Sequence[int], version: PolicyRef) -> np.ndarray:
+        """Return how many tokens each slot has in common with the prompt: 0 where they are not worth it."""
+        wanted = np.asarray(prompt[:-1], dtype=np.int32)
+        alike_S = np.array([held == version for held in self._versions])
+        lengths_S = np.minimum(np.where(alike_S, self._lengths_S, 0), len(wanted))
+        if not len(wanted):
+            return lengths_S
+        differs_ST = self._tokens_ST[:, : len(wanted)] != wanted
+        common_S = np.where(differs_ST.any(axis=1), differs_ST.argmax(axis=1), len(wanted))
+        common_S = np.minimum(common_S, lengths_S)
+        common_S[common_S < _WORTH_TOKENS] = 0
+        return common_S
+
+    def _first_freed(self, free: np.ndarray, source: int | None) -> int:
+        """Return the free slot that was freed first; the source only if there is no other."""
+        order = np.lexsort((free, self._freed_at_S[free], free == (-1 if source is None else source)))
+        return int(free[order[0]])
+
+    def share(self, slot: int, tokens: Sequence[int], version: PolicyRef) -> None:
+        """Let others go on from these tokens, whose keys and values a running request has computed."""
+        assert not self._is_free_S[slot]
+        self._hold(slot, tokens, version)
+
+    def is_shared(self, slot: int) -> bool:
+        """Return whether others may go on from what a running request has computed."""
+        return bool(self._lengths_S[slot])
+
+    def unshare(self, slot: int) -> None:
+        """Let nobody go on from a running request: it is computed anew."""
+        self._lengths_S[slot] = 0
 
     def release(self, slot: int, tokens: Sequence[int], version: PolicyRef | None) -> None:
         """`tokens`: those whose keys and values the slot holds, under `version`."""
         assert not self._is_free_S[slot]
         self._releases += 1
+        self._hold(slot, tokens, version)
+        self._freed_at_S[slot] = self._releases
+        self._is_free_S[slot] = True
+
+    def _hold(self, slot: int, tokens: Sequence[int], version: PolicyRef | None) -> None:
         self._tokens_ST[slot, : len(tokens)] = tokens
         self._lengths_S[slot] = len(tokens)
         self._versions[slot] = version
-        self._freed_at_S[slot] = self._releases
-        self._is_free_S[slot] = True
 
     def forget(self) -> None:
         """Free every slot and forget what they hold."""

@@ -39,19 +39,23 @@ class HeldAdapter:
     changes: Mapping[str, LowRank]
 
 
-def build_version(template: Model, shards: Sequence[Path], ref: WeightsRef) -> tuple[Model, str]:
+def build_version(
+    template: Model, shards: Sequence[Path], ref: WeightsRef, *, as_stored: bool = False
+) -> tuple[Model, str]:
     """Build a model like `template` with the shards' weights; return it and the digest of its weights.
 
     The digest is that of core.model.weights_digest. The modules are copied, the new tensors put in their places, and
-    what no weights touch is shared. Raises WeightsError naming the file and tensor that does not fit, or when the
-    digest is not the reference's."""
+    what no weights touch is shared. `as_stored`: the tensors are views of the files, of their dtypes, for who packs
+    them at once. Raises WeightsError naming the file and tensor that does not fit, or when the digest is not the
+    reference's."""
     names = _names_by_tensor(template)
     stored = _stored(template, shards)
     replaced: dict[int, Tensor] = {}
     held: dict[str, Tensor] = {}
     for tensor, aliases in names:
         raw, found = _of_aliases(shards, stored, aliases)
-        new = raw.to(device=tensor.device, dtype=tensor.dtype, copy=True)  # never a view of a file that may change
+        # Never a view of a file that may change, but for who copies it in the next moment.
+        new = raw if as_stored else raw.to(device=tensor.device, dtype=tensor.dtype, copy=True)
         replaced[id(tensor)] = new
         lossless = torch.promote_types(raw.dtype, new.dtype) == new.dtype
         held |= dict.fromkeys(found, new.to(raw.dtype) if lossless else raw)

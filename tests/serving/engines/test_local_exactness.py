@@ -1,5 +1,6 @@
 """The engine's log-probabilities of the tokens that it sampled equal those of stock transformers."""
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -85,6 +86,59 @@ def test_a_reused_prefix_changes_nothing_and_is_used(world: World, make_engine: 
     assert reused.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
 
 
+def test_other_sessions_go_on_from_a_prefix_that_runs_or_is_longer(
+    world: World, make_engine: Callable[..., LocalEngine]
+) -> None:
+    """A system prompt is computed once: while its first session runs, and beside what that leaves behind."""
+    engine, system = make_engine(local={"slots": 6}), prompt(1, 48)
+
+    async def beside() -> Answer:
+        seen = [0]
+        first = asyncio.ensure_future(
+            answer(engine, request([*system, 7], max_tokens=80, seed=1), lambda: seen.__setitem__(0, seen[0] + 1))
+        )
+        await until(lambda: seen[0] > 0)
+        second = await answer(engine, request([*system, 9, 9], max_tokens=20, seed=2, temperature=0.5))
+        assert not first.done()
+        assert_exact(world, await first)
+        return second
+
+    second = asyncio.run(beside())
+    assert second.cached_tokens == 48
+    assert_exact(world, second, 0.5)
+    third, fourth = answers(engine, *(request([*system, n, n, n], max_tokens=20, seed=n) for n in (3, 4)))
+    for each in (third, fourth):
+        assert each.cached_tokens == 48
+        assert_exact(world, each)
+    (back,) = answers(engine, request([*system, 9, 9, *second.token_ids, 5], max_tokens=5, seed=5))
+    assert back.cached_tokens == 48 + 2 + 19, "the longer conversation is still there"
+    assert_exact(world, back)
+
+
+def test_a_swap_takes_what_runs_from_others_until_it_is_computed_anew(
+    world: World, make_engine: Callable[..., LocalEngine]
+) -> None:
+    engine, system = make_engine(local={"slots": 4}), prompt(1, 48)
+    engine.load(world.publish(103))
+
+    async def run() -> list[Answer]:
+        seen = [0]
+        first = asyncio.ensure_future(
+            answer(engine, request(system, max_tokens=90, seed=1), lambda: seen.__setitem__(0, seen[0] + 1))
+        )
+        await until(lambda: seen[0] > 2)
+        await asyncio.to_thread(engine.switch, base_ref(103))
+        after = seen[0]
+        await until(lambda: seen[0] > after + 2)
+        return [await answer(engine, request([*system, 3], max_tokens=10, seed=2)), await first]
+
+    later, first = asyncio.run(run())
+    assert later.cached_tokens == 48
+    assert set(later.versions) == {103}
+    for each in (later, first):
+        assert_exact(world, each)
+
+
 def test_the_whole_prompt_may_be_cached_but_its_last_token(make_engine: Callable[..., LocalEngine]) -> None:
     engine = make_engine(local={"slots": 4})
     first, *_ = answers(engine, request(prompt(1, 40), max_tokens=5, seed=1))
@@ -94,8 +148,6 @@ def test_the_whole_prompt_may_be_cached_but_its_last_token(make_engine: Callable
 
 
 def test_a_swap_in_mid_request_is_exact_on_both_sides(world: World, make_engine: Callable[..., LocalEngine]) -> None:
-    import asyncio
-
     engine = make_engine(local={"slots": 8})
     engine.load(world.publish(101))
     before = telemetry.REPREFILLED_TOKENS._value.get()

@@ -6,7 +6,6 @@ transformers' own modules takes longer than everything else that a service does 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ Empty = Callable[..., Tensor]
 _NORMS_OF_HEADS = {"llama": False, "qwen3": True}
 """The kinds of models that are known here, and whether they normalise each head's queries and keys."""
 _NO_PART = {
-    "architectures", "attention_dropout", "chunk_size_feed_forward", "dtype", "id2label", "initializer_range",
-    "is_encoder_decoder", "label2id", "layer_types", "max_window_layers", "output_attentions", "output_hidden_states",
-    "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "torch_dtype", "transformers_version", "use_cache",
+    "_model_name_or_path", "_name_or_path", "architectures", "attention_dropout", "chunk_size_feed_forward", "dtype",
+    "id2label", "initializer_range", "is_encoder_decoder", "label2id", "layer_types", "max_window_layers",
+    "output_attentions", "output_hidden_states", "pad_token_id", "pretraining_tp", "problem_type", "return_dict",
+    "torch_dtype", "transformers_version", "unk_token_id", "use_cache",
 }  # fmt: skip
 """Fields of a config that change nothing of what is computed: `layer_types` is checked by itself."""
 
@@ -87,17 +87,30 @@ def _plain_rope(rope: Any) -> float | None:
 
 
 class PlainDecoder(nn.Module):
-    """A decoder whose tensors are allocated and hold nothing in particular."""
+    """A decoder whose tensors have their shapes and take no memory: a version's are put in their places."""
 
     def __init__(self, config: PlainConfig, device: str, dtype: torch.dtype) -> None:
         super().__init__()
-        empty = partial(torch.empty, device=device, dtype=dtype)
+        nothing = torch.zeros(1, device=device, dtype=dtype)
+
+        def empty(*sizes: int) -> Tensor:
+            return nothing.expand(sizes)
+
         self.config = config
         self.model = _Base(config, empty)
         self.lm_head = _Linear(config.hidden_size, config.vocab_size, False, empty)
-        if config.tie_word_embeddings:
-            self.lm_head.weight = self.model.embed_tokens.weight
+        self.tie()
         self.eval().requires_grad_(False)
+
+    def tie(self) -> None:
+        """Make the head's weights those of the embedding, where the config says so."""
+        if self.config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    @property
+    def largest(self) -> int:
+        """The elements of a layer's largest matrix."""
+        return self.config.hidden_size * self.config.intermediate_size
 
 
 class _Base(nn.Module):
