@@ -1,7 +1,9 @@
 """The in-process engine: the Policy that the API asks and the Engine that the release controller steers."""
 
+import asyncio
 import ctypes
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -18,7 +20,7 @@ from serving.engines.local.probe import Probe, Texts
 from serving.engines.local.scheduler import FirstToken, Scheduler
 from serving.engines.local.sequence import Sequence
 from serving.engines.local.stream import Stream
-from serving.engines.local.versions import build_version, merge, read_adapter
+from serving.engines.local.versions import Versions, build_version
 from serving.engines.requests import check_request, untrainable
 
 
@@ -45,16 +47,14 @@ class LocalEngine:
         loaded."""
         self._weights = weights
         template = load_decoder(model_dir, settings, record)
-        self._base = weights.open(anchor)
-        model, digest = build_version(template.model, self._base.shards, anchor, as_stored=template.is_packed)
+        base = weights.open(anchor)
+        model, _ = build_version(template.model, base.shards, anchor, as_stored=template.is_packed)
         anchor_decoder = template.alike(model, progress)
-        self._given = anchor_decoder
-        self._models = {anchor.version: anchor_decoder}
-        self._digests = {anchor.version: digest}
+        self._versions = Versions(anchor_decoder, anchor, base)
         self._vocabulary: int = template.vocabulary
         self._context_length = context_length(template.model.config, settings)
         self._probe = Probe(anchor_decoder, self._context_length, prompts, recent)
-        self._scheduler = Scheduler(self._models, anchor.version, settings.local, self._context_length)
+        self._scheduler = Scheduler(self._versions.decoders, anchor.version, settings.local, self._context_length)
         _give_back()
         telemetry.POLICY_VERSION.set(anchor.version.version)
 
@@ -94,11 +94,13 @@ class LocalEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """`stop_token_ids` end with `stop` and are part of the answer."""
-        self._check(request)
+        check_request(request, self._vocabulary, self._context_length)
+        if request.version is not None:
+            await self._pin(request.version)
         stream = Stream()
         sequence = Sequence(request, stream)
-        self._scheduler.submit(sequence)
         try:
+            self._scheduler.submit(sequence)
             chunk = await stream.next()
             yield msgspec.structs.replace(chunk, cached_tokens=sequence.cached_tokens)
             while chunk.finish_reason is None:
@@ -106,11 +108,20 @@ class LocalEngine:
                 yield chunk
         finally:
             sequence.aborted = True  # no harm once it has ended
+            if request.version is not None:
+                self._versions.let_go(request.version)
 
-    def _check(self, request: GenerateRequest) -> None:
-        check_request(request, self._vocabulary, self._context_length)
-        if request.version is not None and request.version not in self._models:
-            raise EngineUnavailable(f"version {request.version} is not loaded")
+    async def _pin(self, version: PolicyRef) -> None:
+        """Take a version until it is let go. An adapter may have to be merged, which is not for the event loop."""
+        if version in self._versions.decoders:
+            self._take(version)
+            return
+        taking = asyncio.create_task(asyncio.to_thread(self._take, version))
+        try:
+            await asyncio.shield(taking)
+        except asyncio.CancelledError:  # it goes on
+            taking.add_done_callback(lambda done: done.exception() or self._versions.let_go(version))
+            raise
 
     # ------------------------------------------------------------------------------------------ Engine
 
@@ -130,54 +141,62 @@ class LocalEngine:
         return self.live_version if self._scheduler.is_alive else None
 
     def pinnable(self) -> frozenset[PolicyRef]:
-        return frozenset(self._models)
+        return frozenset(self._versions.digests)
 
     def loaded(self) -> Mapping[PolicyRef, str]:
-        return dict(self._digests)
+        return self._versions.digests
 
     def load(self, ref: WeightsRef) -> None:
         """Load a version on the caller's thread, while decoding goes on."""
-        given, opened = self._given, self._weights.open(ref)
-        if opened.adapter is None:
-            model, digest = build_version(given.model, opened.shards, ref, as_stored=given.is_packed)
-            decoder = given.alike(model)
-        else:
-            adapter = read_adapter(given.model, self._base, opened, ref)
-            digest = adapter.digest
-            if given.takes(adapter.changes):
-                decoder = given.adapted(adapter.changes, adapter.scale)
-            else:
-                decoder = given.alike(merge(given.model, self._base, adapter, {}))
-        self._digests[ref.version], self._models[ref.version] = digest, decoder
+        self._versions.load(ref, self._weights.open(ref), self._versions.decoders[self.live_version])
         _give_back()
 
     def probe(self, version: PolicyRef) -> Mapping[str, float]:
         live = self.live_version
-        return self._probe.measure((version, self._loaded(version)), (live, self._models[live]))
+        with self._using(version) as candidate, self._using(live) as serving:
+            return self._probe.measure((version, candidate), (live, serving))
 
     def what_is_wrong(self, version: PolicyRef) -> str | None:
         return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
 
     def switch(self, version: PolicyRef) -> None:
-        self._loaded(version)
-        self._scheduler.between_steps(lambda: self._scheduler.switch(version))
+        with self._using(version):
+            self._scheduler.between_steps(lambda: self._scheduler.switch(version))
+        self._make_room()
 
     def unload(self, version: PolicyRef) -> None:
         """Unload a version. Raises Conflict while it is live or a request is pinned to it."""
-        self._loaded(version)
+        self._require_held(version)
         self._scheduler.between_steps(lambda: self._unload(version))
 
     def _unload(self, version: PolicyRef) -> None:
         if version == self.live_version:
             raise Conflict(f"version {version} is live", param="version")
-        if users := self._scheduler.users(version):
+        if users := max(self._scheduler.users(version), self._versions.users(version)):
             raise Conflict(f"version {version} still serves {users} requests", param="version")
-        del self._models[version], self._digests[version]
+        self._versions.drop(version)
 
-    def _loaded(self, version: PolicyRef) -> Decoder:
-        if version not in self._models:
+    @contextmanager
+    def _using(self, version: PolicyRef) -> Iterator[Decoder]:
+        decoder = self._take(version)
+        try:
+            yield decoder
+        finally:
+            self._versions.let_go(version)
+
+    def _take(self, version: PolicyRef) -> Decoder:
+        self._require_held(version)
+        return self._versions.take(version, self._versions.decoders[self.live_version], self._make_room)
+
+    def _make_room(self) -> None:
+        self._scheduler.between_steps(lambda: self._versions.rest(self._is_needed))
+
+    def _is_needed(self, version: PolicyRef) -> bool:
+        return version == self.live_version or self._scheduler.users(version) > 0
+
+    def _require_held(self, version: PolicyRef) -> None:
+        if version not in self._versions.digests:
             raise EngineUnavailable(f"version {version} is not loaded")
-        return self._models[version]
 
 
 def _give_back() -> None:

@@ -4,7 +4,9 @@ Whole weights become a model at once. An adapter is kept as the few tens of mega
 base when its version is to compute: W + (alpha / rank) B A, in float32, rounded once to the engine's dtype."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,9 +16,11 @@ from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from core.errors import WeightsError
+from core.errors import EngineUnavailable, WeightsError
+from core.ids import PolicyRef
 from core.model.adapters import A, B, check_base, check_fits, digest_upon, low_rank_of
 from core.ports import Opened, WeightsRef
+from serving.engines.local.model import Decoder
 
 Model = TypeVar("Model", bound=nn.Module)
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
@@ -37,6 +41,92 @@ class HeldAdapter:
     digest: str
     scale: float
     changes: Mapping[str, LowRank]
+
+
+class Versions:
+    """The versions that an engine holds, and the decoders of those that are ready to compute.
+
+    `decoders` is shared with the scheduler: others add to it, and only the engine's thread takes away. What is held of
+    an adapter that nobody uses is the adapter alone: its decoder is made again when it is wanted. Where adapters are
+    computed beside packed weights, a decoder is hardly more than its adapter, and stays. Thread-safe."""
+
+    def __init__(self, anchor: Decoder, ref: WeightsRef, base: Opened) -> None:
+        """Hold the anchor, which is the base that adapters stand upon."""
+        self.decoders: dict[PolicyRef, Decoder] = {ref.version: anchor}
+        self._digests: dict[PolicyRef, str] = {ref.version: ref.digest}
+        self._adapters: dict[PolicyRef, HeldAdapter] = {}
+        self._anchor, self._base = ref.version, base
+        self._packed = anchor if anchor.is_packed else None  # adapters are computed beside it
+        self._shared: dict[str, Tensor] = {}
+        self._making = threading.Lock()
+        self._users = Counter[PolicyRef]()
+        self._counting = threading.Lock()
+
+    @property
+    def digests(self) -> dict[PolicyRef, str]:
+        return dict(self._digests)
+
+    def load(self, ref: WeightsRef, opened: Opened, live: Decoder) -> None:
+        """Hold a version, to compute as the live one does. Raises WeightsError naming what does not fit."""
+        like = self._packed or live
+        if opened.adapter is None:
+            model, digest = build_version(like.model, opened.shards, ref, as_stored=like.is_packed)
+            self.decoders[ref.version], self._digests[ref.version] = like.alike(model), digest
+            return
+        adapter = read_adapter(like.model, self._base, opened, ref)
+        if like.takes(adapter.changes):
+            self.decoders[ref.version] = like.adapted(adapter.changes, adapter.scale)
+        else:
+            self._adapters[ref.version] = adapter
+        self._digests[ref.version] = adapter.digest
+
+    def take(self, version: PolicyRef, live: Decoder, make_room: Callable[[], None]) -> Decoder:
+        """Return a held version's decoder, made now where there is none, and keep it until it is let go.
+
+        `make_room` calls `rest` where no step runs. Raises WeightsError, EngineUnavailable."""
+        with self._counting:
+            self._users[version] += 1
+            if version in self.decoders:
+                return self.decoders[version]
+        with self._making, ExitStack() as undo:
+            undo.callback(self.let_go, version)
+            if version not in self.decoders:
+                make_room()
+                self.decoders[version] = self._made(version, live)
+            undo.pop_all()
+            return self.decoders[version]
+
+    def let_go(self, version: PolicyRef) -> None:
+        with self._counting:
+            self._users[version] -= 1
+
+    def users(self, version: PolicyRef) -> int:
+        with self._counting:
+            return self._users[version]
+
+    def rest(self, is_needed: Callable[[PolicyRef], object]) -> None:
+        """Take away the decoders of adapters that nobody has taken, nor the scheduler needs."""
+        with self._counting:
+            for version in self._adapters.keys() & self.decoders.keys():
+                if not self._users[version] and not is_needed(version):
+                    del self.decoders[version]
+
+    def drop(self, version: PolicyRef) -> None:
+        self._digests.pop(version)
+        self._adapters.pop(version, None)
+        self.decoders.pop(version, None)
+
+    def _made(self, version: PolicyRef, live: Decoder) -> Decoder:
+        if version not in self._adapters:
+            raise EngineUnavailable(f"version {version} is not loaded")
+        like, adapter = self._packed or live, self._adapters[version]
+        if like.is_packed:  # its model has nothing to share
+            return like.alike(merge(like.model, self._base, adapter, {}))
+        if not self._shared and self._anchor in self.decoders:
+            self._shared = unchanged(self.decoders[self._anchor].model, adapter)
+        model = merge(like.model, self._base, adapter, self._shared)
+        self._shared = self._shared or unchanged(model, adapter)
+        return like.alike(model)
 
 
 def build_version(
