@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ConfigError
+from core.ports import AdapterConfig
 from core.settings import LearnerSettings, OptimizerSettings, UserSettings
 from learner.model import lora
 from learner.model.policy_model import PolicyModel
@@ -32,6 +33,14 @@ class LearnerState:
     ranks: Ranks = field(default=ALONE)
     lora_rank: int = 0
     influence: Influence = field(default_factory=lambda: Influence(UserSettings()))
+    lora_alpha: float = 1.0
+
+    @property
+    def adapter(self) -> AdapterConfig | None:
+        """What the policy is published as: an adapter upon the given model; None for whole weights."""
+        if not (self.lora_rank and self.policy.is_given):
+            return None
+        return AdapterConfig(base_digest=self.policy.base_digest, rank=self.lora_rank, alpha=self.lora_alpha)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the policy's weights, in full, however many processes share it."""
@@ -111,6 +120,7 @@ def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> 
         ranks,
         settings.lora.rank,
         Influence(settings.users),
+        settings.lora.alpha,
     )
 
 

@@ -38,13 +38,6 @@ def load_version(policy: PolicyModel, opened: Opened, settings: LoraSettings = W
     policy.load_merged(low_ranks, adapter.scale)
 
 
-def adapter_config(policy: PolicyModel, settings: LoraSettings) -> AdapterConfig | None:
-    """Return what a policy is published as: an adapter upon the given model, or None for whole weights."""
-    if not (settings.rank and policy.is_given):
-        return None
-    return AdapterConfig(base_digest=policy.base_digest, rank=settings.rank, alpha=settings.alpha)
-
-
 def _require_same(adapter: AdapterConfig, settings: LoraSettings) -> None:
     if (adapter.rank, adapter.alpha) != (settings.rank, settings.alpha):
         raise ConfigError(

@@ -24,7 +24,7 @@ def publish(
 
     So a reader of the version finds all of it. `draft` and `probe` still lack the digest of the files; `made` is the
     manifest, encoded."""
-    ref = weights.publish(draft.version, files.shards, draft.parent)
+    ref = weights.publish(draft.version, files.shards, draft.parent, files.adapter)
     path = manifest.path_of(draft.version)
     blobs.put(path, made)
     if memory is not None:

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
-from safetensors.torch import save_file
 
 from core.errors import ConfigError
 from core.events import PolicyVersion
 from core.ids import PolicyRef, base_ref
-from core.model.weights_digest import digest_of_shards
 from core.ports import Opened, WeightsRef
 from learner.rank_group import adopt, anchor_at
 from learner.updates.state import LearnerState, make_state
@@ -24,6 +22,7 @@ from learner.updates.update import update
 from learner.versions import manifest
 from learner.versions.manifest import Manifest, batch_of, settings_of
 from learner.versions.provenance import ancestry
+from learner.versions.version_files import digest_of, write_files
 from onward.replays.history import require_directory
 from onward.wiring.foundation import Foundation, open_foundation
 
@@ -83,9 +82,7 @@ class Relived:
     @staticmethod
     def _digest(state: LearnerState) -> str:
         with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "model.safetensors"
-            save_file(state.policy.tensors(), path)
-            return digest_of_shards([path])
+            return digest_of(write_files(state, Path(directory)))
 
 
 def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) -> bool:

@@ -120,8 +120,13 @@ class LocalEngine:
         try:
             await asyncio.shield(taking)
         except asyncio.CancelledError:  # it goes on
-            taking.add_done_callback(lambda done: done.exception() or self._versions.let_go(version))
+            taking.add_done_callback(lambda done: self._regret(version, done))
             raise
+
+    def _regret(self, version: PolicyRef, done: asyncio.Task[Decoder]) -> None:
+        """Let a version go that was taken for somebody who did not wait for it."""
+        if done.exception() is None:
+            self._versions.let_go(version)
 
     # ------------------------------------------------------------------------------------------ Engine
 
