@@ -18,7 +18,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run docs services services-down browser unit test verify verify-parts soak faults hostile check bench bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install demo run docs services services-down browser unit test verify verify-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -84,6 +84,9 @@ check: install ## format, lint, types, layers
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
 	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree); do $(BIN)/python -m bench $$name || exit 1; done
+
+gpu: install ## MODEL in the whole service on this machine's GPUs: serving, learning by adapters and whole, swaps; says so where there is none
+	$(BIN)/python -m bench gpu --model $(or $(MODEL),models/tiny)
 
 bench-check: install ## name the committed results whose code has changed since they were made
 	$(BIN)/python -m bench.check

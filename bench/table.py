@@ -24,11 +24,11 @@ _CODE = (":/", ":(exclude,top)bench/results", ":(exclude,top)docs", ":(exclude,t
 class Row:
     """One figure.
 
-    `ratio` compares it with `against`; `goal` bounds the ratio (None: measured without a goal). `commit`: the
-    commits that made it, where it comes from runs that were made one by one."""
+    `value` is None where it cannot be measured. `ratio` compares it with `against`; `goal` bounds the ratio (None:
+    measured without a goal). `commit`: the commits that made it, where it comes from runs that were made one by one."""
 
     metric: str
-    value: float
+    value: float | None
     unit: str
     against: str | None = None
     ratio: float | None = None
@@ -71,7 +71,7 @@ def report(name: str, rows: Sequence[Row]) -> None:
     for row in rows:
         table.add_row(
             row.metric,
-            f"{row.value:,.4g}" if abs(row.value) < 1000 else f"{row.value:,.0f}",
+            _shown(row.value),
             row.unit,
             row.against or "",
             "" if row.ratio is None else f"{row.ratio:.3g}",
@@ -82,6 +82,12 @@ def report(name: str, rows: Sequence[Row]) -> None:
     RESULTS.mkdir(exist_ok=True)
     content = {"machine": machine(), "commit": commit(), "rows": [row.written() for row in rows]}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "not measured"
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def machine() -> str:

@@ -38,6 +38,7 @@ class Expectation:
     version_bytes: int
     checkpoint_bytes: int
     disk_bytes: int
+    """Of the given model as the first version, and of the versions and checkpoints that are kept."""
     update_s: float
     served_s: float
     """From feedback to a version that learned from it, when updates follow each other without a rest."""
@@ -57,7 +58,7 @@ def expect(
         learner_most_bytes=PROGRAM_BYTES + learner_of(shape, settings, devices).total,
         version_bytes=version,
         checkpoint_bytes=checkpoint,
-        disk_bytes=serving.versions.keep * version + learner.checkpoints.keep * checkpoint,
+        disk_bytes=2 * shape.parameters + serving.versions.keep * version + learner.checkpoints.keep * checkpoint,
         update_s=seconds,
         served_s=2 * seconds + _SWAP_S,
     )

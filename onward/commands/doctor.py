@@ -11,11 +11,15 @@ from rich.table import Table
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, OnwardError
+from core.profile import Expectation
 from core.reward_spec import load_reward_spec
 from core.reward_spec.outcome_ages import with_ages
 from core.secrets import redacted
 from core.settings import Settings
+from onward.commands.client import opened
 from onward.directory.layout import SHIPPED_MODEL, Layout
+from onward.profiles import held
+from onward.profiles.init import this_machine
 from onward.wiring.foundation import is_distributed, read_directory, spec_path
 
 _MAX_SKEW_S = 1.0
@@ -54,6 +58,7 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
 def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
     yield Check("directory", lambda: _directory(layout, settings), "make room, or allow us to write there")
     yield Check("model", lambda: _model(settings), "point serving.model at a Hugging Face directory")
+    yield from _profile_checks(layout, settings)
     yield Check("rewards", lambda: _rewards(layout, settings), "mend the file; docs/rewards.md says how it is written")
     yield Check("api keys", lambda: _keys(settings), "docs/settings.md, [api]")
     yield Check("blobs", lambda: _place("blobs", settings.blobs, layout), "allow us to read, write and delete there")
@@ -91,6 +96,65 @@ def _model(settings: Settings) -> str:
     facts = read_model_facts(directory)
     report = report_family(directory, settings.serving.family)
     return f"{directory}: {facts.vocabulary:,} tokens, context {facts.context_length:,}; {report}"
+
+
+def _profile_checks(layout: Layout, settings: Settings) -> Iterator[Check]:
+    """Yield checks of what the model takes, by its shape and the settings, and of what a running service takes."""
+    from core.profile import expect, read_shape
+
+    try:
+        shape = read_shape(settings.serving.model or SHIPPED_MODEL)
+    except ConfigError:
+        return  # a model of another kind, or none: no profile is known
+    machine = this_machine("cpu" if settings.learner.device == "cpu" else None, None, None)
+    if settings.learner.device != "cpu" and not machine.cards:
+        return
+    expected = expect(shape, settings, machine)
+    less = "shorten serving.context_length, take fewer serving.local.slots, or run `onward init` anew"
+    if settings.serving.engine == "local":
+        yield Check("profile", lambda: held.fits(expected, machine.memory_bytes), less)
+    yield Check("base", lambda: _base(layout, settings), "restore the model's files, or take a new directory")
+    running = held.running(layout)
+    if running is not None:
+        yield from _running_checks(layout, expected, running, less)
+
+
+def _running_checks(layout: Layout, expected: Expectation, running: held.Running, less: str) -> Iterator[Check]:
+    yield Check("memory: service", lambda: held.memory(running.service, expected.service_bytes), less)
+    learner = running.learner
+    if learner is not None:
+        most = expected.learner_most_bytes
+        yield Check("memory: learner", lambda: held.memory(learner, most), "see learner.compute in docs/settings.md")
+    yield Check(
+        "disk", lambda: held.disk(layout, expected.disk_bytes), "see serving.versions.keep, learner.checkpoints"
+    )
+    slow = "feedback comes faster than it is learned from: a smaller learner.batch.backlog_turns, or a faster machine"
+    yield Check("feedback to served", lambda: held.served(_samples(layout), expected.served_s), slow)
+
+
+def _samples(layout: Layout) -> dict[str, float]:
+    with opened(layout.root, "GET", "/metrics", None) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name[:1] not in "# "}
+
+
+def _base(layout: Layout, settings: Settings) -> str:
+    """Compare the model's weights with those that published adapters stand upon."""
+    from core.model.weights_digest import digest_of_shards
+    from serving.weights.deltas.manifest import read_manifest
+
+    blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
+    manifests = [read_manifest(blobs, path) for path in blobs.list("weights/") if path.endswith("/manifest.json")]
+    adapters = {each.version: each.adapter for each in manifests if each.adapter is not None}
+    if not adapters:
+        return "no adapters are published"
+    found = digest_of_shards(sorted((settings.serving.model or SHIPPED_MODEL).glob("*.safetensors")))
+    for version, adapter in adapters.items():
+        if adapter.base_digest != found:
+            raise ConfigError(
+                f"version {version} stands upon weights {adapter.base_digest[:12]}, the model's are {found[:12]}"
+            )
+    return f"{len(adapters)} adapters stand upon the model's weights {found[:12]}"
 
 
 def _rewards(layout: Layout, settings: Settings) -> str:

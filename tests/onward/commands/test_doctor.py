@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from core.ids import BASE, PolicyRef
+from core.ports import AdapterConfig
+from serving.weights.deltas.manifest import Manifest, manifest_path
+
 
 def doctor(directory: Path, *settings: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "onward", "doctor", str(directory)]
@@ -90,3 +94,24 @@ def test_the_archives_place_is_tried_where_it_is_used(tmp_path: Path) -> None:
     (line,) = [line for line in told.splitlines() if "wrong " in line]
     assert "archive" in line
     assert "/proc" in line
+
+
+def test_settings_that_take_more_than_the_machine_has_are_named(tmp_path: Path) -> None:
+    code, told = doctor(tmp_path / "service", "serving.local.slots=100000000")
+    assert code == 1, told
+    (line,) = [line for line in told.splitlines() if "wrong " in line]
+    assert "profile" in line
+    assert "serving.local.slots" in line
+
+
+def test_a_base_that_adapters_do_not_stand_upon_is_named(tmp_path: Path) -> None:
+    adapter = AdapterConfig(base_digest="0" * 64, rank=1, alpha=1.0)
+    version = PolicyRef(BASE, 2)
+    manifest = Manifest(version=version, digest="1" * 64, parent=None, shards=[], adapter=adapter)
+    path = tmp_path / "service" / "blobs" / manifest_path(version)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(manifest.encode())
+    code, told = doctor(tmp_path / "service")
+    assert code == 1, told
+    (line,) = [line for line in told.splitlines() if "wrong " in line]
+    assert "stands upon weights 000000000000" in line
