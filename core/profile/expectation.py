@@ -6,7 +6,7 @@ running service to all of them."""
 from dataclasses import dataclass
 
 from core.profile.machine import Machine
-from core.profile.memory import EngineMemory, LearnerMemory, engine_memory, learner_memory
+from core.profile.memory import EngineMemory, LearnerMemory, learner_memory, local_engine_memory
 from core.profile.shape import ModelShape
 from core.settings import LearnerSettings, Settings
 
@@ -70,8 +70,9 @@ def _service(shape: ModelShape, settings: Settings) -> int:
 
 def local_engine(shape: ModelShape, settings: Settings) -> EngineMemory:
     """Return what the engine within the service takes, with each of its slots full."""
-    local = settings.serving.local
-    return engine_memory(shape, local.dtype, local.slots * context_of(shape, settings), versions=2)
+    local, rank = settings.serving.local, settings.learner.lora.rank
+    tokens = local.slots * context_of(shape, settings)
+    return local_engine_memory(shape, local, tokens, rank)
 
 
 def learner_of(shape: ModelShape, settings: Settings, devices: int = 1) -> LearnerMemory:

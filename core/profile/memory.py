@@ -5,9 +5,11 @@ What a program takes before it holds a model was measured; all else follows from
 from dataclasses import dataclass
 
 from core.profile.shape import ModelShape
-from core.settings import LearnerSettings
+from core.settings import LearnerSettings, LocalEngineSettings
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_PACKED_ELEMENTS = 2**18
+_HELD_VERSIONS = 2  # the live one, and the one before or the next
 _MOMENTS_BYTES = 8  # AdamW's two, float32
 _HEAD_BYTES = 3 * 2**26  # logits of a few tokens at a time, their gradient, and a copy
 
@@ -79,8 +81,22 @@ class EngineMemory:
         return self.weights + self.cache
 
 
-def engine_memory(shape: ModelShape, dtype: str, tokens: int, devices: int = 1, versions: int = 1) -> EngineMemory:
-    """Return what an engine takes that holds so many versions in whole, and keys and values of so many tokens."""
+def engine_memory(shape: ModelShape, dtype: str, tokens: int, devices: int = 1) -> EngineMemory:
+    """Return what an engine takes that holds the model, and keys and values of so many tokens."""
     bytes_ = _BYTES[dtype]
-    weights = versions * bytes_ * shape.parameters // devices
-    return EngineMemory(weights, bytes_ * shape.cached_numbers * tokens // devices)
+    return EngineMemory(bytes_ * shape.parameters // devices, bytes_ * shape.cached_numbers * tokens // devices)
+
+
+def local_engine_memory(shape: ModelShape, settings: LocalEngineSettings, tokens: int, rank: int) -> EngineMemory:
+    """Return what the engine within the service takes, which holds several versions.
+
+    Large matrices are packed in half precision (decision 30), and adapters of `rank` are computed beside them, so that
+    their versions share them."""
+    bytes_ = _BYTES[settings.dtype]
+    is_packed = settings.device == "cpu" and shape.hidden * shape.intermediate >= _PACKED_ELEMENTS
+    of_each = 2 if is_packed else bytes_
+    if rank and is_packed:
+        weights = of_each * shape.parameters + _HELD_VERSIONS * 4 * shape.adapter_parameters(rank)
+    else:
+        weights = _HELD_VERSIONS * of_each * shape.parameters
+    return EngineMemory(weights, bytes_ * shape.cached_numbers * tokens)

@@ -1,0 +1,56 @@
+"""The rows of a model on GPUs, with figures and without."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import table
+from bench.check import commits
+from bench.demos.gpu import METRICS, WAYS, of_samples, rows
+
+SAMPLES = {
+    "onward_generated_tokens_total": 6000.0,
+    "onward_first_token_seconds_sum": 5.0,
+    "onward_first_token_seconds_count": 50.0,
+    "onward_learner_updates_total": 4.0,
+    'onward_learner_seconds_total{doing="updating"}': 8.0,
+    'onward_learner_seconds_total{doing="publishing"}': 2.0,
+    'onward_learner{figure="mfu"}': 0.31,
+    'onward_feedback_to_served_quantile_seconds{quantile="0.5"}': 7.0,
+}
+
+
+def test_figures_are_those_of_the_service() -> None:
+    found = of_samples(SAMPLES, 60.0)
+    assert found["tokens sampled"] == 100.0
+    assert found["first token, mean"] == 100.0
+    assert found["an update"] == 2.0
+    assert found["publishing a version"] == 0.5
+    assert found["learner, model FLOPs utilisation"] == 0.31
+    assert found["learner, positions"] is None
+    assert set(found) <= {metric for metric, _ in METRICS}
+
+
+def test_a_service_that_learned_nothing_has_no_figures_of_learning() -> None:
+    found = of_samples({}, 60.0)
+    assert found["an update"] is None
+    assert found["first token, mean"] is None
+
+
+def test_what_failed_does_not_hold() -> None:
+    made = {row.metric: row.holds for row in rows({"adapters": {"requests that failed": 1.0}})}
+    assert not made["adapters: requests that failed"]
+    assert made["all weights: requests that failed"]
+
+
+def test_without_a_gpu_every_row_stands_without_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    table.report("gpu", list(rows({})))
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    assert len(written["rows"]) == len(WAYS) * len(METRICS)
+    assert all(row["value"] is None and row["holds"] for row in written["rows"])
+    assert commits("gpu", written)  # `make bench-check` takes such a result
+    assert "not measured" in capsys.readouterr().out
