@@ -8,7 +8,7 @@ from typing import Any
 from core.errors import ConfigError
 from core.model.files import check_model_files
 
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def read_model_facts(directory: Path) -> ModelFacts:
     facts = ModelFacts(
         vocabulary=_count(path, config, "vocab_size"),
         context_length=_count(path, config, "max_position_embeddings"),
-        is_moe=any((config.get(name) or 0) > 1 for name in _EXPERTS),
+        is_moe=any((config.get(name) or 0) > 1 for name in EXPERTS),
     )
     _check_tokenizer(directory / "tokenizer.json", facts)
     return facts

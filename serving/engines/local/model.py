@@ -21,6 +21,7 @@ from serving.engines.local.llama_forward import LlamaForward, Progress, Rotary, 
 from serving.engines.local.modules.check_record import digest_of_check, is_recorded, write_record
 from serving.engines.local.modules.plain import PlainConfig, PlainDecoder, read_plain_config
 from serving.engines.local.modules.products import WORTH_PACKING, Changes, packs
+from serving.engines.model_facts import EXPERTS
 
 _CHECK_TOKENS = 12
 _CHECK_SPLIT = 7
@@ -149,6 +150,14 @@ def _refuse_unfit(config: Any, context: int) -> None:
         raise ConfigError(f"serving.model: layers of type {', '.join(sorted(kinds))} have no place in the slot cache")
     if window is not None and "sliding_attention" in kinds and window < context:
         raise ConfigError(f"serving.context_length: {context} is more than the model's attention window of {window}")
+    if differing := text.per_layer_attributes:
+        raise ConfigError(
+            f"serving.model: layers that differ in {', '.join(sorted(differing))} have no place in the slot cache"
+        )
+    if getattr(text, "kv_lora_rank", None) is not None:
+        raise ConfigError("serving.model: latent attention (kv_lora_rank) has no place in the slot cache")
+    if any((getattr(text, name, None) or 0) > 1 for name in EXPERTS):
+        raise ConfigError("serving.model: a mixture of experts, which the local engine cannot load; SGLang can")
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") in _MOVING_ROPE:
         raise ConfigError(f"serving.model: rope_type {rope['rope_type']} changes with the length of a batch")

@@ -9,6 +9,9 @@ Schemas = Mapping[str, Mapping[str, Any]]
 """For each tool the schemas of its parameters, by their names."""
 
 
+_WORDS = {"True": True, "False": False, "None": None}  # as templates that write values as Python's text show them
+
+
 class NoCall(ValueError):
     """What looked like a call is none. `begun`: whether the model meant one, so that it counts as broken."""
 
@@ -62,11 +65,13 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
 def typed(text: str, schema: object) -> Any:
     """Return the value of an argument that a model wrote without quotes, as its schema has it.
 
-    Text for a parameter that may be text; otherwise JSON, and text where it is none."""
+    Text for a parameter that may be text; otherwise JSON, or Python's word for it, and text where it is neither."""
     kinds = schema.get("type") if isinstance(schema, Mapping) else None
     kinds = kinds if isinstance(kinds, list) else [kinds]
     if "string" in kinds:
-        return None if text == "null" and "null" in kinds else text
+        return None if text in ("null", "None") and "null" in kinds else text
+    if text in _WORDS:
+        return _WORDS[text]
     try:
         return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):

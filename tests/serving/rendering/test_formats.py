@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from api.turns.segments import segments_of
 from core.ports import OutputDelta
 from serving.rendering import ModelRenderer, load_renderer
+from serving.rendering.formats.calls import typed
 
 TOOLS = [
     {
@@ -349,6 +350,28 @@ def test_any_text_is_read_alike_in_any_parts(
         joined = tuple("".join(getattr(each, name) for each in words) for name in ("content", "reasoning"))
         seen.append((joined, [call for each in words for call in each.calls], sum(each.broken_calls for each in words)))
     assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("7", "string", "7"),
+        ("7", "integer", 7),
+        ("7", None, 7),
+        ("null", "string", "null"),
+        ("null", ["string", "null"], None),
+        ("None", ["string", "null"], None),
+        ("True", "boolean", True),
+        ("false", "boolean", False),
+        ("None", None, None),
+        ("so", "integer", "so"),
+        ("NaN", "number", "NaN"),
+        ('{"a": [1]}', "object", {"a": [1]}),
+        ("[" * 5000, "array", "[" * 5000),
+    ],
+)
+def test_a_value_without_quotes_has_the_type_of_its_schema(text: str, kind: Any, value: Any) -> None:
+    assert typed(text, {} if kind is None else {"type": kind}) == value
 
 
 def test_the_families_of_the_settings_are_those_there_are() -> None:
