@@ -1,7 +1,7 @@
 """The ports: what a stage may ask of the world. Adapters live in the stages; `onward.wiring` chooses among them.
 
 Each port is as large as its harder adapter needs (Kafka, Postgres, Redis, SGLang, S3). `tests/contracts` holds one
-suite per port, run over every adapter.
+suite per port, run over every implementation.
 """
 
 from core.events import TopicPartition

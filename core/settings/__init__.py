@@ -127,7 +127,7 @@ __all__ = [
 
 class Settings(Section):
     mode: Literal["embedded", "distributed"] = "embedded"
-    """Which adapters: one process tree and one directory, or Kafka, Postgres and Redis."""
+    """What it runs on: one process tree and one directory, or Kafka, Postgres and Redis."""
     blobs: str | None = None
     """Where weights, manifests and probes are kept: a directory, or a URL (`s3://bucket/prefix`, `gs://bucket/prefix`,
     by the extras `s3` and `gcs`); None: `blobs` in the service's directory."""

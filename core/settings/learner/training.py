@@ -40,8 +40,8 @@ class ComputeSettings(Section):
 
 class LoraSettings(Section):
     rank: int = Field(default=0, ge=0)
-    """0: all weights train. Else adapters of that rank beside the model's matrices (LoRA): less memory, and nothing new
-    for serving, which gets whole weights. They learn at a higher `optimizer.learning_rate`."""
+    """0: all weights train. Else adapters of that rank beside the model's matrices (LoRA): less memory, and versions of
+    megabytes, since they alone are published. They learn at a higher `optimizer.learning_rate`."""
     alpha: float = Field(default=32.0, gt=0)
     """What adapters add is scaled by `alpha` / `rank`."""
     targets: tuple[str, ...] = ()

@@ -8,8 +8,9 @@ from safetensors.torch import load_file, save_file
 from core.blobs import FsspecBlobs
 from core.ids import ANCHOR, base_ref
 from core.model.probes import ProbeRecord, put_probe
-from core.ports import WeightsRef
+from core.ports import AdapterConfig, WeightsRef
 from learner.model.policy_model import PolicyModel
+from learner.versions.loading import load_version
 from learner.versions.probe import probe_of_model, record
 from serving.weights.published import BlobWeights
 
@@ -48,6 +49,23 @@ class Published:
             for name, value in self.tensors().items()
         }
         return self.publish_tensors(version, tensors, parent=parent)
+
+    def publish_adapter(self, version: int, *, size: float = 0.05, parent: int = 1) -> WeightsRef:
+        """Publish an adapter of rank 4 upon the anchor, drawn with the version's own seed."""
+        generator = torch.Generator().manual_seed(version)
+        tensors = {}
+        for name, value in self.tensors().items():
+            if name.endswith("_proj.weight"):
+                outputs, inputs = value.shape
+                module = name.removesuffix(".weight")
+                tensors[f"{module}.lora_A.weight"] = size * torch.randn(4, inputs, generator=generator)
+                tensors[f"{module}.lora_B.weight"] = size * torch.randn(outputs, 4, generator=generator)
+        config = AdapterConfig(base_digest=self.refs[ANCHOR].digest, rank=4, alpha=8.0)
+        ref = self.weights.publish(base_ref(version), self.shards(f"{version}", tensors), base_ref(parent), config)
+        load_version(self.policy, self.weights.open(ref))
+        put_probe(self.blobs, base_ref(version), record(self.policy, self.anchor_probe, ref.digest))
+        self.refs[base_ref(version)] = ref
+        return ref
 
     def publish_tensors(self, version: int, tensors: dict[str, torch.Tensor], *, parent: int = 1) -> WeightsRef:
         shards = self.shards(f"{version}", tensors)
