@@ -19,7 +19,7 @@ from core.settings import LearnerSettings
 from learner.model.ranks import Ranks
 from learner.updates.state import LearnerState, make_state
 from learner.versions import probe
-from learner.versions.loading import load_version
+from learner.versions.loading import first_adapter, load_version
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,6 +71,8 @@ def adopt(state: LearnerState, opened: Opened, settings: LearnerSettings, memory
 
     Raises WeightsError, and ConfigError for an adapter of another rank than trains here."""
     load_version(state.policy, opened, settings.lora)
+    if opened.adapter is None and state.adapter is not None:
+        state.policy.load_adapter(first_adapter(state.policy, settings.seed))
     state.forget(settings)
     if memory is None:
         return

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -10,6 +11,7 @@ from core.errors import ConfigError, WeightsError
 from core.model.adapters import A, B, check_base, low_rank_of
 from core.ports import AdapterConfig, Opened
 from core.settings import LoraSettings
+from learner.model import lora
 from learner.model.policy_model import PolicyModel
 
 WHOLE = LoraSettings()
@@ -36,6 +38,21 @@ def load_version(policy: PolicyModel, opened: Opened, settings: LoraSettings = W
     modules = {name: name.removesuffix(".weight") for name in low_rank_of(opened.shards, adapter)}
     low_ranks = {name: (tensors[module + A], tensors[module + B]) for name, module in modules.items()}
     policy.load_merged(low_ranks, adapter.scale)
+
+
+def first_adapter(policy: PolicyModel, seed: int) -> dict[str, Tensor]:
+    """Return an adapter that changes nothing yet, always the same one: A as torch's linear modules begin, B zero.
+
+    A learner that goes back to the given model begins with it, whatever it had trained, so that the same updates can be
+    made again."""
+    generator, first = torch.Generator().manual_seed(seed), dict[str, Tensor]()
+    for name, tensor in sorted(lora.adapters(policy.model).items()):
+        values = torch.zeros(tensor.shape)
+        if lora.published(name).endswith(A):
+            bound = tensor.shape[1] ** -0.5
+            values.uniform_(-bound, bound, generator=generator)
+        first[lora.published(name)] = values
+    return first
 
 
 def _require_same(adapter: AdapterConfig, settings: LoraSettings) -> None:

@@ -1,21 +1,20 @@
 """A whole loop on adapters: learned, published, swapped in, rolled back, and lived again; the base is never copied."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from pretrained import smollm2
 from service_tree import Service, simulate, wait_for
 
-from core.ids import base_ref
 from core.model.weights_digest import digest_of_shards
-from core.ports import Opened, WeightsRef
 from onward.directory.layout import SHIPPED_MODEL
 from onward.replays.as_lived import prove
-from onward.wiring.foundation import open_foundation
 
 pytestmark = pytest.mark.timeout(900)  # on whatever machine
 MakeService = Callable[..., Service]
@@ -33,15 +32,11 @@ def served_by(service: Service, *, model: str = "onward-tiny") -> int:
     return int(answer.model_extra["onward"]["policy_version"])  # type: ignore[index]
 
 
-def opened(directory: Path, version: int) -> Opened:
-    foundation = open_foundation(directory)
-    try:
-        with foundation.store.look() as view:
-            policy = view.policies.get(base_ref(version))
-        assert policy is not None
-        return foundation.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
-    finally:
-        foundation.close()
+def published(service: Service, version: int) -> tuple[dict[str, Any], int]:
+    """Return what a version's manifest says of its adapter, and the bytes of its files."""
+    files = service.directory / "blobs" / "weights" / f"{version:08d}"
+    adapter = json.loads((files / "manifest.json").read_text())["adapter"]
+    return adapter, sum(path.stat().st_size for path in files.iterdir())
 
 
 def roll_back(service: Service) -> None:
@@ -53,14 +48,14 @@ def roll_back(service: Service) -> None:
 def test_adapters_are_learned_served_rolled_back_and_lived_again(make_service: MakeService, tmp_path: Path) -> None:
     service = make_service(**LEARNS).start()
     driver = simulate(service, tmp_path / "demo", seconds=12, rate=8)
-    newer = wait_for(lambda: (version := served_by(service)) > 1 and version, 90, "an adapter that serves")
-    driver.communicate(timeout=90)
+    newer = wait_for(lambda: (version := served_by(service)) > 1 and version, 120, "an adapter that serves")
+    adapter, _ = published(service, newer)
+    base = digest_of_shards([SHIPPED_MODEL / "model.safetensors"])
+    assert adapter == {"base_digest": base, "rank": 4, "alpha": 32.0}
+    driver.communicate(timeout=120)
     roll_back(service)
-    wait_for(lambda: served_by(service) == 1, 30, "the given model again")
+    wait_for(lambda: served_by(service) == 1, 60, "the given model again")
     service.stop()
-    found = opened(service.directory, newer)
-    assert found.adapter is not None
-    assert found.adapter.base_digest == digest_of_shards([SHIPPED_MODEL / "model.safetensors"])
     assert prove(service.directory, newer, service.overrides)
 
 
@@ -87,11 +82,8 @@ def test_a_pretrained_model_learns_as_an_adapter_of_megabytes(make_service: Make
         said = {"inference_id": onward["inference_id"], "metric_name": "accepted", "value": bool(number % 2)}
         service.post("/v1/feedback", said)
     wait_for(lambda: served_by(service, model="smollm2") == 2, 300, "the adapter that serves")
-    files = list((service.directory / "blobs" / "weights" / "00000002").iterdir())
-    assert sum(path.stat().st_size for path in files) < 30e6
+    adapter, size = published(service, 2)
+    assert adapter["base_digest"] == digest_of_shards([model / "model.safetensors"])
+    assert size < 30e6
     roll_back(service)
-    wait_for(lambda: served_by(service, model="smollm2") == 1, 30, "the given model again")
-    service.stop()
-    found = opened(service.directory, 2)
-    assert found.adapter is not None
-    assert found.adapter.base_digest == digest_of_shards([model / "model.safetensors"])
+    wait_for(lambda: served_by(service, model="smollm2") == 1, 60, "the given model again")
