@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from core.errors import ConfigError
-from core.profile.expectation import CORE_FLOPS, PROGRAM_BYTES, Expectation, expect, learner_of, update_seconds
+from core.profile.expectation import CORE_FLOPS, LEARNER_BYTES, Expectation, expect, learner_of, update_seconds
 from core.profile.machine import Machine
 from core.profile.memory import engine_memory
 from core.profile.shape import ModelShape
@@ -20,7 +20,7 @@ Device = Literal["cpu", "cuda"]
 EASY_PARAMETERS = 50_000_000
 """A model of fewer parameters learns as the shipped one does: all weights, by the defaults."""
 _RANK = 16
-_RATE, _RATE_HIDDEN = 2e-4, 576  # SmolLM2-135M's adapters learn at this rate; a wider model's at less
+_RATE, _RATE_HIDDEN = 3e-4, 576  # SmolLM2-135M's adapters learn at this rate; a wider model's at less
 _KL = 0.05
 _UPDATE_S = 30.0  # at most, where a smaller batch can help
 _PROMPT_S = 20.0  # to compute the longest prompt
@@ -144,7 +144,7 @@ def _placed(shape: ModelShape, machine: Machine, context: int, engine: int, lear
     card, is_shared = machine.cards[0], len(machine.cards) == 1
     training = [*_training(shape), *_training_on_cards(shape, machine, context, engine, learner)]
     settings = _settings([*training, Choice("serving.context_length", context, "")])
-    taken = PROGRAM_BYTES + learner_of(shape, settings, learner).total
+    taken = LEARNER_BYTES + learner_of(shape, settings, learner).total
     room = card.memory_bytes - _RESERVE_BYTES
     pool = room - taken if is_shared else room
     wanted = engine_memory(shape, "bfloat16", _SEQUENCES * context, engine).total
@@ -162,7 +162,7 @@ def _training(shape: ModelShape) -> Iterator[Choice]:
     whole, adapter = gigabytes(2 * shape.parameters), gigabytes(4 * shape.adapter_parameters(_RANK))
     yield Choice("learner.lora.rank", _RANK, f"adapters, scaled by 2: a version is {adapter}, not {whole}")
     rate = _RATE * _RATE_HIDDEN / shape.hidden
-    why = f"adapters of a model {shape.hidden:,} wide; a twentieth of it for all weights"
+    why = f"adapters of a model {shape.hidden:,} wide; a tenth of it for all weights"
     yield Choice("learner.optimizer.learning_rate", float(f"{rate:.1e}"), why)
     yield Choice("learner.objective.kl.coefficient", _KL, "a pretrained model moves little, and is to move at all")
 

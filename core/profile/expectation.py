@@ -1,21 +1,22 @@
 """What a model is expected to cost under given settings on a given machine: memory, disk and time.
 
-The figures that are no arithmetic were measured (docs/results.md, "A pretrained model"); `onward doctor` holds a
+The figures that are no arithmetic were measured on the service itself; `onward doctor` holds a
 running service to all of them."""
 
 from dataclasses import dataclass
 
+from core.model.memory import LearnerBytes
 from core.profile.machine import Machine
-from core.profile.memory import EngineMemory, LearnerMemory, learner_memory, local_engine_memory
+from core.profile.memory import EngineMemory, learner_memory, local_engine_memory
 from core.profile.shape import ModelShape
 from core.settings import LearnerSettings, Settings
 
 TURN_POSITIONS = 100
 """Prompt and answer of a turn that time is reckoned for."""
-PROGRAM_BYTES = 450_000_000
-"""A process with torch in it, before it holds a model."""
-LIGHT_BYTES = 250_000_000
-"""The service without torch."""
+LEARNER_BYTES = 800_000_000
+"""The learner's process with torch and transformers in it, before it holds a model."""
+_SERVICE_BYTES = 650_000_000  # the service's, with torch
+_LIGHT_BYTES = 250_000_000  # without
 CORE_FLOPS = 45e9
 """Of one core in float32, with AVX2; the learner and the engine use one each."""
 _CARD_MFU = 0.3
@@ -54,8 +55,8 @@ def expect(
     return Expectation(
         service_bytes=_service(shape, settings),
         engine_bytes=engine_bytes,
-        learner_bytes=PROGRAM_BYTES + learner_memory(shape, learner, compute.micro_batch_tokens, devices).total,
-        learner_most_bytes=PROGRAM_BYTES + learner_of(shape, settings, devices).total,
+        learner_bytes=LEARNER_BYTES + learner_memory(shape, learner, compute.micro_batch_tokens, devices).total,
+        learner_most_bytes=LEARNER_BYTES + learner_of(shape, settings, devices).total,
         version_bytes=version,
         checkpoint_bytes=checkpoint,
         disk_bytes=2 * shape.parameters + serving.versions.keep * version + learner.checkpoints.keep * checkpoint,
@@ -65,7 +66,7 @@ def expect(
 
 
 def _service(shape: ModelShape, settings: Settings) -> int:
-    return PROGRAM_BYTES + local_engine(shape, settings).total if settings.serving.engine == "local" else LIGHT_BYTES
+    return _SERVICE_BYTES + local_engine(shape, settings).total if settings.serving.engine == "local" else _LIGHT_BYTES
 
 
 def local_engine(shape: ModelShape, settings: Settings) -> EngineMemory:
@@ -75,7 +76,7 @@ def local_engine(shape: ModelShape, settings: Settings) -> EngineMemory:
     return local_engine_memory(shape, local, tokens, rank)
 
 
-def learner_of(shape: ModelShape, settings: Settings, devices: int = 1) -> LearnerMemory:
+def learner_of(shape: ModelShape, settings: Settings, devices: int = 1) -> LearnerBytes:
     """Return what the learner takes for the longest session."""
     positions = max(settings.learner.compute.micro_batch_tokens, context_of(shape, settings))
     return learner_memory(shape, settings.learner, positions, devices)

@@ -1,71 +1,27 @@
-"""The memory that a model takes, in the learner and in an engine: arithmetic alone.
-
-What a program takes before it holds a model was measured; all else follows from shape and settings."""
+"""The memory that a model takes under given settings: the learner's by `core.model.memory`, and an engine's."""
 
 from dataclasses import dataclass
 
+from core.model.memory import LearnerBytes, LearnerPlan, learner_bytes
 from core.profile.shape import ModelShape
 from core.settings import LearnerSettings, LocalEngineSettings
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _PACKED_ELEMENTS = 2**18
 _HELD_VERSIONS = 2  # the live one, and the one before or the next
-_MOMENTS_BYTES = 8  # AdamW's two, float32
-_HEAD_BYTES = 3 * 2**26  # logits of a few tokens at a time, their gradient, and a copy
 
 
-@dataclass(frozen=True)
-class LearnerMemory:
-    """Bytes, on one of the devices that share the learner."""
-
-    weights: int
-    """The policy's; with adapters the frozen base, which is the anchor too."""
-    trained: int
-    """What training adds to them: gradients, moments, float32 masters; with adapters these as well."""
-    anchor: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.trained + self.anchor + self.activations
-
-
-def learner_memory(shape: ModelShape, settings: LearnerSettings, positions: int, devices: int = 1) -> LearnerMemory:
-    """Return what the learner takes for a forward and backward pass over `positions` at once."""
-    parameters, low = shape.parameters, settings.compute.precision != "float32"
-    activations = activation_bytes(shape, settings) * positions + _layer_bytes(shape, settings, positions) + _HEAD_BYTES
-    if settings.lora.rank:
-        trained = shape.adapter_parameters(settings.lora.rank) * (4 + 4 + _MOMENTS_BYTES)
-        return LearnerMemory(2 * parameters // devices, trained // devices, 0, activations)
-    weights, trained = (2, 2 + 4 + _MOMENTS_BYTES) if low else (4, 4 + _MOMENTS_BYTES)
-    anchor = 2 if settings.objective.kl.coefficient else 0
-    share = parameters // devices
-    return LearnerMemory(weights * share, trained * share, anchor * share, activations)
-
-
-def activation_bytes(shape: ModelShape, settings: LearnerSettings) -> int:
-    """Return what the forward pass keeps of one position for the backward pass."""
-    bytes_ = _BYTES[settings.compute.precision]
-    if settings.compute.gradient_checkpointing:
-        return shape.layers * shape.hidden * bytes_
-    return shape.layers * _of_a_layer(shape, settings) * bytes_
-
-
-def _layer_bytes(shape: ModelShape, settings: LearnerSettings, positions: int) -> int:
-    """Return what one layer takes beside that: with checkpointing, its own activations."""
-    if not settings.compute.gradient_checkpointing:
-        return 0
-    return _of_a_layer(shape, settings) * _BYTES[settings.compute.precision] * positions
-
-
-def _of_a_layer(shape: ModelShape, settings: LearnerSettings) -> int:
-    """Count the numbers that one layer keeps of a position.
-
-    Two norms with what goes into them and comes out, queries and keys before and after they are rotated, values, what
-    attention gives, and of the MLP the gate, its activation, what it multiplies, and the product."""
-    attention = 3 * shape.attention_width + 3 * shape.key_value_width
-    adapters = 7 * settings.lora.rank
-    return 4 * shape.hidden + attention + 4 * shape.intermediate + adapters
+def learner_memory(shape: ModelShape, settings: LearnerSettings, positions: int, devices: int = 1) -> LearnerBytes:
+    """Return what the learner takes, on each device, for a forward and backward pass over `positions` at once."""
+    plan = LearnerPlan(
+        rank=settings.lora.rank,
+        cards=devices,
+        positions=positions,
+        is_held=settings.objective.kl.coefficient > 0,
+        checkpointed=settings.compute.gradient_checkpointing,
+        computed=_BYTES[settings.compute.precision],
+    )
+    return learner_bytes(shape.shapes, plan)
 
 
 @dataclass(frozen=True)
