@@ -55,6 +55,9 @@ def test_a_failing_test_costs_only_itself_and_those_after_it() -> None:
         "import time\ntime.sleep(30)",
         "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
         "import os\nos._exit(0)",
+        "import signal, time\nsignal.setitimer(signal.ITIMER_REAL, 0)\ntime.sleep(30)",
+        "import signal, time\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\ntime.sleep(30)",
+        "import os\nfor number in range(3, 16):\n    os.dup2(0, number)",
     ],
 )
 def test_code_that_does_not_end_well_is_ended_and_the_next_runs(code: str) -> None:
@@ -76,12 +79,123 @@ def test_code_that_does_not_end_well_is_ended_and_the_next_runs(code: str) -> No
         ("def f(): return f()\nf()", "RecursionError"),
         ("raise SystemExit", "killed"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import os\nos.kill(os.getppid(), 9)", "PermissionError"),
+        ("import os\nos.killpg(0, 15)", "PermissionError"),
+        ("import os\nos.forkpty()", "PermissionError"),
+        ("import _posixsubprocess", "PermissionError"),
+        ("import ctypes\nctypes.CDLL(None)", "PermissionError"),
+        ("import ctypes\nctypes.pythonapi.fork()", "PermissionError"),
+        ("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (9, 9))", "PermissionError"),
     ],
 )
 def test_what_is_not_allowed_is_refused(code: str, error: str) -> None:
     (result,) = run(code + "\n" + ADD)
     assert not result.all_passed
     assert result.error == error
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "x", "r+"])
+def test_no_file_is_opened_for_writing(tmp_path: Path, mode: str) -> None:
+    target = tmp_path / "kept"
+    if mode != "x":
+        target.write_text("kept")
+    (result,) = run(f"open({str(target)!r}, {mode!r})\n{ADD}")
+    assert result.error == "PermissionError"
+    assert not target.exists() if mode == "x" else target.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "harm", ["os.remove({0!r})", "os.rename({0!r}, {0!r} + 'x')", "os.truncate({0!r}, 0)", "os.chmod({0!r}, 0)"]
+)
+def test_no_file_is_harmed(tmp_path: Path, harm: str) -> None:
+    target = tmp_path / "kept"
+    target.write_text("kept")
+    (result,) = run(f"import os\n{harm.format(str(target))}\n{ADD}")
+    assert result.error == "PermissionError"
+    assert target.read_text() == "kept"
+
+
+TO_THE_SERVER = """\
+import os
+for number in range(3, 16):
+    try:
+        os.write(number, {told})
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b'{"passed": 2, "total": 2, "error": null}',
+        b'{"values": 1, "error": null}',
+        b"[]",
+        b"{",
+        b"[" * 9000,
+        b"x" * 40_000,
+    ],
+)
+def test_answers_that_code_writes_itself_do_not_count(told: bytes) -> None:
+    """Code finds the pipe to the server among its open files; what it writes there is no verdict."""
+    first, second = run(TO_THE_SERVER.format(told=told) + "os._exit(0)", ADD)
+    assert first == TestResult(0, 2, "killed")
+    assert second.all_passed
+
+
+def test_an_answer_without_end_is_cut_off() -> None:
+    """It ends when it is too long, and does not first go on for all the time that code has."""
+    flooding = "while True:\n    " + TO_THE_SERVER.format(told=b"x" * 4096).replace("\n", "\n    ")
+
+    async def work() -> float:
+        sandbox = Sandbox()
+        try:
+            assert (await sandbox.run(ADD, (("add(1, 2)", "3"),))).all_passed
+            started_s = time.monotonic()
+            assert (await sandbox.run(flooding, (("1", "1"),))) == TestResult(0, 1, "killed")
+            return time.monotonic() - started_s
+        finally:
+            await sandbox.close()
+
+    assert asyncio.run(work()) < 0.9
+
+
+def test_what_the_tests_expect_is_not_in_the_process_that_runs_code() -> None:
+    secret = "only the user knows"
+    code = f"""\
+import gc
+def add(a, b):
+    known = [repr(each) for each in gc.get_objects() if type(each) in (dict, list)]
+    return any({secret[:9]!r} + {secret[9:]!r} in each for each in known)
+"""
+    (result,) = run(code, tests=(("add(1, 2)", repr(secret)), ("add(1, 2)", "False")))
+    assert result == TestResult(1, 2, None)
+
+
+@pytest.mark.parametrize("value", ["'x' * 100_000_000", "[list(range(99))] * 99"])
+def test_a_value_too_long_to_compare_passes_nothing(value: str) -> None:
+    first, second = run(f"def add(a, b):\n    return {value}", ADD)
+    assert first.passed == 0
+    assert second.all_passed
+
+
+def test_a_worker_that_was_killed_is_started_again() -> None:
+    me = psutil.Process()
+
+    async def work() -> None:
+        sandbox = Sandbox()
+        try:
+            await sandbox.run(ADD, (("add(1, 2)", "3"),))
+            (worker,) = [each for each in me.children(recursive=True) if "sandbox_worker" in " ".join(each.cmdline())]
+            worker.kill()
+            await asyncio.sleep(0.2)
+            results = [await sandbox.run(ADD, ((f"add(1, {number})", str(number + 1)),)) for number in range(2)]
+            assert results[1].all_passed
+            assert results[0].all_passed or results[0].error == "killed"
+        finally:
+            await sandbox.close()
+
+    asyncio.run(work())
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:
