@@ -9,6 +9,7 @@ TORCH_WHEELS ?=
 SECONDS ?=
 SEED ?= 0
 SHIFT ?=
+MODEL ?=
 MODE ?=
 ENGINE ?= $(if $(MODE),sglang,local)
 TWO_OF_EACH := ONWARD_PROCESSES__API=2 ONWARD_PROCESSES__SCORE=2 ONWARD_SERVING__SGLANG__REPLICAS=2 ONWARD_RELEASE__CANARY__ENABLED=off
@@ -30,8 +31,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true # once, for the many processes to come
 	@touch $@
 
-demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) $(if $(MODE),services) ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1, ENGINE=sglang, MODE=distributed
-	$(if $(MODE),set -a; eval "$$($(PYTHON) -m deploy.services fresh)"; ONWARD_MODE=$(MODE) $(TWO_OF_EACH)) $(BIN)/onward demo --seed $(SEED) --engine $(ENGINE) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter 1,$(SHIFT)),--shift)
+demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) $(if $(MODE),services) $(filter smollm2,$(MODEL)) ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1, ENGINE=sglang, MODE=distributed, MODEL=smollm2
+	$(if $(MODE),set -a; eval "$$($(PYTHON) -m deploy.services fresh)"; ONWARD_MODE=$(MODE) $(TWO_OF_EACH)) $(BIN)/onward demo --seed $(SEED) --engine $(ENGINE) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter 1,$(SHIFT)),--shift) $(if $(MODEL),--model $(MODEL))
 
 run: install ## the service alone, on DIR, until stopped
 	$(BIN)/onward run $(DIR)

@@ -339,13 +339,20 @@ def demo(
     spammers: Annotated[float, Parameter(help="Share of users who report very much.")] = 0.0,
     spam: Annotated[Literal["random", "same"], Parameter(help="They report at random, or always the same.")] = "random",
     users: Annotated[int, Parameter(help="The number of users, if not all are honest.")] = 100,
+    model: Annotated[
+        Literal["tiny", "smollm2"], Parameter(help="The shipped model, or a pretrained one that `make smollm2` makes.")
+    ] = "tiny",
     set_: Set = None,
 ) -> None:
     """Start the product, let simulated IDE users work with it, and show whether it became better."""
-    from onward.commands.demo import hacking, run_demo
+    from onward.commands.demo import hacking, run_demo, run_pretrained_demo
 
-    crowd = hacking(exploit, liars=liars, lie=lie, spammers=spammers, spam=spam, users=users)
     overrides = {"ONWARD_SERVING__ENGINE": engine, **overrides_of(set_)}
+    if model != "tiny":
+        unfit = {"--shift": shift, "--rate": rate is not None, "--exploit": exploit is not None}
+        unfit |= {"--liars": bool(liars), "--spammers": bool(spammers)}
+        sys.exit(run_pretrained_demo(output, seconds=seconds, seed=seed, overrides=overrides, unfit=unfit))
+    crowd = hacking(exploit, liars=liars, lie=lie, spammers=spammers, spam=spam, users=users)
     run = run_demo(output, seconds=seconds, seed=seed, shift=shift, rate=rate, overrides=overrides, hacking=crowd)
     sys.exit(run)
 

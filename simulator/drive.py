@@ -13,8 +13,9 @@ from simulator.outcome.truth import Lived, Truth, window_s
 from simulator.tasks.sampling import sample_task
 from simulator.tasks.sandbox import Sandbox
 from simulator.tasks.taste import SHIFTED, Taste
+from simulator.users.client import Client, RequestFailed
 from simulator.users.crowd import Crowd, CrowdOptions, User
-from simulator.users.ide import Ide, RequestFailed, Session
+from simulator.users.ide import REQUEST_TIMEOUT, Ide, Session
 from simulator.users.reports import Report, reports_of
 
 MAX_SESSIONS = 256
@@ -41,6 +42,7 @@ class Driver:
         self.truth = Truth(window_s(traffic.rate))
         self._sandbox = Sandbox()
         self._ide = Ide(traffic.base_urls, http, self._sandbox)
+        self._client = Client(traffic.base_urls, http, REQUEST_TIMEOUT)
         self._rng = random.Random(traffic.seed)
         self._running: set[asyncio.Task[None]] = set()
         self._started = 0.0
@@ -115,7 +117,7 @@ class Driver:
         for pause_s in _PAUSES_S:
             await asyncio.sleep(pause_s)
             try:
-                await self._ide.post("/v1/feedback", body)
+                await self._client.post("/v1/feedback", body)
                 self.truth.outcome_ids[feedback_id] = session.session_id
                 return
             except RequestFailed as failure:
@@ -129,6 +131,6 @@ class Driver:
     async def _end(self, session_id: str) -> None:
         """End a session whose last turn could not know that it was the last."""
         try:
-            await self._ide.post(f"/v1/sessions/{session_id}/end", {})
+            await self._client.post(f"/v1/sessions/{session_id}/end", {})
         except RequestFailed as failure:
             self.truth.failures.append(str(failure))

@@ -1,16 +1,15 @@
 """The report on a finished run: whether all that was acknowledged is there, and whether the model became better."""
 
-import asyncio
 import json
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from simulator.aftermath import aftermath, by_user_kind, windows
 from simulator.drive import Driver
+from simulator.losses import find_losses
 from simulator.outcome.curves import Curves, draw
 from simulator.outcome.truth import Truth, rates
 from simulator.service import UNREACHABLE, ServiceView
@@ -19,37 +18,7 @@ RISE = 0.20
 RECOVERED_SHARE = 0.9
 SETTLE_S = 30.0
 AFTERMATH = ("alarms", "seen_after_s", "releases", "rolled_back")
-_SERVED = ("live", "retired", "rolled_back")
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Turns and outcomes that were acknowledged and are not in the service exactly once."""
-
-    turns: int
-    outcomes: int
-
-
-async def find_losses(truth: Truth, service: ServiceView, settle_s: float) -> Losses:
-    """Find acknowledged records that are missing, waiting up to `settle_s` for the service to take in the last."""
-    acknowledged = truth.acknowledged()
-    found: dict[str, Counter[str]] = {}
-    unsettled = list(acknowledged)
-    deadline = time.monotonic() + settle_s
-    while True:
-        found |= await service.records(unsettled)
-        unsettled = [session_id for session_id in unsettled if _wrong(acknowledged[session_id], found.get(session_id))]
-        if not unsettled or time.monotonic() > deadline:
-            break
-        await asyncio.sleep(0.5)
-    wrong = [record for session_id in unsettled for record in _wrong(acknowledged[session_id], found.get(session_id))]
-    outcomes = sum(record in truth.outcome_ids for record in wrong)
-    return Losses(len(wrong) - outcomes, outcomes)
-
-
-def _wrong(acknowledged: Sequence[str], found: Counter[str] | None) -> list[str]:
-    """Return the records that are not there exactly once: a record that is there twice is as wrong as a missing one."""
-    return [record for record in acknowledged if found is None or found[record] != 1]
+SERVED = ("live", "retired", "rolled_back")
 
 
 async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
@@ -80,7 +49,7 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "feedback_to_served_p50_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.5"}'),
         "feedback_to_served_p99_s": metrics.get('onward_feedback_to_served_quantile_seconds{quantile="0.99"}'),
         "versions": len(policies),
-        "swaps": sum(policy["state"] in _SERVED for policy in policies) - 1 if policies else None,
+        "swaps": sum(policy["state"] in SERVED for policy in policies) - 1 if policies else None,
         "sessions": len(truth.lived),
         "turns": sum(len(lived.session.inference_ids) for lived in truth.lived),
         "turn_p50_s": latencies[len(latencies) // 2] if latencies else None,
@@ -92,8 +61,8 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "rates_end": rates(truth.before(end_s)),
         "lost_turns": losses.turns,
         "lost_outcomes": losses.outcomes,
-        "engine_idle_share": _idle(metrics, end_s),
-        "learner_idle_share": _waiting(policies),
+        "engine_idle_share": idle_share(metrics, end_s),
+        "learner_idle_share": waiting_share(policies),
         "learner": policies[0]["metrics"] if policies else None,
         "updates": [{"version": each["version"], **each["metrics"]} for each in reversed(policies) if each["metrics"]],
         "share_learned_from": sum(policy["turns"] for policy in policies) / rewarded if rewarded else None,
@@ -128,13 +97,13 @@ def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, floa
     }
 
 
-def _idle(metrics: Mapping[str, float], seconds: float) -> float | None:
+def idle_share(metrics: Mapping[str, float], seconds: float) -> float | None:
     """Return the share of the run in which no engine worked."""
     busy_s = metrics.get("onward_engine_busy_seconds_total")
     return None if busy_s is None else max(0.0, 1 - busy_s / seconds)
 
 
-def _waiting(policies: Sequence[Mapping[str, Any]]) -> float | None:
+def waiting_share(policies: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the share of the time up to its newest version in which the learner waited for rewards."""
     spent = [figure for each in policies for figure in each["metrics"].items() if figure[0].startswith("seconds_")]
     whole_s = sum(seconds for _, seconds in spent)

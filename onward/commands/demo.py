@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from core.errors import ConfigError, OnwardError
-from onward.directory.layout import SHIPPED_REWARDS, Layout
+from onward.directory.layout import PRETRAINED_MODEL, SHIPPED_REWARDS, Layout
 
 _SECONDS = 150.0
 _SHIFT_AT_S = 100.0
@@ -22,6 +22,21 @@ _SHIFT_SECONDS = 200.0
 _RATES = {"local": 20.0, "sglang": 8.0}  # sessions a second: what two cores carry besides the learner
 _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 90.0
+_TAUGHT_S = 600.0
+PRETRAINED_NAME = "smollm2"
+_PRETRAINED = {
+    "ONWARD_SERVING__MODEL_NAME": PRETRAINED_NAME,
+    "ONWARD_SERVING__CONTEXT_LENGTH": "512",
+    "ONWARD_SERVING__LOCAL__SLOTS": "8",
+    "ONWARD_LEARNER__LORA__RANK": "16",
+    "ONWARD_LEARNER__OPTIMIZER__LEARNING_RATE": "3e-4",
+    "ONWARD_LEARNER__BATCH__TURNS": "16",
+    "ONWARD_LEARNER__BATCH__MIN_TURNS": "8",
+    "ONWARD_LEARNER__BATCH__BACKLOG_TURNS": "64",
+    "ONWARD_LEARNER__ADVANTAGE__BASELINE": "batch",
+    "ONWARD_LEARNER__OBJECTIVE__KL__COEFFICIENT": "0.05",
+}
+"""What suits a model of some hundred million parameters that learns from a few hundred turns on two cores."""
 _MATURITY_S = 20.0  # users have spoken by then; the shipped spec waits ten minutes for them
 
 
@@ -87,6 +102,33 @@ def run_demo(
     with running_service(service_directory, {**settings, **overrides}) as urls:
         replicas = [argument for url in urls for argument in ("--url", url)]
         return subprocess.run([sys.executable, "-m", "simulator", *replicas, *options], check=False).returncode
+
+
+def pretrained_settings(seed: int) -> dict[str, str]:
+    """Return the settings with which the pretrained model learns. Raises ConfigError where it is not there."""
+    if not (PRETRAINED_MODEL / "config.json").exists():
+        raise ConfigError(f"{PRETRAINED_MODEL} is not there: `make smollm2` makes it")
+    return {"ONWARD_LEARNER__SEED": str(seed), "ONWARD_SERVING__MODEL": str(PRETRAINED_MODEL), **_PRETRAINED}
+
+
+def run_pretrained_demo(
+    output: Path, *, seconds: float | None, seed: int, overrides: Mapping[str, str], unfit: Mapping[str, bool]
+) -> int:
+    """Let users who want small functions teach a model that somebody else trained, and return their exit code.
+
+    It is 0 when nothing was lost and held-out functions were written better beyond chance. Raises ConfigError where the
+    model is not there, or for an option of the tiny model's users (those of `unfit` that are true)."""
+    if given := [name for name, is_given in unfit.items() if is_given]:
+        raise ConfigError(f"{', '.join(given)}: only for the tiny model's users, not with --model {PRETRAINED_NAME}")
+    settings = {**pretrained_settings(seed), **overrides}
+    service_directory = output / "service"
+    shutil.rmtree(service_directory, ignore_errors=True)
+    options = ["--model", PRETRAINED_NAME, "--seed", str(seed), "--output", str(output)]
+    options += ["--seconds", str(_TAUGHT_S if seconds is None else seconds)]
+    with running_service(service_directory, settings) as urls:
+        replicas = [argument for url in urls for argument in ("--url", url)]
+        command = [sys.executable, "-m", "simulator.functions", *replicas, *options]
+        return subprocess.run(command, check=False).returncode
 
 
 @contextmanager

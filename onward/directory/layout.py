@@ -5,7 +5,9 @@ from pathlib import Path
 
 from onward.directory.private import private_folder
 
-SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
+_MODELS = Path(__file__).resolve().parents[2] / "models"
+SHIPPED_MODEL = _MODELS / "tiny"
+PRETRAINED_MODEL = _MODELS / "smollm2"  # there after `make smollm2`
 BUILT_SITE = Path(__file__).resolve().parents[2] / "build" / "site"
 SHIPPED_REWARDS = Path(__file__).resolve().parents[1] / "rewards.toml"
 

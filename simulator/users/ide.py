@@ -4,7 +4,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
 from typing import Any, Literal
 
 import aiohttp
@@ -14,29 +13,19 @@ from simulator.tasks.sampling import Task
 from simulator.tasks.sandbox import Sandbox
 from simulator.tasks.taste import Quality, Taste, judge_fix, judge_write
 from simulator.tasks.toolbox import TOOLS
+from simulator.users.client import JSON, Client, RequestFailed, decode, encode
 from simulator.users.editor import Editor
 
 MAX_TURNS = 7
 MAX_TOKENS = 72
 CONTEXT_TOKENS = 512  # the tiny model's; an IDE stops an agent before its service must refuse
 MODEL = "onward-tiny"
-_REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60)
+REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60)
 _STREAM_SHARE = 0.2
 _HANG_UP_SHARE = 0.01
 _FRAME_TOKENS = 16  # what the chat template puts around a message, at most
-_JSON = {"content-type": "application/json"}
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 Ending = Literal["written", "done", "ask", "malformed", "limit", "hung_up", "failed"]
-
-
-class RequestFailed(Exception):
-    """The service answered with an error, or (`status` None) not at all, or not to the end."""
-
-    def __init__(self, message: str, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass
@@ -71,9 +60,8 @@ class Ide:
     """An IDE whose sessions share one connection pool."""
 
     def __init__(self, base_urls: Sequence[str], http: aiohttp.ClientSession, sandbox: Sandbox) -> None:
-        """Send requests to the replicas at `base_urls` in turn, as a load balancer does."""
-        self._base_urls = cycle(base_urls)
-        self._http = http
+        """Send requests to the replicas at `base_urls` in turn."""
+        self._client = Client(base_urls, http, REQUEST_TIMEOUT)
         self._sandbox = sandbox
 
     async def work(self, session: Session, taste: Taste, rng: random.Random) -> None:
@@ -158,7 +146,7 @@ class Ide:
         return answer
 
     async def _ask(self, body: dict[str, Any], headers: dict[str, str]) -> Answer:
-        answer = await self.post("/v1/chat/completions", body, headers)
+        answer = await self._client.post("/v1/chat/completions", body, headers)
         choice = answer["choices"][0]
         tokens = answer["usage"]["total_tokens"]
         return Answer(choice["message"], choice["finish_reason"], answer["onward"], tokens)
@@ -167,41 +155,24 @@ class Ide:
         """Ask for the answer as server-sent events. A user who hangs up leaves after the first chunk with content."""
         pieces = _Pieces()
         try:
-            async with self._http.post(
-                next(self._base_urls) + "/v1/chat/completions",
-                data=_encode(body | {"stream": True, "stream_options": {"include_usage": True}}),
-                headers=headers | _JSON,
-                timeout=_REQUEST_TIMEOUT,
+            async with self._client.http.post(
+                self._client.url("/v1/chat/completions"),
+                data=encode(body | {"stream": True, "stream_options": {"include_usage": True}}),
+                headers=headers | JSON,
+                timeout=self._client.timeout,
             ) as response:
                 if response.status != 200:
                     raise RequestFailed(f"{response.status}: {await response.text()}", response.status)
                 async for line in response.content:
                     if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                         continue
-                    pieces.add(_decode(line[6:]))
+                    pieces.add(decode(line[6:]))
                     if hang_up and pieces.started:
                         response.close()
                         return None
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             raise RequestFailed(f"stream: {error!r}") from error
         return pieces.whole()
-
-    async def post(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
-        """Post the body and return the JSON answer. Raises RequestFailed for anything but a 2xx."""
-        try:
-            async with self._http.post(
-                next(self._base_urls) + path,
-                data=_encode(body),
-                headers=_JSON | (headers or {}),
-                timeout=_REQUEST_TIMEOUT,
-            ) as response:
-                data = await response.read()
-                if response.status >= 300:
-                    message = f"{path}: {response.status}: {data.decode(errors='replace')}"
-                    raise RequestFailed(message, response.status)
-                return _decode(data)
-        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-            raise RequestFailed(f"{path}: {error!r}") from error
 
 
 class _Pieces:

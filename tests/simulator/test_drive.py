@@ -13,6 +13,7 @@ from simulator.drive import Driver, Traffic
 from simulator.outcome.truth import Truth
 from simulator.users import ide
 from simulator.users import reports as users
+from simulator.users.client import Client
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +77,7 @@ def test_users_beyond_the_bound_are_counted(service: ScriptedService, monkeypatc
     monkeypatch.setattr(drive, "MAX_SESSIONS", 0)
     arrivals = live(service, seconds=0.3, rate=100).turned_away
     monkeypatch.setattr(drive, "MAX_SESSIONS", 3)
-    monkeypatch.setattr(ide, "_REQUEST_TIMEOUT", aiohttp.ClientTimeout(total=0.7))
+    monkeypatch.setattr(ide, "REQUEST_TIMEOUT", aiohttp.ClientTimeout(total=0.7))
     service.script.stalls = True
     truth = live(service, seconds=0.3, rate=100)
     assert 3 <= len(truth.lived) == len(truth.failures), "nobody was answered in time"
@@ -156,14 +157,14 @@ def test_streams_that_break_are_counted(
 
 def test_a_retry_carries_the_same_word(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
     said: dict[str, list[Any]] = {}
-    real = ide.Ide.post
+    real = Client.post
 
-    async def noting(self: ide.Ide, path: str, body: dict[str, Any], *rest: Any) -> Any:
+    async def noting(self: Client, path: str, body: dict[str, Any], *rest: Any) -> Any:
         if path == "/v1/feedback":
             said.setdefault(body["feedback_id"], []).append(body)
         return await real(self, path, body, *rest)
 
-    monkeypatch.setattr(ide.Ide, "post", noting)
+    monkeypatch.setattr(Client, "post", noting)
     service.script.drop = lambda route, nth: route == "feedback" and nth <= 3
     truth = live(service, seconds=0.3)
     assert sum(len(tries) for tries in said.values()) == len(service.outcomes) + 3 == service.counts["feedback"]

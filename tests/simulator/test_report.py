@@ -15,9 +15,10 @@ from scripted_service import Message, ScriptedService, bungler, expert
 
 from simulator import __main__ as program
 from simulator import report
+from simulator.losses import Losses, find_losses
 from simulator.outcome.curves import Curves, Point, draw
 from simulator.outcome.truth import Lived, Truth
-from simulator.report import Losses, find_losses, succeeded, summary, write
+from simulator.report import succeeded, summary, write
 from simulator.service import ServiceView
 from simulator.tasks.sampling import sample_task
 from simulator.users import reports as users

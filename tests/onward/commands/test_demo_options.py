@@ -1,11 +1,14 @@
 """The demo passes its options about users and clients to the simulator, with the matching reward spec."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.errors import ConfigError
-from onward.commands.demo import Hacking, hacking
+from core.settings import load_settings
+from onward.commands import demo
+from onward.commands.demo import Hacking, hacking, pretrained_settings, run_pretrained_demo
 from simulator.exploits import EXPLOITS
 
 HONEST: dict[str, Any] = {"liars": 0.0, "lie": "invert", "spammers": 0.0, "spam": "random", "users": 100}
@@ -39,3 +42,33 @@ def test_what_makes_no_sense_is_refused_by_the_option(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         hacking(exploit, **HONEST | change)
+
+
+UNFIT = {"--shift": False, "--rate": False, "--liars": False}
+
+
+def test_users_of_the_tiny_model_have_options_that_others_have_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--shift, --liars: only for the tiny model's users"):
+        run_pretrained_demo(
+            tmp_path, seconds=None, seed=0, overrides={}, unfit=UNFIT | {"--shift": True, "--liars": True}
+        )
+
+
+def test_without_the_pretrained_model_its_demo_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "PRETRAINED_MODEL", tmp_path / "smollm2")
+    kept = tmp_path / "service" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    with pytest.raises(ConfigError, match=r"smollm2 is not there: `make smollm2` makes it"):
+        run_pretrained_demo(tmp_path, seconds=None, seed=0, overrides={}, unfit=UNFIT)
+    assert kept.exists(), "an earlier demo is not lost by a demo that cannot begin"
+
+
+def test_the_pretrained_model_learns_by_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(demo, "PRETRAINED_MODEL", tmp_path)
+    settings = load_settings(None, pretrained_settings(seed=7))
+    assert (settings.learner.lora.rank, settings.learner.seed) == (16, 7)
+    assert (settings.serving.model, settings.serving.model_name) == (tmp_path, "smollm2")

@@ -136,7 +136,10 @@ class ScriptedService:
             response = await self._stream(request, message, finish, onward)
         else:
             choice = {"index": 0, "message": message, "finish_reason": finish}
-            usage = {"total_tokens": self.script.tokens * len(body["messages"])}
+            usage = {
+                "total_tokens": self.script.tokens * len(body["messages"]),
+                "completion_tokens": self.script.tokens,
+            }
             response = web.json_response({"choices": [choice], "usage": usage, "onward": onward})
         if not (self.script.forgets and len(self.chats) == 1):
             self.sessions[session_id].append(inference_id)
