@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from model_configs import written
 
 from bench import table
 from bench.check import commits
+from bench.demos import gpu
 from bench.demos.gpu import METRICS, WAYS, of_samples, rows
 
 SAMPLES = {
@@ -42,6 +44,22 @@ def test_what_failed_does_not_hold() -> None:
     made = {row.metric: row.holds for row in rows({"adapters": {"requests that failed": 1.0}})}
     assert not made["adapters: requests that failed"]
     assert made["all weights: requests that failed"]
+
+
+def test_all_weights_train_at_a_smaller_rate_where_a_card_holds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, service = written(tmp_path, "llama-3.2-1b"), tmp_path / "service"
+    service.mkdir()
+    (service / "onward.toml").write_text("learner = {lora.rank = 16, optimizer.learning_rate = 8e-5}\n")
+    monkeypatch.setattr(gpu, "total_bytes", lambda: [80 * 10**9])
+    assert gpu.settings_of(gpu.ADAPTERS, service, model) == ()
+    assert gpu.settings_of(gpu.WHOLE, service, model) == (
+        "learner.lora.rank=0",
+        "learner.optimizer.learning_rate=8e-06",
+    )
+    monkeypatch.setattr(gpu, "total_bytes", lambda: [16 * 10**9])
+    assert gpu.settings_of(gpu.WHOLE, service, model) is None
 
 
 def test_without_a_gpu_every_row_stands_without_a_value(

@@ -19,9 +19,14 @@ from pathlib import Path
 from bench.demos.real_model import Users, Watch, made_directory, samples_of
 from bench.engines.start import started
 from bench.table import Row, report
+from core.profile import read_shape
+from core.profile.memory import learner_memory
+from core.profile.words import gigabytes
+from core.settings import load_settings
 
-WAYS = {"adapters": (), "all weights": ("learner.lora.rank=0",)}
-"""Settings of each way over those of the profile."""
+ADAPTERS, WHOLE = "adapters", "all weights"
+WAYS = (ADAPTERS, WHOLE)
+WHOLE_RATE = 0.1  # of the adapters'
 METRICS = (
     ("start to ready", "s"),
     ("tokens sampled", "1/s"),
@@ -36,7 +41,6 @@ METRICS = (
     ("versions swapped in", "versions"),
     ("requests that failed", "requests"),
 )
-_MEMORY = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
 _LOOK_S = 1.0
 Values = Mapping[str, float | None]
 
@@ -55,16 +59,41 @@ class Cards:
 
 def used_bytes() -> list[int]:
     """Return the memory in use of each card; none where there is no card."""
+    return _asked_of_cards("memory.used")
+
+
+def total_bytes() -> list[int]:
+    return _asked_of_cards("memory.total")
+
+
+def _asked_of_cards(what: str) -> list[int]:
+    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(_MEMORY, capture_output=True, text=True, check=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
         return []
     return [int(line) * 2**20 for line in done.stdout.split()]
 
 
-def measured(directory: Path, model: Path, asked: argparse.Namespace, settings: tuple[str, ...]) -> Values:
-    """Run the service with clients; return the values by metric."""
+def settings_of(way: str, directory: Path, model: Path) -> tuple[str, ...] | None:
+    """Return the way's settings over those in the directory, or None where a card does not hold the learner."""
+    if way == ADAPTERS:
+        return ()
+    learner = load_settings(directory / "onward.toml", {}).learner
+    whole = learner.model_copy(update={"lora": learner.lora.model_copy(update={"rank": 0})})
+    memory = learner_memory(read_shape(model), whole, whole.compute.micro_batch_tokens)
+    if memory.total > min(total_bytes()):
+        print(f"{way}: {gigabytes(memory.total)} are more than a GPU has: not measured")
+        return None
+    return ("learner.lora.rank=0", f"learner.optimizer.learning_rate={WHOLE_RATE * learner.optimizer.learning_rate:g}")
+
+
+def measured(directory: Path, model: Path, asked: argparse.Namespace, way: str) -> Values:
+    """Run the service with clients; return the values by metric, none where the model is too large for the way."""
     made_directory(directory, model, "cuda")
+    settings = settings_of(way, directory, model)
+    if settings is None:
+        return {}
     with started(directory, time.monotonic(), settings) as (service, start):
         url = json.loads((directory / "service.json").read_text())["urls"][0]
         users, watch, cards = Users(url, model.name), Watch(directory, service), Cards()
@@ -125,9 +154,9 @@ def main() -> None:
     if not used_bytes():
         print("there is no GPU here: nothing was measured")
     else:
-        for way, settings in WAYS.items():
+        for way in WAYS:
             with tempfile.TemporaryDirectory(prefix="onward-gpu-") as parent:
-                found[way] = measured(Path(parent) / "service", asked.model.resolve(), asked, settings)
+                found[way] = measured(Path(parent) / "service", asked.model.resolve(), asked, way)
     report("gpu", list(rows(found)))
 
 
