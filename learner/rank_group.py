@@ -15,11 +15,11 @@ import torch
 from core.errors import OnwardError
 from core.model.probes import ProbeRecord, ProbeSet
 from core.ports import Opened
-from core.settings import LearnerSettings
+from core.settings import LearnerSettings, LoraSettings
 from learner.model.ranks import Ranks
 from learner.updates.state import LearnerState, make_state
 from learner.versions import probe
-from learner.versions.loading import first_adapter, load_version
+from learner.versions.loading import WHOLE, first_adapter, load_version
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,11 +84,15 @@ def adopt(state: LearnerState, opened: Opened, settings: LearnerSettings, memory
 
 
 def anchor_at(state: LearnerState, opened: Opened | None) -> None:
-    """Load the anchor from a version; with none, the given model. Raises WeightsError."""
+    """Load the anchor from a version; with none, the given model. Raises WeightsError.
+
+    An adapter of the rank and alpha that train here is held in the policy's place, any other merged."""
     if opened is None:
         state.anchor.load_given()
-    else:
-        load_version(state.anchor, opened)
+        return
+    own, adapter = LoraSettings(rank=state.lora_rank, alpha=state.lora_alpha), opened.adapter
+    is_own = adapter is None or (adapter.rank, adapter.alpha) == (own.rank, own.alpha)
+    load_version(state.anchor, opened, own if is_own else WHOLE)
 
 
 def answers(state: LearnerState, texts: ProbeSet) -> ProbeRecord:

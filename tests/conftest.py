@@ -37,6 +37,7 @@ _VERIFIED = (
     "tests/core/store/test_silent_owners.py",
     "tests/learner/midtraining/test_checkpoint.py",
     "tests/learner/model/test_ranks.py",
+    "tests/learner/model/test_shards.py",
     "tests/learner/updates/test_one_update.py",
     "tests/learner/versions/test_learner_killed.py",
     "tests/scoring/judge/test_judge_processes.py",

@@ -1,54 +1,152 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685), by peft.
+"""Low-rank adapters (LoRA, arXiv:2106.09685).
 
 Each chosen matrix W of the model stays as it is, and two thin ones beside it learn: W' = W + (alpha / rank) B A, with B
-= 0 at first. W' is published under W's name."""
+= 0 at first. A product and its adapter are one function, which keeps its input, W as it is stored, and the input's
+products with A: nothing of the size of the output.
 
-from collections.abc import Iterator
-from typing import Any
+Legend: N positions, I inputs and O outputs of a matrix, R the rank."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers.pytorch_utils import Conv1D
 
 from core.errors import ConfigError
 from core.settings import LoraSettings
+from learner.model.stored import StoredLinear, computed_in, product
 
-_ADAPTER, _BASE, _MARK = "default", ".base_layer", ".lora_"
+_MARK = ".lora_"
+_SIDES = ("lora_A", "lora_B")
+Pair = tuple[Tensor, Tensor]
 
 
-def adapt(model: nn.Module, settings: LoraSettings) -> None:
-    """Add adapters to the model. Raises ConfigError when no module has a name in `learner.lora.targets`."""
-    from peft import LoraConfig, inject_adapter_in_model
-    from peft.utils.error import NoMatchingPeftModuleError
+class Adapted(nn.Module):
+    """A linear module with an adapter beside it. Its own parameters, `weight` and `bias`, keep their names."""
 
-    targets: Any = list(settings.targets) or "all-linear"
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets)
+    def __init__(self, given: nn.Module, settings: LoraSettings, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight: nn.Parameter = given.weight  # type: ignore[assignment]
+        self.bias: nn.Parameter | None = given.bias  # type: ignore[assignment]
+        self._is_transposed = isinstance(given, Conv1D)
+        self.scale = settings.alpha / settings.rank
+        outputs, inputs = self._weight_OI.shape
+        like = {"bias": False, "dtype": torch.float32, "device": "meta"}
+        self.lora_A, self.lora_B = nn.Linear(inputs, settings.rank, **like), nn.Linear(settings.rank, outputs, **like)
+        bound = inputs**-0.5  # what a linear module of torch begins with, and so an adapter of peft
+        first_RI = torch.empty(settings.rank, inputs).uniform_(-bound, bound, generator=generator)
+        self.lora_A.weight = nn.Parameter(first_RI)
+        self.lora_B.weight = nn.Parameter(torch.zeros(outputs, settings.rank))
+        self.in_use: Pair | Literal["own", "none"] = "own"
+
+    @property
+    def _weight_OI(self) -> Tensor:
+        return self.weight.T if self._is_transposed else self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_use == "none":
+            return product(x, self._weight_OI, self.bias)
+        a_RI, b_OR = (self.lora_A.weight, self.lora_B.weight) if self.in_use == "own" else self.in_use
+        return _AdaptedProduct.apply(  # type: ignore[no-any-return]
+            x, self._weight_OI, self.bias, a_RI, b_OR, self.scale, computed_in(x.device)
+        )
+
+    def merged(self) -> Tensor:
+        """Return W' in float32, laid out as W is."""
+        delta_OI = self.scale * (self.lora_B.weight @ self.lora_A.weight)
+        return self.weight.float() + (delta_OI.T if self._is_transposed else delta_OI)
+
+
+class _AdaptedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight_OI: Tensor,
+        bias_O: Tensor | None,
+        a_RI: Tensor,
+        b_OR: Tensor,
+        scale: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        ctx.given, ctx.scale, ctx.dtype = x.dtype, scale, dtype
+        x_NI = x.to(dtype).reshape(-1, x.shape[-1])
+        low_NR = x_NI @ a_RI.to(dtype).T
+        ctx.save_for_backward(x_NI, weight_OI, a_RI, b_OR, low_NR)
+        y_NO = nn.functional.linear(x_NI, weight_OI.to(dtype), None if bias_O is None else bias_O.to(dtype))
+        return y_NO.addmm_(low_NR, b_OR.to(dtype).T, alpha=scale).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor, Tensor, None, None]:
+        x_NI, weight_OI, a_RI, b_OR, low_NR = ctx.saved_tensors
+        grad_NO = grad.reshape(-1, grad.shape[-1])
+        grad_NR = ctx.scale * (grad_NO @ b_OR.to(ctx.dtype))
+        grad_RI = (grad_NR.T @ x_NI).to(a_RI.dtype)
+        grad_OR = ctx.scale * (grad_NO.T @ low_NR).to(b_OR.dtype)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_NI = (grad_NO @ weight_OI.to(ctx.dtype)).addmm_(grad_NR, a_RI.to(ctx.dtype))
+            grad_x = grad_NI.view(*grad.shape[:-1], -1).to(ctx.given)
+        return grad_x, None, None, grad_RI, grad_OR, None, None
+
+
+def adapt(model: Any, settings: LoraSettings, seed: int) -> None:
+    """Freeze the model and put adapters beside its linear modules, or those named in `learner.lora.targets`.
+
+    The output matrix has one where it is named alone. Raises ConfigError when a name is no linear module's."""
+    model.requires_grad_(False)
+    generator, left = torch.Generator().manual_seed(seed), set(settings.targets)
+    head = model.get_output_embeddings()
+    for path, parent in list(model.named_modules()):
+        for name, child in list(parent.named_children()):
+            if not isinstance(child, StoredLinear | Conv1D):
+                continue
+            names = {target for target in settings.targets if f".{path}.{name}".endswith(f".{target}")}
+            if names if settings.targets else child is not head:
+                setattr(parent, name, Adapted(child, settings, generator))
+                left -= names
+    if left:
+        raise ConfigError(f"learner.lora.targets: {sorted(left)} are no linear modules of {type(model).__name__}")
+
+
+@contextmanager
+def instead(model: nn.Module, others: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Compute for a while with other adapters in the place of the model's own; with `None`, with none."""
+    found = {name: module for name, module in model.named_modules() if isinstance(module, Adapted)}
     try:
-        inject_adapter_in_model(config, model)
-    except NoMatchingPeftModuleError as error:
-        raise ConfigError(f"learner.lora.targets: {error}") from error
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(_MARK in name)
+        for name, module in found.items():
+            a_RI, b_OR = ((others or {}).get(f"{name}.{side}.weight") for side in _SIDES)
+            module.in_use = "none" if a_RI is None or b_OR is None else (a_RI, b_OR)
+        yield
+    finally:
+        for module in found.values():
+            module.in_use = "own"
 
 
 def adapters(model: nn.Module) -> dict[str, Tensor]:
-    """Return A and B of all adapters, by name."""
+    """Return A and B of all adapters, by name: `<module>.lora_A.weight` and `<module>.lora_B.weight`."""
     return {name: tensor for name, tensor in model.state_dict().items() if _MARK in name}
 
 
 def published(name: str) -> str:
-    """Return an adapter's name in a published version, which knows of one adapter alone."""
-    return name.replace(f".{_ADAPTER}.", ".")
+    """Return an adapter's present name for one of a checkpoint that peft's modules named."""
+    return name.replace(".default.", ".")
 
 
 def base_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that the adapters stand beside, by the model's own names."""
-    return {name.replace(_BASE, ""): tensor for name, tensor in model.state_dict().items() if _MARK not in name}
+    return {name: tensor for name, tensor in model.state_dict().items() if _MARK not in name}
 
 
-def deltas(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name of W, W' - W) of each adapter."""
+def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name of W, W') of each adapter."""
     for name, module in model.named_modules():
-        if hasattr(module, "lora_A"):
-            yield f"{name}.weight", module.get_delta_weight(_ADAPTER)
+        if isinstance(module, Adapted):
+            yield f"{name}.weight", module.merged()
 
 
 def forget(model: nn.Module) -> None:

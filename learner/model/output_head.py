@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 from onward_kernels import token_logprobs_and_entropy
+from onward_kernels.token_logprobs import WIDTH
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from learner.model.stored import product
 
 _LOGITS_AT_A_TIME = 2**24  # 64 MiB
 
@@ -38,20 +41,29 @@ class OutputHead:
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return the logits [N, V]."""
-        logits_NV = self._scale * nn.functional.linear(hidden_ND, self.weight_VD, self._bias_V)
+        logits_NV = self._scale * product(hidden_ND, self.weight_VD, self._bias_V)
         return logits_NV if self._cap is None else self._cap * torch.tanh(logits_NV / self._cap)
 
     def score(self, hidden_ND: Tensor, targets_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return (logprobs_N, entropy_N) without holding all logits at once."""
         if self._cap is not None:
             return self._score_in_chunks(hidden_ND, targets_N, temperature_N)
-        weight_VD = self.weight_VD
+        hidden_ND, weight_VD = self._alike(hidden_ND, self.weight_VD)
         if (bias_V := self._bias_V) is not None:  # one more column, for a hidden state that is always 1
-            weight_VD = torch.cat([weight_VD, bias_V[:, None]], 1)
+            weight_VD = torch.cat([weight_VD, bias_V[:, None].to(weight_VD.dtype)], 1)
             hidden_ND = nn.functional.pad(hidden_ND, (0, 1), value=1.0)
         if self._scale != 1:
             hidden_ND = self._scale * hidden_ND
         return token_logprobs_and_entropy(hidden_ND, weight_VD, targets_N, temperature_N)
+
+    @staticmethod
+    def _alike(hidden_ND: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both as they are multiplied.
+
+        A small matrix is widened as a whole, a large one tile by tile, and not at all for states in half precision."""
+        if len(weight_VD) <= WIDTH:
+            return hidden_ND.float(), weight_VD.float()
+        return hidden_ND, weight_VD if hidden_ND.dtype == torch.float32 else weight_VD.to(hidden_ND.dtype)
 
     def _score_in_chunks(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         size = max(1, _LOGITS_AT_A_TIME // len(self.weight_VD))

@@ -113,3 +113,8 @@ def like(tensor: Tensor, other: Tensor) -> Tensor:
     if not isinstance(other, DTensor) or tensor.shape != other.shape:
         return tensor
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return what this process has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

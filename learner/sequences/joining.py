@@ -32,6 +32,24 @@ def merge(batch: Sequence[ScoredTurn]) -> list[TrainingSequence]:
     return [sequence for indices in by_session.values() for sequence in _merge_session(batch, indices)]
 
 
+def without_common_prompt(sequences: Sequence[TrainingSequence]) -> tuple[tuple[int, ...], list[TrainingSequence]]:
+    """Return the tokens with which all sequences begin, and what follows them in each.
+
+    What predicts a sampled token stays in its sequence, so these are tokens of prompts alone."""
+    room = min(sequence.spans[0].start - 1 for sequence in sequences)
+    # What the first and the last in order begin with, all that are between them begin with, too.
+    first, last = (choose(sequence.token_ids[:room] for sequence in sequences) for choose in (min, max))
+    length = next((place for place in range(room) if first[place] != last[place]), room)
+    after = [
+        TrainingSequence(
+            sequence.token_ids[length:],
+            tuple(TurnSpan(span.turn, span.start - length, span.end - length) for span in sequence.spans),
+        )
+        for sequence in sequences
+    ]
+    return first[:length], after
+
+
 def _merge_session(batch: Sequence[ScoredTurn], indices: list[int]) -> list[TrainingSequence]:
     """Merge greedily, shortest first: a branch that does not continue an open sequence starts a new one."""
     open_sequences: list[TrainingSequence] = []

@@ -3,21 +3,21 @@
 Legend: B sequences, T positions, N sampled tokens of a micro-batch (the places that are predicted and trained)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from core.events import Completion
-from learner.sequences.joining import TrainingSequence
+from learner.sequences.joining import TrainingSequence, without_common_prompt
 from learner.sequences.packing import pack
 from learner.sequences.scored import ScoredTurn
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The tensors of some sequences.
+    """The tensors of some sequences; with `prompt_P`, of what follows these tokens in each of them.
 
     `rows_N` and `places_N` say which hidden state predicts each sampled token, `turns_N` which turn the token belongs
     to."""
@@ -32,6 +32,12 @@ class MicroBatch:
     turns_N: Tensor  # index into the batch
     indices_N: Tensor  # among the output tokens of its turn
     versions_N: Tensor  # numbers of the versions that sampled each token, of the batch's policy; 0: not recorded
+    prompt_P: Tensor | None = None
+
+    @property
+    def positions(self) -> int:
+        """How many positions are computed."""
+        return self.ids_BT.numel() + (0 if self.prompt_P is None else len(self.prompt_P))
 
 
 def micro_batches(
@@ -41,14 +47,20 @@ def micro_batches(
     device: str,
     *,
     packed: bool = False,
+    shared: bool = False,
 ) -> list[MicroBatch]:
     """Return micro-batches of at most `max_tokens` tokens each, or of a single longer sequence.
 
-    Padded ones have sequences of similar length, so that little is padded; packed ones have no padding at all."""
+    Padded ones have sequences of similar length, so that little is padded; packed ones have no padding at all.
+    `shared`: the prompt that all sequences have in common stands in each micro-batch once."""
+    prompt: tuple[int, ...] = ()
+    if shared and len(sequences) > 1:
+        prompt, sequences = without_common_prompt(sequences)
     lengths = [len(sequence.token_ids) for sequence in sequences]
     order = sorted(range(len(sequences)), key=lengths.__getitem__, reverse=packed)
     rows = pack(lengths, order, max_tokens) if packed else _alike(lengths, order, max_tokens)
-    return [_to_tensors([sequences[index] for index in row], batch, device, packed=packed) for row in rows]
+    parts = [_to_tensors([sequences[index] for index in row], batch, device, packed=packed) for row in rows]
+    return [replace(part, prompt_P=torch.tensor(prompt, device=device)) for part in parts] if prompt else parts
 
 
 def _alike(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[list[int]]:

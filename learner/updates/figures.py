@@ -54,7 +54,7 @@ class UpdateFigures:
             kl=losses.k3_N.sum(),
             entropy=entropy_N.detach().sum(),
             versions_behind=behind_N.sum(),
-            positions=part.ids_BT.numel(),
+            positions=part.positions,
         )
 
     def _behind(self, versions_N: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,23 @@ from torch import Tensor
 from core.errors import ConfigError
 from core.ports import AdapterConfig
 from core.settings import LearnerSettings, OptimizerSettings, UserSettings
-from learner.model import lora
+from learner.model.anchor import Anchor
 from learner.model.policy_model import PolicyModel
 from learner.model.ranks import ALONE, Ranks, like, whole
 from learner.objective.advantages import Advantages, make_advantages
 from learner.objective.influence import Influence
 from learner.sequences.packable import require_packable
+from learner.sequences.shared_prompt import require_shareable
 
 
 @dataclass
 class LearnerState:
     """The policy, the optimizer and what is learned beside the weights.
 
-    `anchor` is the model that the KL term holds the policy near; updates never change it. Each of several processes has
-    its shards of both, and of the optimizer's moments."""
+    Each of several processes has its shards of policy and anchor, and of the optimizer's moments."""
 
     policy: PolicyModel
-    anchor: PolicyModel
+    anchor: Anchor
     optimizer: torch.optim.Optimizer
     advantages: Advantages
     ranks: Ranks = field(default=ALONE)
@@ -99,18 +100,20 @@ def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> 
     torch.manual_seed(settings.seed)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a guard against reading it, which costs a tenth
-    fused = settings.compute.precision == "float32"
-    policy, anchor = (PolicyModel(model, settings.device, fused=fused) for _ in range(2))
+    adapters = (settings.lora, settings.seed) if settings.lora.rank else None
+    make = partial(
+        PolicyModel, model, settings.device, precision=settings.compute.precision, mesh=ranks.mesh, adapters=adapters
+    )
+    policy = make()
+    anchor = Anchor(policy, partial(make, frozen=True))
     if settings.compute.packed:
-        require_packable(anchor.model)
-    anchor.model.requires_grad_(False)
-    if settings.lora.rank:
-        lora.adapt(policy.model, settings.lora)
+        policy.inside(partial(require_packable, policy.model))
+    if settings.compute.shared_prompts:
+        policy.inside(partial(require_shareable, policy.model))
+    if not policy.has_adapters and (settings.objective.kl.coefficient or settings.admission.late == "kto"):
+        anchor.apart()
     if settings.compute.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-    if ranks.mesh is not None:
-        policy.shard(ranks.mesh)
-        anchor.shard(ranks.mesh)
     advantages = make_advantages(settings.advantage, policy.hidden_size, settings.seed, settings.device)
     return LearnerState(
         policy,

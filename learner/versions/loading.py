@@ -12,12 +12,13 @@ from core.model.adapters import A, B, check_base, low_rank_of
 from core.ports import AdapterConfig, Opened
 from core.settings import LoraSettings
 from learner.model import lora
+from learner.model.anchor import Anchor
 from learner.model.policy_model import PolicyModel
 
 WHOLE = LoraSettings()
 
 
-def load_version(policy: PolicyModel, opened: Opened, settings: LoraSettings = WHOLE) -> None:
+def load_version(policy: PolicyModel | Anchor, opened: Opened, settings: LoraSettings = WHOLE) -> None:
     """Load a version. A policy that trains adapters takes an adapter as such, any other merged with the given model.
 
     Raises WeightsError naming what does not fit, and both digests where the adapter is upon another base; ConfigError

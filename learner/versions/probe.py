@@ -15,6 +15,7 @@ from core.model.probes import ProbeRecord, ProbeSet, probe_shape, spread
 from core.model.weights_digest import digest_of_shards
 from learner.model.output_head import OutputHead
 from learner.model.policy_model import PolicyModel
+from learner.model.stored import computed_in
 
 _CHOICES = 8
 _SEED = 0
@@ -27,7 +28,7 @@ Prompts = Sequence[Sequence[int]]
 def probe_of_model(directory: Path, device: str, prompts: Prompts = ()) -> ProbeRecord:
     """Return the probe of a given model, with texts drawn from it. Raises WeightsError naming the file at fault."""
     digest = digest_of_shards(sorted(directory.glob("*.safetensors")))
-    policy = PolicyModel(directory, device)
+    policy = PolicyModel(directory, device, frozen=True)
     return record(policy, draw_probe_set(policy, _SEED, prompts), digest)
 
 
@@ -88,7 +89,7 @@ def _record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> Pr
         choice_logprobs=tuple(tuple(tuple(place[1:]) for place in text) for text in found_PLK),
         entropy=float(entropy_N.mean()),
         finite=bool(torch.isfinite(entropy_N).all()),
-        dtype=str(head_VD.dtype).removeprefix("torch."),
+        dtype=str(computed_in(head_VD.device)).removeprefix("torch."),
         weights_digest=weights_digest,
     )
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from core.section import Section
 
@@ -26,22 +26,33 @@ class OptimizerSettings(Section):
 
 class ComputeSettings(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
-    """What the policy computes in. Weights and optimizer are float32 in either."""
+    """What products are computed in. Weights that train, moments and log-probabilities are float32 in either."""
     micro_batch_tokens: int = Field(default=1024, ge=64)
     """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
     packed: bool = False
     """Whether sequences of different length share a row instead of being padded: for attention kernels that skip pairs
     of tokens from different sequences, on a GPU."""
+    shared_prompts: bool = False
+    """Whether the prompt that all sequences of an update begin with, such as a system prompt, is computed once for each
+    micro-batch. Excludes `packed` and `gradient_checkpointing`; models that cannot are refused."""
     gradient_checkpointing: bool = False
     """Whether activations are computed again in the backward pass, which costs a third of the time and saves memory."""
     peak_tflops: float | None = Field(default=None, gt=0)
     """The peak of one device in `precision`, for the figure `mfu`; None: `mfu` is not reported."""
 
+    @model_validator(mode="after")
+    def _goes_together(self) -> "ComputeSettings":
+        for other in ("packed", "gradient_checkpointing"):
+            if self.shared_prompts and getattr(self, other):
+                raise ValueError(f"shared_prompts and {other} exclude each other")
+        return self
+
 
 class LoraSettings(Section):
     rank: int = Field(default=0, ge=0)
-    """0: all weights train. Else adapters of that rank beside the model's matrices (LoRA): less memory, and versions of
-    megabytes, since they alone are published. They learn at a higher `optimizer.learning_rate`."""
+    """0: all weights train. Else adapters of that rank beside the model's matrices (LoRA): versions of megabytes, since
+    they alone are published, and one copy of the model in memory, in the precision of its files. They learn at a higher
+    `optimizer.learning_rate`."""
     alpha: float = Field(default=32.0, gt=0)
     """What adapters add is scaled by `alpha` / `rank`."""
     targets: tuple[str, ...] = ()

@@ -80,7 +80,7 @@ def test_only_adapters_have_moments_and_a_bit_of_them_is_a_rank(tmp_path: Path) 
 def test_targets_are_chosen_by_name() -> None:
     chosen = changed(LORA, {"lora.targets": ("q_proj", "v_proj")})
     names = {name for name, each in make_state(MODEL, chosen).policy.model.named_parameters() if each.requires_grad}
-    assert {name.split(".")[-4] for name in names} == {"q_proj", "v_proj"}
+    assert {name.split(".")[-3] for name in names} == {"q_proj", "v_proj"}
     with pytest.raises(ConfigError, match=r"learner\.lora\.targets.*nothing_like_it"):
         make_state(MODEL, changed(LORA, {"lora.targets": ("nothing_like_it",)}))
 

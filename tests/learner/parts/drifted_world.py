@@ -77,7 +77,7 @@ def updated(case: str, ranks: Ranks = ALONE, settings: Mapping[str, Any] = {}) -
     chosen = changed(LearnerSettings(), {"admission.max_divergence": 2.0, **CASES[case], **settings})
     state = make_state(MODEL, chosen, ranks)
     with torch.no_grad():
-        for number, weight in enumerate(state.anchor.model.parameters()):
+        for number, weight in enumerate(state.anchor.apart().model.parameters()):
             weight *= 1 + 0.3 * (-1) ** number
     weights = [*state.policy.parameters(), *state.advantages.parameters()]
     before = [whole(weight.detach()).clone() for weight in weights]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from core.events import VersionSpan
 from core.ids import base_ref
 from core.settings import AdmissionSettings, AdvantageSettings, ComputeSettings, LearnerSettings, OptimizerSettings
+from learner.model.policy_model import PolicyModel
 from learner.sequences.joining import merge
 from learner.sequences.scored import Applied, ScoredTurn
 from learner.sequences.tensors import MicroBatch, micro_batches
@@ -28,7 +29,7 @@ class ByHand:
     """The policy gradient with truncated ratios, a value head, and k3 in the loss, over all tokens."""
 
     def __init__(self) -> None:
-        self.state = make_state(MODEL, DEFAULT)
+        self.state, self.anchor = make_state(MODEL, DEFAULT), PolicyModel(MODEL, "cpu")
         hidden = self.state.policy.hidden_size
         self.value = nn.Sequential(nn.Linear(hidden, 64), nn.GELU(), nn.Linear(64, 1))
         self.value.load_state_dict(self.state.advantages.state_dict()["head"])
@@ -47,7 +48,7 @@ class ByHand:
             optimizer.zero_grad(set_to_none=True)
 
     def _losses(self, part: MicroBatch, rewards_M: Tensor) -> tuple[Tensor, Tensor]:
-        policy, anchor = self.state.policy, self.state.anchor
+        policy, anchor = self.state.policy, self.anchor
         hidden_ND = policy.hidden_states(part)
         logprobs_N, _ = policy.score(hidden_ND, part)
         with torch.no_grad():

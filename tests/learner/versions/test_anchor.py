@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from logged_world import World, logged_past, settle
+from logged_world import MODEL, World, logged_past, settle
 
 from core.ids import base_ref
+from learner.model.policy_model import PolicyModel
 from learner.stage import Learner
 from learner.versions.lineage import Lineage
 
@@ -33,9 +34,9 @@ def is_anchor(learner: Learner, version: int | None) -> bool:
     checkpoint = None if version is None else learner._checkpoints.of(base_ref(version))
     if checkpoint is None:
         return state.anchor.is_given
-    wanted = type(state.policy)(state.anchor._directory, "cpu")
+    wanted, found = PolicyModel(MODEL, "cpu"), state.anchor.apart()
     wanted.load([checkpoint.weights])
-    return all(map(torch.equal, wanted.model.state_dict().values(), state.anchor.model.state_dict().values()))
+    return all(map(torch.equal, wanted.model.state_dict().values(), found.model.state_dict().values()))
 
 
 def test_by_default_it_stays_the_given_model(make_world: MakeWorld) -> None:
@@ -58,6 +59,20 @@ def test_it_becomes_what_serves_every_so_many_versions(make_world: MakeWorld) ->
     again = world.learner(settings={"objective.kl.anchor_versions": 2, "optimizer.learning_rate": 2e-3})
     assert is_anchor(again, 3)
     again.close()
+
+
+def test_where_adapters_train_it_becomes_an_adapter_in_the_policys_place(make_world: MakeWorld) -> None:
+    world = make_world("world")
+    settings: dict[str, object] = {"objective.kl.anchor_versions": 2, "optimizer.learning_rate": 4e-3, "lora.rank": 4}
+    learner = world.learner(settings=settings)
+    far = [teach(world, learner, 0), teach(world, learner, 1)]
+    state = learner._rank_group._state
+    assert learner._lineage.anchor == base_ref(3)
+    assert not state.anchor.is_given
+    assert teach(world, learner, 2) == pytest.approx(0.0, abs=1e-9), "it begins at its anchor"
+    assert far[1] > 1e-6
+    assert state.anchor._apart is None, "it is no model apart"
+    learner.close()
 
 
 def test_a_rollback_takes_it_back(make_world: MakeWorld) -> None:
