@@ -26,9 +26,10 @@ _PR_SET_PDEATHSIG = 1
 def cpu_arguments(dtype: str) -> list[str]:
     """Return arguments for a small server on a CPU.
 
-    Its default dtype would turn float32 checkpoints into float16."""
+    Its default dtype would turn float32 checkpoints into float16. The share of memory only bounds what weights and
+    cache may take: how large the cache is follows from its tokens."""
     options = ["--device", "cpu", "--dtype", dtype, "--attention-backend", "torch_native"]
-    options += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--mem-fraction-static", "0.2"]
+    options += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--mem-fraction-static", "0.6"]
     options += ["--max-total-tokens", "32768", "--max-running-requests", "48"]
     return [*options, "--incremental-streaming-output", "--sleep-on-idle"]  # else an idle server takes a whole core
 
