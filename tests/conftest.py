@@ -20,6 +20,7 @@ _WITH_ENGINES = (
     "tests/e2e/engines/test_soak.py",
     "tests/serving/fleet/test_fleet_policy.py",
     "tests/serving/engines/test_sglang_swap.py",
+    "tests/serving/engines/test_smollm2.py",
 )
 
 
@@ -43,6 +44,7 @@ _VERIFIED = (
     "tests/scoring/judge/test_judge_processes.py",
     "tests/scoring/test_kill.py",
     "tests/serving/engines/test_sglang_swap.py",
+    "tests/serving/engines/test_smollm2.py",
     "tests/serving/fleet/test_fleet_policy.py",
     "tests/serving/releases/controller/test_release_crashes.py",
 )

@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from core.events import Completion
 from core.ids import PolicyRef
-from core.ports import WeightsRef
+from core.model.adapters import A, B
+from core.ports import AdapterConfig, WeightsRef
 from core.store.database import tables
 from core.store.work import View
 from onward.wiring.foundation import Foundation
@@ -27,16 +28,25 @@ def published_model(foundation: Foundation, version: PolicyRef) -> torch.nn.Modu
     with foundation.store.look() as view:
         policy = view.policies.get(version)
     assert policy is not None
-    shards = foundation.weights.open(
-        WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights)
-    ).shards
+    opened = foundation.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
     model = AutoModelForCausalLM.from_pretrained(foundation.model, dtype=torch.float32)
-    state = {name: tensor.float() for shard in shards for name, tensor in load_file(shard).items()}
+    state = {name: tensor.float() for shard in opened.shards for name, tensor in load_file(shard).items()}
+    if opened.adapter is not None:
+        state = _merged(model, state, opened.adapter)
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected
-    assert set(missing) <= {"lm_head.weight"}
+    assert opened.adapter is not None or set(missing) <= {"lm_head.weight"}
     model.tie_weights()
     return model.eval()
+
+
+def _merged(model: torch.nn.Module, low: dict[str, torch.Tensor], adapter: AdapterConfig) -> dict[str, torch.Tensor]:
+    """Return the weights that an adapter changes, with the change."""
+    changed = {name.removesuffix(A): low[name.removesuffix(A) + B] @ a for name, a in low.items() if name.endswith(A)}
+    return {
+        f"{name}.weight": model.get_parameter(f"{name}.weight").data + adapter.scale * delta
+        for name, delta in changed.items()
+    }
 
 
 @torch.inference_mode()

@@ -13,6 +13,7 @@ from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local.attention import Row
 from serving.engines.local.llama_forward import Rotary
 from serving.engines.local.model import Decoder, load_decoder, slot_cache
+from serving.engines.local.modules import comparison
 from serving.engines.local.modules import given as given_modules
 from serving.engines.local.modules.plain import PlainDecoder, PlainRotary, read_plain_config
 
@@ -109,3 +110,23 @@ def test_plain_modules_that_compute_otherwise_are_not_used(tmp_path: Path, monke
     assert not isinstance(decoder.model, PlainDecoder)
     assert decoder.rotary is not None
     assert not (tmp_path / "record").exists()
+
+
+def test_a_process_of_its_own_compares_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other, record = tmp_path / "model", tmp_path / "other", tmp_path / "record"
+    saved(PLAIN[0], model)
+    saved(MistralConfig(**SMALL), other)
+    settings = ServingSettings(context_length=32)
+    comparison.main(other, settings, record)
+    assert not record.exists(), "it has no plain modules, and is compared where it is loaded"
+    comparison.main(model, settings, record)
+    monkeypatch.setattr(given_modules, "own_logits", lambda *_: pytest.fail("compared again"))
+    assert isinstance(load_decoder(model, settings, record).model, PlainDecoder)
+
+
+def test_names_in_a_config_change_nothing(tmp_path: Path) -> None:
+    PLAIN[0].save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    named = {"_model_name_or_path": "somewhere", "unk_token_id": 0, "pretraining_tp": 1}
+    path.write_text(json.dumps(json.loads(path.read_text()) | named))
+    assert read_plain_config(tmp_path) is not None

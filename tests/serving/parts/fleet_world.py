@@ -112,18 +112,21 @@ def sglang_fleet(
     model: Path = MODEL,
     versions: int = 1,
     sglang: SglangSettings | None = None,
+    extra: Sequence[str] = (),
     **serving: object,
 ) -> Iterator[Fleet]:
     """Run real servers with hosts of their own, which serve the anchor.
 
-    Versions from 2 on are published and not released."""
+    Versions from 2 on are published and not released. `extra`: arguments of the servers."""
     settings = ServingSettings(sglang=sglang or SglangSettings(python=PYTHON), **serving)  # type: ignore[arg-type]
     world = Published(directory / "published", model)
     for version in range(2, versions + 1):
         world.publish(version)
     dtype = settings.sglang.dtype
     with ExitStack() as stack:
-        servers = [stack.enter_context(sglang_server(model, directory / name, dtype=dtype)) for name in names]
+        servers = [
+            stack.enter_context(sglang_server(model, directory / name, dtype=dtype, extra=extra)) for name in names
+        ]
         fleet = Fleet(directory, world, settings)
         stack.callback(fleet.close)
         for name, server in zip(names, servers, strict=True):

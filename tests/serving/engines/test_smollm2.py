@@ -1,0 +1,190 @@
+"""SmolLM2 in both engines: tokens, log-probabilities, streams and a swap, compared with transformers in float32."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from engine_world import Published
+from fleet_world import publish, sglang_fleet
+from pretrained import smollm2
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from core.blobs import FsspecBlobs
+from core.events import Sampling
+from core.ids import ANCHOR, InferenceId, base_ref
+from core.ports import AdapterConfig, GenerateRequest, Policy, TokenChunk
+from core.settings import LocalEngineSettings, ServingSettings
+from serving.engines.local import LocalEngine
+from serving.rendering import load_renderer
+from serving.weights.published import BlobWeights
+
+pytestmark = pytest.mark.timeout(900)  # loads a real model, and starts a real server
+TWO = base_ref(2)
+TOLERANCE = 1e-4
+ASKED = "Write a Python function `total(xs)` that returns the sum of the list xs."
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    torch.set_num_threads(1)
+    return AutoModelForCausalLM.from_pretrained(smollm2(), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def prompt() -> tuple[int, ...]:
+    return load_renderer(smollm2()).render([{"role": "user", "content": ASKED}], ())
+
+
+def asking(prompt: tuple[int, ...], **sampling: float) -> GenerateRequest:
+    return GenerateRequest(
+        inference_id=InferenceId("0"),
+        prompt_token_ids=prompt,
+        sampling=Sampling(**sampling),  # type: ignore[arg-type]
+        stop_token_ids=(),
+    )
+
+
+async def collect(policy: Policy, request: GenerateRequest) -> list[TokenChunk]:
+    return [chunk async for chunk in policy.generate(request)]
+
+
+@torch.inference_mode()
+def worst(model: PreTrainedModel, request: GenerateRequest, chunks: list[TokenChunk]) -> float:
+    """Return the largest difference of log-probabilities from those of a full forward pass."""
+    said = [token for chunk in chunks for token in chunk.token_ids]
+    logprobs = torch.tensor([logprob for chunk in chunks for logprob in chunk.logprobs])
+    ids = torch.tensor([[*request.prompt_token_ids, *said]])
+    logits = model(ids).logits[0, len(request.prompt_token_ids) - 1 : -1] / (request.sampling.temperature or 1.0)
+    own = logits.log_softmax(-1).gather(1, torch.tensor(said)[:, None])[:, 0]
+    return float((own - logprobs).abs().max())
+
+
+def greedy(model: PreTrainedModel, prompt: tuple[int, ...], tokens: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens)
+    return list(made[0, ids.shape[1] :].tolist())
+
+
+# ------------------------------------------------------------------------------------ the engine within the process
+
+
+class Adapted:
+    """Blobs with the given model and an adapter upon it, in the shapes that a learner publishes."""
+
+    def __init__(self, directory: Path, model: PreTrainedModel) -> None:
+        self.weights = BlobWeights(FsspecBlobs(directory / "blobs"))
+        self.given = self.weights.publish(ANCHOR, sorted(smollm2().glob("*.safetensors")), None)
+        config = AdapterConfig(base_digest=self.given.digest, rank=4, alpha=8.0)
+        draw = torch.Generator().manual_seed(0)
+        self.deltas: dict[str, torch.Tensor] = {}
+        tensors = {}
+        for name, module in model.named_modules():
+            if name.endswith(("q_proj", "v_proj", "up_proj", "down_proj")):
+                outputs, inputs = module.weight.shape  # type: ignore[union-attr]
+                a = torch.randn(4, inputs, generator=draw) / inputs**0.5
+                b = torch.randn(outputs, 4, generator=draw) * 0.02
+                tensors |= {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
+                self.deltas[f"{name}.weight"] = config.scale * b @ a
+        file = directory / "adapter.safetensors"
+        save_file(tensors, file)
+        self.adapter = self.weights.publish(TWO, [file], ANCHOR, config)
+
+    @contextmanager
+    def merged(self, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+        """Add the adapter to a model for a while."""
+        before = {name: model.get_parameter(name).data for name in self.deltas}
+        for name, delta in self.deltas.items():
+            model.get_parameter(name).data = before[name] + delta
+        yield model
+        for name, tensor in before.items():
+            model.get_parameter(name).data = tensor
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory, model: PreTrainedModel) -> Adapted:
+    return Adapted(tmp_path_factory.mktemp("adapted"), model)
+
+
+def test_the_engine_within_the_process_swaps_to_an_adapter_in_mid_answer(
+    adapted: Adapted, model: PreTrainedModel, prompt: tuple[int, ...]
+) -> None:
+    settings = ServingSettings(local=LocalEngineSettings(slots=6), context_length=256)
+    engine = LocalEngine(settings, smollm2(), adapted.weights, adapted.given)
+    engine.start()
+    with closing(engine):
+        (first,) = asyncio.run(together(engine, [asking(prompt, temperature=0.0, max_tokens=12)]))
+        assert [token for chunk in first for token in chunk.token_ids] == greedy(model, prompt, 12)
+        engine.load(adapted.adapter)
+        requests = [asking(prompt, temperature=0.7, max_tokens=24, seed=seed) for seed in range(4)]
+        answers = asyncio.run(swapped(engine, requests))
+        assert {chunk.version for chunks in answers for chunk in chunks} == {ANCHOR, TWO}
+        for request, chunks in zip(requests, answers, strict=True):
+            old, new = ([c for c in chunks if c.version == version] for version in (ANCHOR, TWO))
+            assert worst(model, request, old) < TOLERANCE
+            said = tuple(token for chunk in old for token in chunk.token_ids)
+            later = asking((*prompt, *said), temperature=0.7)
+            assert worst(model, later, new) > 10 * TOLERANCE, "the adapter changes what is computed"
+            with adapted.merged(model):
+                assert worst(model, later, new) < TOLERANCE
+        engine.switch(ANCHOR)
+        (again,) = asyncio.run(together(engine, [asking(prompt, temperature=0.0, max_tokens=12)]))
+        assert [c.token_ids for c in again] == [c.token_ids for c in first], "rolled back, to the bit"
+
+
+async def together(policy: Policy, requests: list[GenerateRequest]) -> list[list[TokenChunk]]:
+    return list(await asyncio.gather(*(collect(policy, request) for request in requests)))
+
+
+async def swapped(engine: LocalEngine, requests: list[GenerateRequest]) -> list[list[TokenChunk]]:
+    """Ask all at once, and switch once the first has its fourth token."""
+    streams: list[AsyncGenerator[TokenChunk, None]] = [engine.generate(request) for request in requests]
+    begun = [[await anext(stream) for _ in range(4)] for stream in streams[:1]]
+    rest = [asyncio.ensure_future(_rest(stream)) for stream in streams]
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(engine.switch, TWO)
+    after = [await each for each in rest]
+    return [begun[0] + after[0], *after[1:]]
+
+
+async def _rest(stream: AsyncGenerator[TokenChunk, None]) -> list[TokenChunk]:
+    return [chunk async for chunk in stream]
+
+
+# ---------------------------------------------------------------------------------------------------------- SGLang
+
+
+def with_other_norm(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor * 1.5 if name == "model.norm.weight" else tensor for name, tensor in tensors.items()}
+
+
+def test_sglang_on_a_cpu_streams_exact_tokens_and_swaps(
+    tmp_path: Path, model: PreTrainedModel, prompt: tuple[int, ...]
+) -> None:
+    with sglang_fleet(tmp_path, model=smollm2(), extra=("--max-total-tokens", "4096")) as fleet:
+        first = asking(prompt, temperature=0.0, max_tokens=16)
+        chunks = fleet.run(lambda policy: collect(policy, first))  # type: ignore[arg-type, return-value]
+        assert len(chunks) > 4, "it streams"
+        assert {chunk.version for chunk in chunks} == {ANCHOR}
+        assert [token for chunk in chunks for token in chunk.token_ids] == greedy(model, prompt, 16)
+        sampled = asking(prompt, temperature=0.7, max_tokens=16)
+        assert worst(model, sampled, fleet.run(lambda policy: collect(policy, sampled))) < TOLERANCE  # type: ignore[arg-type, return-value]
+
+        world: Published = fleet.world
+        ref = world.publish_tensors(2, with_other_norm(world.tensors()))
+        with fleet.store.work() as work:
+            assert work.policies.allocate(fleet.clock.now()) == TWO
+        publish(fleet.store, ref, "live")
+        fleet.wait_until(lambda: any(replica.answers(TWO) for replica in fleet.view.snapshot.replicas))
+        after = fleet.run(lambda policy: collect(policy, sampled))  # type: ignore[arg-type, return-value]
+        assert {chunk.version for chunk in after} == {TWO}
+        assert worst(model, sampled, after) > 10 * TOLERANCE
+        norm = model.get_parameter("model.norm.weight")
+        norm.data *= 1.5
+        try:
+            assert worst(model, sampled, after) < TOLERANCE
+        finally:
+            norm.data /= 1.5
