@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -14,6 +14,7 @@ from core.errors import ConfigError
 
 _PARTIAL = ".partial"  # where files are written before they are renamed into place
 _PIECE_BYTES = 8 << 20  # of a remote file held in memory
+_READ_BYTES = 1 << 20  # of a local file
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # what brings a URL's filesystem
 
 
@@ -47,12 +48,15 @@ class FsspecBlobs:
         else:
             self._replace(path, lambda file: file.write(data))
 
-    def put_file(self, path: str, source: Path) -> None:
-        if self._directory is None:
-            self._fs.put_file(str(source), self._full(path))
-        else:
-            with source.open("rb") as content:
-                self._replace(path, lambda file: shutil.copyfileobj(content, file))
+    def put_file(self, path: str, source: Path, see: Callable[[memoryview], None] | None = None) -> None:
+        """Put a file; `see` sees its bytes pass. On their way to a remote store they are read twice."""
+        if self._directory is not None:
+            self._replace(path, lambda file: _copy(source, file, see))
+            return
+        if see:
+            for piece in pieces_of(source):
+                see(piece)
+        self._fs.put_file(str(source), self._full(path))
 
     def get(self, path: str) -> bytes:
         return bytes(self._fs.cat_file(self._full(path)))
@@ -98,6 +102,26 @@ class FsspecBlobs:
     def _replace(self, path: str, write: Callable[[BinaryIO], object]) -> None:
         assert self._directory is not None
         _write_whole(self._directory / _checked(path), self._directory, write)
+
+
+def pieces_of(path: Path, start: int = 0, size: int | None = None) -> Iterator[memoryview]:
+    """Yield a file's bytes from `start` on, `size` of them if the file has so many.
+
+    Each piece lies where the last one lay: use it before asking for the next. Raises OSError."""
+    buffer = memoryview(bytearray(_READ_BYTES if size is None else min(_READ_BYTES, size)))
+    left = size
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while count := file.readinto(buffer[:left]):
+            left = None if left is None else left - count
+            yield buffer[:count]
+
+
+def _copy(source: Path, target: BinaryIO, see: Callable[[memoryview], None] | None) -> None:
+    for piece in pieces_of(source):
+        if see:
+            see(piece)
+        target.write(piece)
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:

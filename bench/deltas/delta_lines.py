@@ -14,7 +14,7 @@ from bench.deltas.delta_peers import Snapshot, gaps_bytes, whole_bytes
 from bench.deltas.delta_training import Weights
 from core.blobs import FsspecBlobs
 from core.ids import base_ref
-from serving.weights.deltas.delta import apply, encode
+from serving.weights.deltas.delta import Step, apply, encode
 from serving.weights.published import BlobWeights
 
 ANCHOR_EVERY = 25
@@ -99,11 +99,11 @@ class Line:
         """Return the delta's bytes, after encoding and applying it, also where the version was published whole."""
         with TemporaryDirectory(dir=self._directory) as directory:
             delta, built = Path(directory) / "delta", Path(directory) / "built"
-            changed = encode([parent], [child], delta)
+            encoded = encode([parent], [child], delta)
             built.mkdir()
-            apply([parent], [delta], built, changed)
+            apply([parent], [Step(delta, encoded.tensors, "delta")], built)
             assert _same(built / parent.name, child), f"{child} is not what was encoded"
-        return sum(tensor.bytes for tensor in changed.values())
+        return encoded.file.bytes
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -3,12 +3,16 @@
     python -m bench delta_peak encode PARENT CHILD TARGET
     python -m bench delta_peak apply BASE DELTA DIRECTORY
 
-It prints the process's peak and its memory before the work, in bytes (Linux: /proc/self/status)."""
+Which tensors DELTA changes stands beside it, in a JSON file of its name. It prints the process's peak and its memory
+before the work, in bytes (Linux: /proc/self/status)."""
 
 import sys
 from pathlib import Path
 
-from serving.weights.deltas.delta import apply, encode
+import msgspec
+
+from serving.weights.deltas.delta import Step, apply, encode
+from serving.weights.deltas.manifest import ChangedTensor
 
 
 def memory(field: str) -> int:
@@ -22,7 +26,8 @@ def main(job: str, first: Path, second: Path, target: Path) -> None:
         encode([first], [second], target)
     else:
         target.mkdir()
-        apply([first], [second], target, {})
+        tensors = msgspec.json.decode(second.with_suffix(".json").read_bytes(), type=dict[str, ChangedTensor])
+        apply([first], [Step(second, tensors, "delta")], target)
     print(memory("VmHWM"), before)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from serving.weights.deltas.dtypes import Bits
-from serving.weights.deltas.entropy import LEVEL
+from serving.weights.deltas.chunk import Bits
 
+LEVEL = 1
 Snapshot = dict[str, Bits]  # raw bits by tensor
 _LONGEST = 255  # a byte of gaps that says: so much, and the next byte on top
 

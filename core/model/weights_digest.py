@@ -5,18 +5,19 @@ header, then the tensors) without any tensor library, and does not depend on how
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from blake3 import blake3
 
+from core.blobs import pieces_of
 from core.errors import WeightsError
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
-_CHUNK_BYTES = 1 << 20
 
 
 def read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
@@ -45,21 +46,6 @@ def _is_entry(entry: Any) -> bool:
     return False
 
 
-def _tensor_bytes(path: Path, start: int, end: int) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            remaining = end - start
-            while remaining:
-                chunk = file.read(min(_CHUNK_BYTES, remaining))
-                if not chunk:
-                    raise WeightsError(f"{path}: truncated, {remaining} bytes are missing")
-                remaining -= len(chunk)
-                yield chunk
-    except OSError as error:  # it may have gone since its header was read
-        raise WeightsError(f"{path}: {error}") from error
-
-
 @dataclass(frozen=True)
 class StoredTensor:
     """The place of a tensor's bytes."""
@@ -78,18 +64,21 @@ class StoredTensor:
 def tensors_of(shards: Sequence[Path]) -> dict[str, StoredTensor]:
     """Return the tensors by name, in name order.
 
-    Raises WeightsError naming the file that cannot be read or holds a tensor twice."""
+    Raises WeightsError naming the file that cannot be read, is truncated, or holds a tensor twice."""
     tensors: dict[str, StoredTensor] = {}
     for path in shards:
         try:
             with path.open("rb") as file:
                 header, base = read_header(file, path)
+                size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise WeightsError(f"{path}: cannot be read ({error.strerror})") from error
         for name, entry in header.items():
             if name in tensors:
                 raise WeightsError(f"{path}: tensor {name} stands in two shards")
             start, end = entry["data_offsets"]
+            if base + end > size:
+                raise WeightsError(f"{path}: truncated, {base + end - size} bytes are missing")
             tensors[name] = StoredTensor(path, entry["dtype"], tuple(entry["shape"]), base + start, base + end)
     return dict(sorted(tensors.items()))
 
@@ -99,15 +88,58 @@ def digest_of_shards(shards: Sequence[Path]) -> str:
     hasher = blake3()
     for name, tensor in tensors_of(shards).items():
         hasher.update(tensor.head(name))
-        for chunk in _tensor_bytes(tensor.path, tensor.start, tensor.end):
-            hasher.update(chunk)
+        _update(hasher, tensor)
     return str(hasher.hexdigest())
+
+
+def _update(hasher: blake3, tensor: StoredTensor) -> None:
+    left = tensor.end - tensor.start
+    try:
+        for piece in pieces_of(tensor.path, tensor.start, left):
+            hasher.update(piece)
+            left -= len(piece)
+    except OSError as error:  # it may have gone since its header was read
+        raise WeightsError(f"{tensor.path}: {error}") from error
+    if left:
+        raise WeightsError(f"{tensor.path}: truncated, {left} bytes are missing")
+
+
+class PassingDigest:
+    """The digest of shards whose bytes pass by once, on their way somewhere else.
+
+    It comes about where tensors lie in name order, as safetensors writes those of one dtype into one file."""
+
+    def __init__(self, shards: Sequence[Path]) -> None:
+        """Read the headers. Raises WeightsError naming a file that is missing, truncated or repeats a tensor."""
+        self._shards, self._hasher = shards, blake3()
+        self._waiting = list(tensors_of(shards).items())[::-1]
+        self._seen = 0  # bytes of the tensor that is next
+
+    def see(self, path: Path, at: int, piece: memoryview) -> None:
+        """Take the bytes of a file from `at` on; those of each file in order."""
+        while self._waiting:
+            name, tensor = self._waiting[-1]
+            start = tensor.start + self._seen - at
+            if tensor.start < tensor.end and (tensor.path != path or not 0 <= start < len(piece)):
+                return
+            if not self._seen:
+                self._hasher.update(tensor.head(name))
+            part = piece[start : tensor.end - at] if tensor.start < tensor.end else piece[:0]
+            self._hasher.update(part)
+            self._seen += len(part)
+            if tensor.start + self._seen < tensor.end:
+                return
+            self._waiting.pop()
+            self._seen = 0
+
+    def finish(self) -> str:
+        """Return the digest, after reading the files again where tensors lay in another order."""
+        return digest_of_shards(self._shards) if self._waiting else str(self._hasher.hexdigest())
 
 
 def checksum_of(path: Path) -> str:
     """BLAKE3 over a file's bytes."""
     hasher = blake3()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            hasher.update(chunk)
+    for piece in pieces_of(path):
+        hasher.update(piece)
     return str(hasher.hexdigest())

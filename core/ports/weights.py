@@ -1,6 +1,6 @@
 """Published weights, and the blobs they lie in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
@@ -76,7 +76,9 @@ class Blobs(Protocol):
         """Atomic and durable when it returns."""
         ...
 
-    def put_file(self, path: str, source: Path) -> None: ...
+    def put_file(self, path: str, source: Path, see: Callable[[memoryview], None] | None = None) -> None:
+        """Put a file; `see` sees its bytes pass, piece by piece, and keeps none."""
+        ...
 
     def get(self, path: str) -> bytes:
         """Return a blob's content. Raises FileNotFoundError."""

@@ -1,8 +1,8 @@
 """Versions rebuilt on this host: DIRECTORY/DIGEST/SHARD.
 
-Any number of processes may share one directory, and none waits for another: each builds in a scratch directory and
-renames it into place. If two build the same version at once, the work is done twice, nothing worse. Nothing is synced:
-what a power cut leaves broken is recognised by its digest, and built again."""
+Any number of processes may share one directory. Each builds in a scratch directory and renames it into place; of those
+that want the same version, one builds and the others wait. Nothing is synced: what a power cut leaves broken is
+recognised by its digest, and built again."""
 
 import errno
 import fcntl
@@ -18,7 +18,7 @@ from core.errors import WeightsError
 from core.model.adapters import digest_of_version
 from core.ports import AdapterConfig
 
-_SCRATCH, _LOCK = ".scratch-", ".lock"
+_SCRATCH, _LOCK, _TURN = ".scratch-", ".lock", ".turn-"
 _SETTLED_S = 60.0  # a scratch directory so old has its lock, or lost its owner
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
@@ -45,6 +45,22 @@ class VersionCache:
                 yield directory
             finally:
                 shutil.rmtree(directory)
+
+    @contextmanager
+    def turn(self, digest: str) -> Iterator[None]:
+        """Wait while another process or thread builds this version. The wait also ends when its process does."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{_TURN}{digest}"
+        while True:
+            with path.open("a") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if not _is_named(file.fileno(), path):  # by whoever had it before, who is done
+                    continue
+                try:
+                    yield
+                finally:
+                    path.unlink()
+                return
 
     def known(self, digest: str) -> list[Path] | None:
         """Return a version's shards if they were verified in this process and are unchanged since; else None."""
@@ -101,7 +117,7 @@ class VersionCache:
         return sorted(home.iterdir()) if home.is_dir() else []
 
     def _evict(self) -> None:
-        homes = [home for home in self._directory.iterdir() if not home.name.startswith(_SCRATCH)]
+        homes = [home for home in self._directory.iterdir() if not home.name.startswith(".")]
         for home in sorted(homes, key=_used)[: -self._keep]:
             self._remove(home.name)
 
@@ -117,6 +133,24 @@ class VersionCache:
         for directory in self._directory.glob(f"{_SCRATCH}*"):
             if time.time() - _used(directory) / 1e9 > _SETTLED_S and not _is_locked(directory / _LOCK):
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Link a file where the file system can, so that its bytes lie on the disk, and in memory, once.
+
+    Who writes to the source afterwards writes to the target as well, which its fingerprint tells."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    """Return whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _renamed(built: Path, home: Path) -> bool:

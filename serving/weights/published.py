@@ -3,7 +3,7 @@
 So a reader finds all or nothing (`serving.weights.deltas.manifest` has the paths).
 
 A version is a delta upon its parent when that is published, has the same layout, and is fewer than `anchor_every` - 1
-deltas from its anchor, and when the delta is worth the work: a sample must promise at most 0.4 of the full bytes, and
+deltas from its anchor, and when the delta is worth the work: a sample must promise at most 0.5 of the full bytes, and
 the whole delta must not be larger than that. An adapter is neither a delta nor what a delta is made upon.
 
 A discarded version cannot be opened any more. While a delta needs it, its files stay and its manifest becomes a mere
@@ -13,20 +13,22 @@ versions that need it. So, whatever happens at the same time, one of them sees t
 
 import logging
 import re
-import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+
+from blake3 import blake3
 
 from core.errors import ConfigError, WeightsError
 from core.ids import PolicyRef
-from core.model.adapters import digest_of_version, low_rank_of
-from core.model.weights_digest import checksum_of
+from core.model.adapters import digest_of_version, digest_upon, low_rank_of
+from core.model.weights_digest import PassingDigest, checksum_of
 from core.ports import AdapterConfig, Blobs, Opened, WeightsRef
-from serving.weights.cache import Fingerprint, VersionCache, fingerprint
+from serving.weights.cache import Fingerprint, VersionCache, fingerprint, link_or_copy
 from serving.weights.deltas.checkpoint import layout
-from serving.weights.deltas.delta import apply, encode
+from serving.weights.deltas.delta import Step, apply, encode
 from serving.weights.deltas.manifest import (
+    FORMAT,
     Delta,
     File,
     Manifest,
@@ -43,7 +45,7 @@ from serving.weights.sample import promised_share
 
 logger = logging.getLogger(__name__)
 
-_WORTH = 0.4  # of the full bytes: beyond it a delta saves little for the time that it takes (decision 7)
+_WORTH = 0.5  # of the full bytes: beyond it a delta saves little for the time that it takes (decision 7)
 
 
 class BlobWeights:
@@ -79,45 +81,63 @@ class BlobWeights:
         Raises WeightsError when it exists with other content, when a shard cannot be read, or is no adapter's."""
         if adapter is not None:
             low_rank_of(shards, adapter)
-        path = manifest_path(version)
-        ref = WeightsRef(version=version, digest=digest_of_version(shards, adapter), path=path, parent=parent)
-        if self._is_published(ref):
-            return ref
+        if known := self._published(version, parent, shards, adapter):
+            return known
         for left in self._blobs.list(f"{folder(version)}/"):  # by an attempt that was cut off
             self._blobs.delete(left)
         shards = sorted(shards, key=lambda shard: shard.name)
-        manifest = None if adapter else self._publish_delta(ref, shards)
-        manifest = manifest or self._publish_files(ref, shards, adapter)
-        self._blobs.put(path, manifest.encode())
+        manifest = None if adapter else self._publish_delta(version, parent, shards)
+        manifest = manifest or self._publish_files(version, parent, shards, adapter)
+        self._blobs.put(manifest_path(version), manifest.encode())
         if self._cache and (manifest.delta or not self._blobs.is_local):
-            self._keep(self._cache, ref.digest, shards, adapter)
-        return ref
+            self._keep(self._cache, manifest.digest, shards, adapter)
+        return WeightsRef(version=version, digest=manifest.digest, path=manifest_path(version), parent=parent)
 
-    def _is_published(self, ref: WeightsRef) -> bool:
-        """Return whether a version is published. A discarded one that is still a link is restored."""
-        link = link_path(ref.version)
-        found = next((path for path in (ref.path, link) if self._blobs.exists(path)), None)
+    def _published(
+        self, version: PolicyRef, parent: PolicyRef | None, shards: Sequence[Path], adapter: AdapterConfig | None
+    ) -> WeightsRef | None:
+        """Return the reference of a version that is published. A discarded one that is still a link is restored."""
+        path, link = manifest_path(version), link_path(version)
+        found = next((each for each in (path, link) if self._blobs.exists(each)), None)
         if found is None:
-            return False
-        digest = read_manifest(self._blobs, found).digest
-        if digest != ref.digest:
-            raise WeightsError(f"{found}: version {ref.version} is published with digest {digest}, not {ref.digest}")
+            return None
+        published, digest = read_manifest(self._blobs, found).digest, digest_of_version(shards, adapter)
+        if published != digest:
+            raise WeightsError(f"{found}: version {version} is published with digest {published}, not {digest}")
         if found == link:
-            self._blobs.put(ref.path, self._blobs.get(link))
+            self._blobs.put(path, self._blobs.get(link))
             self._blobs.delete(link)
-        return True
+        return WeightsRef(version=version, digest=digest, path=path, parent=parent)
 
-    def _publish_files(self, ref: WeightsRef, shards: Sequence[Path], adapter: AdapterConfig | None) -> Manifest:
-        files = [self._put(ref.version, shard) for shard in shards]
-        return Manifest(version=ref.version, digest=ref.digest, parent=ref.parent, shards=files, adapter=adapter)
+    def _publish_files(
+        self, version: PolicyRef, parent: PolicyRef | None, shards: Sequence[Path], adapter: AdapterConfig | None
+    ) -> Manifest:
+        """Publish the files as they are: digest and checksums are taken while they are copied."""
+        digest = PassingDigest(shards)
+        files = [self._put(version, shard, digest) for shard in shards]
+        return Manifest(
+            version=version,
+            digest=digest_upon(digest.finish(), adapter),
+            parent=parent,
+            shards=files,
+            adapter=adapter,
+        )
 
-    def _put(self, version: PolicyRef, file: Path) -> File:
-        self._blobs.put_file(f"{folder(version)}/{file.name}", file)
-        return File(name=file.name, bytes=file.stat().st_size, checksum=checksum_of(file))
+    def _put(self, version: PolicyRef, file: Path, digest: PassingDigest) -> File:
+        checksum, size = blake3(), 0
 
-    def _publish_delta(self, ref: WeightsRef, shards: Sequence[Path]) -> Manifest | None:
+        def see(piece: memoryview) -> None:
+            nonlocal size
+            digest.see(file, size, piece)
+            checksum.update(piece)
+            size += len(piece)
+
+        self._blobs.put_file(f"{folder(version)}/{file.name}", file, see)
+        return File(name=file.name, bytes=size, checksum=str(checksum.hexdigest()))
+
+    def _publish_delta(self, version: PolicyRef, parent: PolicyRef | None, shards: Sequence[Path]) -> Manifest | None:
         """Publish a delta; None when the version should be a full one."""
-        base = self._base_for(ref)
+        base = self._base_for(version, parent)
         if base is None or self._cache is None:
             return None
         try:
@@ -125,41 +145,32 @@ class BlobWeights:
                 return None
             base_shards = self._open(manifest_path(base.version), base)
         except WeightsError as error:
-            logger.warning("version %s is published full: its parent cannot be read (%s)", ref.version, error)
+            logger.warning("version %s is published full: its parent cannot be read (%s)", version, error)
             return None
         with self._cache.scratch() as scratch:
             file = scratch / delta_name(base.version)
-            tensors = encode(base_shards, shards, file)
-            manifest = Manifest(
-                version=ref.version,
-                digest=ref.digest,
-                parent=ref.parent,
-                shards=[],
-                delta=Delta(
-                    base=base.version,
-                    base_digest=base.digest,
-                    depth=_depth(base) + 1,
-                    file=File(name=file.name, bytes=file.stat().st_size, checksum=checksum_of(file)),
-                    tensors=tensors,
-                ),
-            )
-            size = file.stat().st_size + len(manifest.encode())
+            encoded = encode(base_shards, shards, file)
+            delta = Delta(base.version, base.digest, _depth(base) + 1, encoded.file, encoded.tensors, FORMAT)
+            manifest = Manifest(version=version, digest=encoded.digest, parent=parent, shards=[], delta=delta)
+            size = encoded.file.bytes + len(manifest.encode())
             if size > sum(shard.stat().st_size for shard in shards):
                 return None
-            path = f"{folder(ref.version)}/{file.name}"
+            path = f"{folder(version)}/{file.name}"
             self._blobs.put_file(path, file)
         if not self._blobs.exists(manifest_path(base.version)):  # discarded meanwhile
             self._blobs.delete(path)
             return None
         return manifest
 
-    def _base_for(self, ref: WeightsRef) -> Manifest | None:
+    def _base_for(self, version: PolicyRef, parent: PolicyRef | None) -> Manifest | None:
         """Return the parent's manifest when a delta upon it may be tried."""
-        if self._cache is None or ref.parent is None or ref.parent >= ref.version:
+        if self._cache is None or parent is None or parent >= version:
             return None
-        path = manifest_path(ref.parent)
+        path = manifest_path(parent)
         base = read_manifest(self._blobs, path) if self._blobs.exists(path) else None
-        return base if base and not base.adapter and _depth(base) + 1 < self._anchor_every else None
+        if base is None or base.adapter or (base.delta and base.delta.format != FORMAT):
+            return None
+        return base if _depth(base) + 1 < self._anchor_every else None
 
     def _glance(self, base: Manifest) -> list[Path]:
         """Return a version's shards, unverified if possible.
@@ -176,7 +187,7 @@ class BlobWeights:
             version = scratch / "version"
             version.mkdir()
             for shard in shards:
-                shutil.copyfile(shard, version / shard.name)
+                link_or_copy(shard, version / shard.name)
             cache.add(digest, version, adapter)
 
     # ------------------------------------------------------------------------------------------ open
@@ -192,14 +203,18 @@ class BlobWeights:
             raise WeightsError(f"{ref.path}: digest {manifest.digest}, version {ref.version} has {ref.digest}")
         return manifest
 
-    def _open(self, path: str, manifest: Manifest) -> list[Path]:
+    def _open(self, path: str, manifest: Manifest, has_turn: bool = False) -> list[Path]:
         if manifest.delta is None and (self._blobs.is_local or self._cache is None):
             return self._open_in_place(path, manifest)
         if self._cache is None:
             raise ConfigError(f"{path}: a delta, and no cache directory was given to rebuild weights in")
         if shards := self._cache.find(manifest.digest, manifest.adapter):
             return shards
-        return self._build(self._cache, path, manifest) if manifest.delta else self._fetch(self._cache, path, manifest)
+        with nullcontext() if has_turn else self._cache.turn(manifest.digest):
+            if shards := self._cache.find(manifest.digest, manifest.adapter):  # another process made it meanwhile
+                return shards
+            make = self._build if manifest.delta else self._fetch
+            return make(self._cache, path, manifest)
 
     def _open_in_place(self, path: str, manifest: Manifest) -> list[Path]:
         shards, seen = self._in_place.get(manifest.digest, ([], ()))
@@ -224,12 +239,24 @@ class BlobWeights:
         """Build a version from the nearest cached one, all deltas since in one pass."""
         with cache.scratch() as scratch:
             base, links = self._nearest(cache, path, manifest, scratch)
-            deltas = [self._file(*link, link[1].delta.file, scratch) for link in reversed(links) if link[1].delta]
+            steps = [self._step(*link, scratch) for link in reversed(links)]
             version = scratch / "version"
             version.mkdir()
-            assert manifest.delta
-            _check(path, manifest, apply(base, deltas, version, manifest.delta.tensors))
+            _check(path, manifest, apply(base, steps, version))
             return cache.add(manifest.digest, version)
+
+    def _step(self, path: str, manifest: Manifest, scratch: Path) -> Step:
+        """Fetch a delta. Raises WeightsError also for one that another build wrote in a way of its own."""
+        delta = manifest.delta
+        assert delta, "what is whole ends the way"
+        if delta.format != FORMAT:
+            raise WeightsError(
+                f"{path}: a delta in format {delta.format}, and this build reads format {FORMAT}. Let the build that "
+                f"published version {manifest.version} open it on this host (what is in the cache stays readable), or "
+                "roll back to a version that was published whole"
+            )
+        file = self._file(path, manifest, delta.file, scratch)
+        return Step(file, delta.tensors, f"{folder(manifest.version)}/{delta.file.name}")
 
     def _nearest(
         self, cache: VersionCache, path: str, manifest: Manifest, scratch: Path
@@ -240,8 +267,8 @@ class BlobWeights:
             if base := cache.lend(delta.base_digest, scratch):
                 return base, links
             links.append(read_base(self._blobs, delta))
-        path, manifest = links.pop()
-        shards = self._open(path, manifest)
+        wanted, (path, manifest) = links[0][1].digest, links.pop()
+        shards = self._open(path, manifest, has_turn=manifest.digest == wanted)  # where deltas changed nothing
         return cache.lend(manifest.digest, scratch) or shards, links
 
     def _file(self, manifest_path: str, manifest: Manifest, file: File, directory: Path | None) -> Path:

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from core.model.weights_digest import tensors_of
-from serving.weights.deltas.checkpoint import ByteRange, Files
-from serving.weights.deltas.chunk import encode_chunk
-from serving.weights.deltas.dtypes import Bits, kind_of
+from serving.weights.deltas.checkpoint import ByteRange, Files, width_of
+from serving.weights.deltas.chunk import Bits, encode_chunk
 
 _BYTES = 1 << 16  # of the checkpoint: about what a millisecond allows
 _LEAST = 64  # of a tensor
@@ -24,15 +23,15 @@ def promised_share(parent: Sequence[Path], child: Sequence[Path]) -> float:
     samples: dict[str, list[tuple[Bits, Bits]]] = {}
     with Files([*parent, *child]) as files:
         for name, tensor in after.items():
-            kind, size = kind_of(tensor.dtype), tensor.end - tensor.start
-            wanted = min(size, max(_LEAST, size * _BYTES // total)) // kind.itemsize * kind.itemsize
-            middle = (size - wanted) // 2 // kind.itemsize * kind.itemsize
+            width, size = width_of(tensor.dtype), tensor.end - tensor.start
+            wanted = min(size, max(_LEAST, size * _BYTES // total)) // width * width
+            middle = (size - wanted) // 2 // width * width
             places = (before[name], tensor)
-            one, two = (files.read(ByteRange(place.path, place.start + middle, wanted, kind)) for place in places)
+            one, two = (files.read(ByteRange(place.path, place.start + middle, wanted, width)) for place in places)
             samples.setdefault(tensor.dtype, []).append((one, two))
     sampled = encoded = 0
-    for dtype, pairs in samples.items():
+    for pairs in samples.values():
         parent_N, child_N = (np.concatenate(stretches) for stretches in zip(*pairs, strict=True))
         sampled += child_N.nbytes
-        encoded += len(encode_chunk(parent_N, child_N, kind_of(dtype)))
+        encoded += len(encode_chunk(parent_N, child_N))
     return encoded / max(sampled, 1)

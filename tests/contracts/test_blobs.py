@@ -47,6 +47,14 @@ def test_files_go_in_and_come_out(blobs: FsspecBlobs, tmp_path: Path) -> None:
     assert blobs.local("weights/1/model.safetensors").read_bytes() == b"new", "no stale copy"
 
 
+def test_what_is_put_passes_by_once(blobs: FsspecBlobs, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom((1 << 20) + 7))
+    seen = bytearray()
+    blobs.put_file("x", source, seen.extend)
+    assert bytes(seen) == source.read_bytes() == blobs.get("x")
+
+
 def test_lists_are_sorted_and_by_prefix(blobs: FsspecBlobs) -> None:
     assert blobs.list("") == []
     for path in ("b/2", "a", "b/10", "bc"):

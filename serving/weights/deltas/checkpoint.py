@@ -11,9 +11,11 @@ import numpy as np
 
 from core.errors import WeightsError
 from core.model.weights_digest import StoredTensor, read_header
-from serving.weights.deltas.dtypes import BYTES, Bits, Kind, kind_of
+from serving.weights.deltas.chunk import Bits
 
 CHUNK = 1 << 20  # elements
+_WIDTHS = {"F64": 8, "I64": 8, "U64": 8} | dict.fromkeys(("F32", "I32", "U32", "C64"), 4)
+_WIDTHS |= dict.fromkeys(("F16", "BF16", "I16", "U16"), 2)
 
 
 class ByteRange(NamedTuple):
@@ -22,16 +24,21 @@ class ByteRange(NamedTuple):
     path: Path
     start: int  # byte in the file
     size: int  # bytes
-    kind: Kind
+    width: int  # bytes of an element
+
+
+def width_of(dtype: str) -> int:
+    """Return how many bytes an element is taken as; one for what is unknown, and for elements that share a byte."""
+    return _WIDTHS.get(dtype, 1)
 
 
 def stretches(tensor: StoredTensor) -> Iterator[ByteRange]:
     """Return the ranges of a tensor. A dtype whose size does not divide the bytes is treated as bytes."""
-    kind = kind_of(tensor.dtype)
-    kind = kind if (tensor.end - tensor.start) % kind.itemsize == 0 else BYTES
-    step = CHUNK * kind.itemsize
+    width = width_of(tensor.dtype)
+    width = 1 if (tensor.end - tensor.start) % width else width
+    step = CHUNK * width
     for start in range(tensor.start, tensor.end, step):
-        yield ByteRange(tensor.path, start, min(step, tensor.end - start), kind)
+        yield ByteRange(tensor.path, start, min(step, tensor.end - start), width)
 
 
 def num_stretches(tensor: StoredTensor) -> int:
@@ -58,7 +65,7 @@ class Files:
         data = os.pread(self._descriptors[stretch.path], stretch.size, stretch.start)
         if len(data) < stretch.size:
             raise WeightsError(f"{stretch.path}: truncated, {stretch.size - len(data)} bytes are missing")
-        return np.frombuffer(data, stretch.kind.bits)
+        return np.frombuffer(data, f"<u{stretch.width}")
 
     def write(self, path: Path, start: int, raw: memoryview) -> None:
         while raw:

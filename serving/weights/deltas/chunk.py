@@ -1,110 +1,134 @@
 """The encoding of the difference between two ranges of raw bits.
 
-A chunk is empty (no change), or a byte that names its encoding and then
+Bits are read as unsigned integers: then a float that moves by a unit in its last place moves by 1, up or down, whatever
+its dtype, and the difference is exact, NaN and infinities included. A chunk is empty (no change), or a byte and then
 
-    steps    classes of similar magnitude (`magnitudes`); in each, which elements changed, which of these changed sign,
-             and by how many units the magnitude of the others and of these moved
-    values   which elements changed, and their new values
+    0    the gaps between the elements that changed, and their steps
+    1    the steps of all elements, of which many changed
 
-Legend: N elements, M changed ones of a class."""
+Steps are zigzag (0, -1, 1, -2, 2 become 0, 1, 2, 3, 4). Gaps and steps are in planes: the lowest bytes of all, then the
+second bytes, and so on, each plane a zstd frame after its size.
+
+Legend: N elements, M changed ones, B bytes of one."""
+
+from typing import Any
 
 import numpy as np
+import zstandard
+from numpy.typing import NDArray
 
-from serving.weights.deltas.dtypes import Bits, Kind
-from serving.weights.deltas.integers import decode_planes, decode_steps, encode_planes, encode_steps
-from serving.weights.deltas.magnitudes import divide, find_bounds, shift_of
-from serving.weights.deltas.stream import ByteReader, number
-from serving.weights.deltas.subsets import Positions, decode_subset, encode_mask, encode_subset
+Bits = NDArray[Any]  # unsigned integers as wide as the elements, little-endian
 
-ENCODINGS = ("steps", "values")
-_DENSE = 0.4  # share of the changed elements' own bytes from which on steps are held against values
-_MOST = 0.5  # share of a class from which on naming the changed elements costs more than steps of 0
+SIZE_BYTES = 4
+_SOME, _ALL = b"\0", b"\1"
+_MOST = 0.25  # share of changed elements beyond which steps of 0 are faster than gaps, and cost little more
+_GAP = np.dtype("<u4")
+# Short matches are chance in such data: without them zstd is its Huffman coder, which is faster, and packs as much.
+_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(
+    1,
+    strategy=zstandard.STRATEGY_FAST,
+    target_length=0,
+    min_match=7,
+    hash_log=6,
+    window_log=17,
+    write_content_size=True,
+    write_checksum=False,
+)
 
 
-def encode_chunk(parent_N: Bits, child_N: Bits, kind: Kind) -> bytes:
-    """b"" where nothing changed. The first byte is an index into ENCODINGS."""
-    changed = np.flatnonzero(parent_N != child_N)
-    if not len(changed):
+def encode_chunk(parent_N: Bits, child_N: Bits) -> bytes:
+    """Encode a chunk; b"" where nothing changed."""
+    steps_N = child_N - parent_N
+    changed_N = steps_N != 0
+    count = int(np.count_nonzero(changed_N))
+    if not count:
         return b""
-    steps = b"\0" + _encode_steps(parent_N, child_N, changed, kind)
-    if len(steps) < _DENSE * len(changed) * kind.itemsize:
-        return steps
-    values = b"\1" + encode_subset(changed, len(parent_N)) + encode_planes(child_N.take(changed))
-    return min(steps, values, key=len)
+    if count > _MOST * len(steps_N):
+        return _ALL + _pack(_zigzag(steps_N))
+    changed_M = np.flatnonzero(changed_N)
+    gaps_M = np.diff(changed_M, prepend=-1) - 1
+    return (
+        _SOME + count.to_bytes(SIZE_BYTES, "little") + _pack(gaps_M.astype(_GAP)) + _pack(_zigzag(steps_N[changed_M]))
+    )
 
 
-def decode_chunk(data: bytes, parent_N: Bits, kind: Kind) -> Bits:
+def decode_chunk(data: bytes, parent_N: Bits) -> Bits:
     """Decode a chunk. Raises ValueError for data that the encoder cannot have written."""
     if not data:
         return parent_N
-    reader = ByteReader(data)
-    child_N = parent_N.copy()
-    if reader.take(1)[0]:
-        changed = decode_subset(reader, len(parent_N))
-        child_N[changed] = decode_planes(reader, len(changed), kind.bits)
+    parts = _Parts(data)
+    if parts.has_all:
+        child_N = parent_N + _unzigzag(parts.take(len(parent_N), parent_N.dtype))
     else:
-        _decode_steps(reader, child_N, kind)
-    if reader.left:
-        raise ValueError(f"{reader.left} bytes too many")
+        count = parts.number()
+        if count > len(parent_N):
+            raise ValueError(f"{count} of {len(parent_N)} elements")
+        changed_M = np.cumsum(parts.take(count, _GAP), dtype=np.int64) + np.arange(count)
+        steps_M = _unzigzag(parts.take(count, parent_N.dtype))
+        if count and changed_M[-1] >= len(parent_N):
+            raise ValueError(f"element {changed_M[-1]} of {len(parent_N)}")
+        child_N = parent_N.copy()
+        child_N[changed_M] += steps_M
+    parts.expect_end()
     return child_N
 
 
-def _encode_steps(parent_N: Bits, child_N: Bits, changed: Positions, kind: Kind) -> bytes:
-    magnitudes_N = parent_N & kind.magnitude
-    bounds = find_bounds(magnitudes_N, kind)
-    parts = [number(len(bounds)), *map(number, bounds)]
-    for octaves in divide(magnitudes_N, bounds, kind):
-        ranks_M, where_M, changed = octaves.split(changed)
-        if len(ranks_M) > _MOST * octaves.size:  # all of them, then: a step may be 0
-            ranks_M = np.arange(octaves.size)
-            where_M = octaves.select(ranks_M)
-        parts += [encode_subset(ranks_M, octaves.size), _moves(parent_N.take(where_M), child_N.take(where_M), kind)]
+def _zigzag(steps_M: Bits) -> Bits:
+    signed_M = steps_M.view(f"i{steps_M.itemsize}")
+    zigzag_M: Bits = (signed_M << 1 ^ signed_M >> 8 * steps_M.itemsize - 1).view(steps_M.dtype)
+    return zigzag_M
+
+
+def _unzigzag(zigzag_M: Bits) -> Bits:
+    one = zigzag_M.dtype.type(1)
+    steps_M: Bits = zigzag_M >> one ^ -(zigzag_M & one)
+    return steps_M
+
+
+def _pack(words_M: Bits) -> bytes:
+    bytes_MB = words_M.view(np.uint8).reshape(-1, words_M.itemsize)
+    parts = []
+    for place in range(words_M.itemsize):
+        plane_M = np.ascontiguousarray(bytes_MB[:, place])
+        packed = zstandard.ZstdCompressor(compression_params=_PARAMETERS).compress(plane_M.data)
+        parts += [len(packed).to_bytes(SIZE_BYTES, "little"), packed]
     return b"".join(parts)
 
 
-def _decode_steps(reader: ByteReader, child_N: Bits, kind: Kind) -> None:
-    """Decode in place: a class is read before anything in it changes."""
-    magnitudes_N = child_N & kind.magnitude
-    bounds = [reader.number() for _ in range(reader.number())]
-    if any(bound > int(kind.magnitude) >> shift_of(kind) for bound in bounds):
-        raise ValueError(f"classes bounded by {bounds}")
-    for octaves in divide(magnitudes_N, bounds, kind):
-        where_M = octaves.select(decode_subset(reader, octaves.size))
-        child_N[where_M] = _unmoves(reader, child_N.take(where_M), kind)
+class _Parts:
+    """The parts of a chunk, one after another. Raises ValueError where they are none."""
 
+    def __init__(self, data: bytes) -> None:
+        if data[:1] not in (_SOME, _ALL):
+            raise ValueError(f"chunk of kind {data[0]}")
+        self.has_all = data[:1] == _ALL
+        self._data, self._at = memoryview(data), 1
 
-def _moves(parent_M: Bits, child_M: Bits, kind: Kind) -> bytes:
-    """Encode how far elements moved.
+    def number(self) -> int:
+        return int.from_bytes(self._raw(SIZE_BYTES), "little")
 
-    Those that change sign are encoded separately: they cross zero, which is far in units."""
-    if not len(parent_M):
-        return b""
-    flips_M = (parent_M ^ child_M) & kind.sign != 0
-    steps_M = (child_M & kind.magnitude) - (parent_M & kind.magnitude)
-    parts = [encode_mask(flips_M)]
-    if flips_M.any():
-        parts.append(encode_steps(steps_M[flips_M], 0))
-        steps_M = steps_M[~flips_M]
-    least = int(steps_M.all())
-    return b"".join([*parts, bytes([least]), encode_steps(steps_M, least)])
+    def take(self, count: int, word: np.dtype[Any]) -> Bits:
+        """Return the next `count` words."""
+        bytes_MB = np.empty((count, word.itemsize), np.uint8)
+        for place in range(word.itemsize):
+            bytes_MB[:, place] = self._plane(count)
+        return bytes_MB.reshape(-1).view(word)
 
+    def _plane(self, count: int) -> NDArray[np.uint8]:
+        frame = self._raw(self.number())
+        try:
+            if (size := zstandard.frame_content_size(frame)) != count:  # asked before so much memory is taken
+                raise ValueError(f"{size} bytes instead of {count}")
+            return np.frombuffer(zstandard.ZstdDecompressor().decompress(frame), np.uint8)
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from error
 
-def _unmoves(reader: ByteReader, parent_M: Bits, kind: Kind) -> Bits:
-    if not len(parent_M):
-        return parent_M
-    flips = decode_subset(reader, len(parent_M))
-    crossing = decode_steps(reader, len(flips), 0, kind.bits)
-    steps_M = decode_steps(reader, len(parent_M) - len(flips), int(reader.take(1)[0]), kind.bits)
-    if not len(flips):
-        return _moved(parent_M, steps_M, kind)
-    flips_M = np.zeros(len(parent_M), np.bool_)
-    flips_M[flips] = True
-    child_M = parent_M.copy()
-    child_M[flips_M] = _moved(~parent_M[flips_M] & kind.sign | parent_M[flips_M] & kind.magnitude, crossing, kind)
-    child_M[~flips_M] = _moved(parent_M[~flips_M], steps_M, kind)
-    return child_M
+    def _raw(self, size: int) -> memoryview:
+        if size > len(self._data) - self._at:
+            raise ValueError(f"{size - len(self._data) + self._at} bytes are missing")
+        self._at += size
+        return self._data[self._at - size : self._at]
 
-
-def _moved(bits_M: Bits, steps_M: Bits, kind: Kind) -> Bits:
-    moved_M: Bits = (bits_M + steps_M) & kind.magnitude | bits_M & kind.sign
-    return moved_M
+    def expect_end(self) -> None:
+        if self._at != len(self._data):
+            raise ValueError(f"{len(self._data) - self._at} bytes too many")

@@ -3,7 +3,7 @@
 weights/00000012/manifest.json                  last: with it the version is there
 weights/00000012/model.safetensors              a full version: its shards
 weights/00000014/adapter.safetensors            an adapter: its shards, upon a base that every host has
-weights/00000013/delta-00000012.safetensors     a delta: its name says which version it needs
+weights/00000013/delta-00000012.bin             a delta: its name says which version it needs
 weights/00000012/link.json                      the manifest of a discarded version that another one needs"""
 
 import re
@@ -17,7 +17,8 @@ from core.errors import WeightsError
 from core.ids import PolicyRef
 from core.ports import AdapterConfig, Blobs
 
-_DELTA = re.compile(r"weights/([^/]+)/delta-([^/]+)\.safetensors")
+FORMAT = 2  # of deltas
+_DELTA = re.compile(r"weights/([^/]+)/delta-([^/]+)\.(?:bin|safetensors)")
 
 
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -30,7 +31,6 @@ class File(msgspec.Struct, frozen=True):
 
 
 class ChangedTensor(msgspec.Struct, frozen=True):
-    encoding: str  # of its chunks: steps, values, or both
     bytes: int  # encoded
     digest: str  # BLAKE3 (128 bits) over the bytes that it has afterwards
 
@@ -41,6 +41,7 @@ class Delta(msgspec.Struct, frozen=True):
     depth: int  # deltas from the anchor to here
     file: File
     tensors: dict[str, ChangedTensor]
+    format: int = 1  # of the file; format 1 did not say so
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,7 +71,7 @@ def link_path(version: PolicyRef) -> str:
 
 
 def delta_name(base: PolicyRef) -> str:
-    return f"delta-{base.padded}.safetensors"
+    return f"delta-{base.padded}.bin"
 
 
 def needed(paths: Iterable[str]) -> set[PolicyRef]:

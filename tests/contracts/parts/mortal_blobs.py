@@ -1,5 +1,6 @@
 """Blobs whose process ends amid its writes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from core.blobs import FsspecBlobs
@@ -18,9 +19,9 @@ class MortalBlobs(FsspecBlobs):
         self._live()
         super().put(path, data)
 
-    def put_file(self, path: str, source: Path) -> None:
+    def put_file(self, path: str, source: Path, see: Callable[[memoryview], None] | None = None) -> None:
         self._live()
-        super().put_file(path, source)
+        super().put_file(path, source, see)
 
     def delete(self, path: str) -> None:
         self._live()

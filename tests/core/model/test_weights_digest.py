@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from core.blobs import pieces_of
 from core.errors import WeightsError
-from core.model.weights_digest import digest_of_shards
+from core.model.weights_digest import PassingDigest, checksum_of, digest_of_shards
 
 TENSORS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -104,3 +106,49 @@ def test_a_shard_that_vanishes_after_its_header_was_read_is_named(whole: Path) -
 
     with pytest.raises(WeightsError, match=r"model\.safetensors.*No such file"):
         digest_of_shards(vanishing())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    places=st.lists(st.integers(0, 2), min_size=6, max_size=6),
+    dtypes=st.lists(st.sampled_from(["float32", "float16", "int8"]), min_size=6, max_size=6),
+    rows=st.lists(st.sampled_from([0, 1, 7, 40]), min_size=6, max_size=6),
+    piece=st.sampled_from([1, 3, 64, 1 << 20]),
+)
+def test_passing_by_it_is_the_same_digest(
+    tmp_path_factory: pytest.TempPathFactory, places: list[int], dtypes: list[str], rows: list[int], piece: int
+) -> None:
+    """Whatever the order of tensors, their sizes, and the size of the pieces."""
+    directory = tmp_path_factory.mktemp("passing")
+    tensors = {name: np.full((n, 3), n + 1, dtype) for name, n, dtype in zip("abcdef", rows, dtypes, strict=True)}
+    shards = []
+    for shard in sorted(set(places)):
+        shards.append(directory / f"model-{shard}.safetensors")
+        save_file({name: tensors[name] for name, at in zip(tensors, places, strict=True) if at == shard}, shards[-1])
+    passing = PassingDigest(shards)
+    for path in shards:
+        content = memoryview(path.read_bytes())
+        for at in range(0, len(content), piece):
+            passing.see(path, at, content[at : at + piece])
+    assert passing.finish() == digest_of_shards(shards)
+
+
+def test_of_one_dtype_in_one_file_nothing_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({name: np.ones((n, 5), np.float32) for n, name in enumerate("cab", 1)}, path)
+    expected = digest_of_shards([path])
+    passing = PassingDigest([path])
+    passing.see(path, 0, memoryview(path.read_bytes()))
+    monkeypatch.setattr("core.model.weights_digest.digest_of_shards", None)
+    assert passing.finish() == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.sampled_from([0, 1, 100, 1 << 20, (1 << 20) + 5]), start=st.integers(0, 50), length=st.integers(0, 200))
+def test_pieces_are_the_file(tmp_path_factory: pytest.TempPathFactory, size: int, start: int, length: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "pieces"
+    content = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
+    path.write_bytes(content)
+    assert b"".join(bytes(piece) for piece in pieces_of(path)) == content
+    assert b"".join(bytes(piece) for piece in pieces_of(path, start, length)) == content[start : start + length]
+    assert checksum_of(path) == blake3(content).hexdigest()

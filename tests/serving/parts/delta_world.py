@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.weights.deltas.dtypes import Bits, kind_of
+from serving.weights.deltas.checkpoint import width_of
+from serving.weights.deltas.chunk import Bits
 
 Checkpoint = dict[str, tuple[str, tuple[int, ...], Bits]]  # name to dtype, shape, raw bits
 
@@ -41,11 +42,11 @@ def random_weights(rng: np.random.Generator, dtype: str, shape: tuple[int, ...])
     values = rng.normal(size=math.prod(shape)) * 0.02
     match dtype:
         case "F64" | "F32" | "F16":
-            bits = values.astype(f"f{kind_of(dtype).itemsize}").view(kind_of(dtype).bits)
+            bits = values.astype(f"f{width_of(dtype)}").view(f"u{width_of(dtype)}")
         case "BF16":
             bits = (values.astype("f4").view("u4") >> 16).astype("u2")
         case _:
-            bits = rng.integers(0, 256, len(values) * kind_of(dtype).itemsize).astype("u1").view(kind_of(dtype).bits)
+            bits = rng.integers(0, 256, len(values) * width_of(dtype)).astype("u1").view(f"u{width_of(dtype)}")
     return dtype, shape, bits
 
 

@@ -4,17 +4,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from delta_world import Checkpoint, random_weights, small_step, write, write_sharded
 
 from core.errors import WeightsError
-from core.model.weights_digest import digest_of_shards, tensors_of
+from core.model.weights_digest import checksum_of, digest_of_shards
 from serving.weights.deltas import checkpoint
-from serving.weights.deltas.delta import apply, encode
+from serving.weights.deltas.checkpoint import Files
+from serving.weights.deltas.delta import Encoded, Step, apply, encode
 from serving.weights.deltas.finite import check_finite
-from serving.weights.deltas.manifest import ChangedTensor
 
 SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
     "embed": ("BF16", (300, 16)),
@@ -43,9 +45,9 @@ def tensors(rng: np.random.Generator) -> Checkpoint:
     return {name: random_weights(rng, dtype, shape) for name, (dtype, shape) in SHAPES.items()}
 
 
-def applied(base: list[Path], deltas: list[Path], directory: Path, expected: dict[str, ChangedTensor]) -> list[Path]:
+def applied(base: list[Path], steps: list[Step], directory: Path) -> list[Path]:
     directory.mkdir()
-    digest = apply(base, deltas, directory, expected)
+    digest = apply(base, steps, directory)
     made = [directory / path.name for path in base]
     assert digest == digest_of_shards(made)
     return made
@@ -67,34 +69,41 @@ def test_every_dtype_comes_back_file_by_file(
     monkeypatch.setattr(checkpoint, "CHUNK", chunk)
     parent = write_sharded(tmp_path / "parent", tensors, shards)
     child = write_sharded(tmp_path / "child", small_step(rng, tensors, share), shards)
-    changed = encode(parent, child, tmp_path / "delta")
-    assert set(changed) == (set() if share == 0 else {name for name in tensors if name != "nothing"}) or share == 0.05
-    made = applied(parent, [tmp_path / "delta"], tmp_path / "made", changed)
+    encoded = encode(parent, child, tmp_path / "delta")
+    everything = {name for name in tensors if name != "nothing"}
+    assert set(encoded.tensors) == (set() if share == 0 else everything) or share == 0.05
+    assert encoded.digest == digest_of_shards(child)
+    made = applied(parent, [Step(tmp_path / "delta", encoded.tensors, "delta")], tmp_path / "made")
     assert [path.read_bytes() for path in made] == [path.read_bytes() for path in child]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["child", "delta", "made", "parent"]
 
 
-def test_a_delta_is_a_safetensors_file_of_what_changed(
-    tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint
+def test_a_delta_is_what_changed_and_nothing_else(
+    tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where only the last chunk of a tensor changed."""
+    monkeypatch.setattr(checkpoint, "CHUNK", 100)
     parent = write(tmp_path / "parent", tensors)
-    child = write(tmp_path / "child", tensors | small_step(rng, {"embed": tensors["embed"]}))
-    changed = encode([parent], [child], tmp_path / "delta")
-    (entry,) = tensors_of([tmp_path / "delta"]).values()
+    dtype, shape, bits = tensors["embed"]
+    bits = bits.copy()
+    bits[-1] ^= 1
+    child = write(tmp_path / "child", tensors | {"embed": (dtype, shape, bits)})
+    file, changed, _ = encode([parent], [child], tmp_path / "delta")
     assert list(changed) == ["embed"]
-    assert (entry.dtype, entry.shape) == ("U8", (changed["embed"].bytes,))
-    assert entry.end == (tmp_path / "delta").stat().st_size
-    assert changed["embed"].encoding == "steps"
+    assert file.bytes == changed["embed"].bytes == (tmp_path / "delta").stat().st_size < 300
+    assert (file.name, file.checksum) == ("delta", checksum_of(tmp_path / "delta"))
+    made = applied([parent], [Step(tmp_path / "delta", changed, "delta")], tmp_path / "made")
+    assert made[0].read_bytes() == child.read_bytes()
 
 
 def test_a_chain_is_applied_in_one_pass(tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint) -> None:
-    files, deltas = [write(tmp_path / "0" / "model", tensors)], []
+    files, steps = [write(tmp_path / "0" / "model", tensors)], []
     for number in range(1, 6):
         tensors = tensors | small_step(rng, dict(list(tensors.items())[number : number + 4]), share=0.3)
         files.append(write(tmp_path / str(number) / "model", tensors))
-        deltas.append(tmp_path / f"delta-{number}")
-        changed = encode([files[-2]], [files[-1]], deltas[-1])
-    (made,) = applied([files[0]], deltas, tmp_path / "made", changed)
+        delta = tmp_path / f"delta-{number}"
+        steps.append(Step(delta, encode([files[-2]], [files[-1]], delta).tensors, "delta"))
+    (made,) = applied([files[0]], steps, tmp_path / "made")
     assert made.read_bytes() == files[-1].read_bytes()
 
 
@@ -102,26 +111,25 @@ def test_a_chain_is_applied_in_one_pass(tmp_path: Path, rng: np.random.Generator
 
 
 @pytest.fixture
-def pair(tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint) -> tuple[Path, Path, dict[str, ChangedTensor]]:
-    """Return a parent, a delta from it, and the changed tensors."""
+def pair(tmp_path: Path, rng: np.random.Generator, tensors: Checkpoint) -> tuple[Path, Encoded]:
+    """Return a parent, and a delta from it in the file `delta`."""
     parent = write(tmp_path / "parent", tensors)
     child = write(tmp_path / "child", small_step(rng, tensors))
-    return parent, tmp_path / "delta", encode([parent], [child], tmp_path / "delta")
+    return parent, encode([parent], [child], tmp_path / "delta")
 
 
-Pair = tuple[Path, Path, dict[str, ChangedTensor]]
+Pair = tuple[Path, Encoded]
 
 
 def test_upon_another_parent_it_is_refused(tmp_path: Path, pair: Pair, tensors: Checkpoint) -> None:
     """One other bit in the parent is enough, and the tensor is named."""
-    _, delta, changed = pair
     dtype, shape, bits = tensors["embed"]
     bits = bits.copy()
     bits[77] ^= 1
     other = write(tmp_path / "other", tensors | {"embed": (dtype, shape, bits)})
     (tmp_path / "made").mkdir()
-    with pytest.raises(WeightsError, match=r"delta: tensor embed (is not what was published|cannot be decoded)"):
-        apply([other], [delta], tmp_path / "made", changed)
+    with pytest.raises(WeightsError, match=r"delta: tensor embed is not what was published"):
+        apply([other], [Step(tmp_path / "delta", pair[1].tensors, "delta")], tmp_path / "made")
 
 
 @pytest.mark.parametrize("broken", ["shape", "missing", "dtype"])
@@ -137,37 +145,46 @@ def test_upon_a_parent_of_another_shape_it_is_refused(
     other = write(tmp_path / "other", tensors)
     (tmp_path / "made").mkdir()
     with pytest.raises(WeightsError, match="delta: tensor embed"):
-        apply([other], [pair[1]], tmp_path / "made", pair[2])
+        apply([other], [Step(tmp_path / "delta", pair[1].tensors, "delta")], tmp_path / "made")
 
 
 @pytest.mark.parametrize("place", ["first", "last"])
 @pytest.mark.parametrize("length", [-1, 1, 40])
 def test_a_stream_of_another_length_is_refused(tmp_path: Path, pair: Pair, place: str, length: int) -> None:
-    """The file was written this way, so its checksum is right."""
-    parent, delta, changed = pair
+    """The file was written this way, and its manifest says so."""
+    parent, (_, tensors, _) = pair
+    delta = tmp_path / "delta"
+    name = min(tensors) if place == "first" else max(tensors)
+    end = tensors[name].bytes if place == "first" else delta.stat().st_size
     content = delta.read_bytes()
-    size = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:size])
-    name = (min if place == "first" else max)(header, key=lambda name: header[name]["data_offsets"][0])
-    end = size + header[name]["data_offsets"][1]
-    body = content[size : end + min(length, 0)] + b"\0" * max(length, 0) + content[end:]
-    for entry in header.values():
-        start, stop = entry["data_offsets"]
-        entry["data_offsets"] = [start + length * (size + start >= end), stop + length * (size + stop >= end)]
-    raw = json.dumps(header).encode()
-    delta.write_bytes(len(raw).to_bytes(8, "little") + raw + body)
+    delta.write_bytes(content[: end + min(length, 0)] + b"\0" * max(length, 0) + content[end:])
+    entry = msgspec.structs.replace(tensors[name], bytes=tensors[name].bytes + length)
     (tmp_path / "made").mkdir()
     with pytest.raises(WeightsError, match=f"delta: tensor {name}"):
-        apply([parent], [delta], tmp_path / "made", changed)
+        apply([parent], [Step(delta, tensors | {name: entry}, "delta")], tmp_path / "made")
 
 
-def test_a_file_that_shrinks_under_way_is_named(tmp_path: Path, tensors: Checkpoint) -> None:
+def test_a_file_that_is_cut_is_named(tmp_path: Path, tensors: Checkpoint) -> None:
     whole, cut = write(tmp_path / "whole", tensors), write(tmp_path / "cut", tensors)
     cut.write_bytes(cut.read_bytes()[:-1])
     for parent, child in ((whole, cut), (cut, whole)):
-        (tmp_path / "delta.payload").unlink(missing_ok=True)
-        with pytest.raises(WeightsError, match="cut: truncated"):
+        with pytest.raises(WeightsError, match="cut: truncated, 1 bytes are missing"):
             encode([parent], [child], tmp_path / "delta")
+
+
+def test_a_file_that_shrinks_under_way_is_named(
+    tmp_path: Path, tensors: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, child = write(tmp_path / "parent", tensors), write(tmp_path / "child", tensors)
+    after_the_headers = Files.__init__
+
+    def shrink(self: Files, *given: Any) -> None:
+        after_the_headers(self, *given)
+        child.write_bytes(child.read_bytes()[:-1])
+
+    monkeypatch.setattr(Files, "__init__", shrink)
+    with pytest.raises(WeightsError, match="child: truncated, 1 bytes are missing"):
+        encode([parent], [child], tmp_path / "delta")
 
 
 # ------------------------------------------------------------------------------------------------ finiteness
@@ -223,7 +240,8 @@ _MEASURE = r"""
 import json, re, sys
 from pathlib import Path
 from serving.weights.deltas import checkpoint
-from serving.weights.deltas.delta import apply, encode
+from serving.weights.deltas.checkpoint import Files
+from serving.weights.deltas.delta import Encoded, Step, apply, encode
 from serving.weights.deltas.finite import check_finite
 from serving.weights.sample import promised_share
 from core.model.weights_digest import digest_of_shards
@@ -236,9 +254,10 @@ checkpoint.CHUNK >>= int(sys.argv[2])
 start = peak()
 pair = [root / "parent"], [root / "child"]
 assert promised_share(*pair) < 0.5
-changed = encode(*pair, root / "delta")
+encoded = encode(*pair, root / "delta")
 (root / "made").mkdir()
-assert apply(pair[0], [root / "delta"], root / "made", changed) == digest_of_shards(pair[1])
+assert apply(pair[0], [Step(root / "delta", encoded.tensors, "delta")], root / "made") == digest_of_shards(pair[1])
+assert encoded.digest == digest_of_shards(pair[1])
 check_finite(pair[1])
 print(json.dumps(peak() - start))
 """

@@ -3,8 +3,11 @@
 import json
 import multiprocessing
 import shutil
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from core.errors import ConfigError, WeightsError
 from core.ids import base_ref
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
+from serving.weights.cache import VersionCache
 from serving.weights.published import BlobWeights
 
 SHAPES = {"embed": ("BF16", (200, 32)), "up": ("BF16", (64, 64)), "norm": ("F32", (16,)), "scale": ("F32", (3,))}
@@ -94,7 +98,7 @@ FULL = ["manifest.json", "model-0.safetensors", "model-1.safetensors"]
 
 
 def delta_of(number: int) -> list[str]:
-    return [f"delta-{number - 1:08d}.safetensors", "manifest.json"]
+    return [f"delta-{number - 1:08d}.bin", "manifest.json"]
 
 
 # ------------------------------------------------------------------------------------------------ publish and open
@@ -115,7 +119,7 @@ def test_what_it_is_made_upon_and_of_stands_in_the_manifest(chain: World) -> Non
     assert delta["file"]["bytes"] == len(chain.blobs.get(f"weights/00000003/{delta['file']['name']}"))
     assert set(delta["tensors"]) <= set(SHAPES)
     assert {"embed", "up"} <= set(delta["tensors"])
-    assert all({"encoding", "bytes", "digest"} == set(entry) for entry in delta["tensors"].values())
+    assert all({"bytes", "digest"} == set(entry) for entry in delta["tensors"].values())
     assert chain.refs[3] == WeightsRef(
         version=base_ref(3),
         digest=digest_of_shards(chain.shards[3]),
@@ -141,7 +145,7 @@ def test_a_host_that_holds_the_parent_reads_one_delta(chain: World, monkeypatch:
     for again in (one, chain.host("one")):
         reads.clear()
         chain.check(5, again)
-        expected = ["weights/00000005/manifest.json", "weights/00000005/delta-00000004.safetensors"]
+        expected = ["weights/00000005/manifest.json", "weights/00000005/delta-00000004.bin"]
         assert reads == expected[: 2 if again is one else 1], "the second process finds it on the disk"
 
 
@@ -271,7 +275,7 @@ def test_a_version_is_never_larger_than_full(tmp_path: Path, share: float, rows:
 
 def test_a_parent_that_is_damaged_makes_the_next_full(chain: World, caplog: pytest.LogCaptureFixture) -> None:
     """The full version heals the chain."""
-    path = "weights/00000004/delta-00000003.safetensors"
+    path = "weights/00000004/delta-00000003.bin"
     chain.blobs.put(path, chain.blobs.get(path)[:-1])
     chain.publish(6, parent=5, by=chain.host())
     assert chain.files(6) == FULL
@@ -316,6 +320,54 @@ def test_a_link_to_other_content_is_named(chain: World, tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match=r"weights/00000002/manifest\.json: digest .*, and the delta upon it"):
             use(chain.refs[3])
     chain.check(3, chain.publisher)
+
+
+# ------------------------------------------------------------------------------------------------ former formats
+
+
+@pytest.fixture
+def former(chain: World) -> World:
+    """Return a chain whose delta from version 3 to 4 is of a former build, and a host `one` that opened it then."""
+    chain.check(4, chain.host("one"))
+    path = chain.refs[4].path
+    manifest = json.loads(chain.blobs.get(path))
+    del manifest["delta"]["format"]
+    for entry in manifest["delta"]["tensors"].values():
+        entry["encoding"] = "steps+values"
+    manifest["delta"]["file"]["name"] = "delta-00000003.safetensors"
+    chain.blobs.put("weights/00000004/delta-00000003.safetensors", b"\x81 of another codec")
+    chain.blobs.delete("weights/00000004/delta-00000003.bin")
+    chain.blobs.put(path, json.dumps(manifest).encode())
+    return chain
+
+
+def test_a_delta_of_a_former_build_is_refused_with_what_to_do(former: World) -> None:
+    for number in (4, 5):
+        with pytest.raises(
+            WeightsError, match=r"weights/00000004/manifest\.json: a delta in format 1, .* roll back to"
+        ):
+            former.host().open(former.refs[number])
+    former.check(3, former.host())
+
+
+def test_what_a_former_build_opened_stays_readable(former: World) -> None:
+    """So a service starts on the version that it served before it was updated."""
+    former.check(4, former.host("one"))
+    former.check(5, former.host("one"))
+
+
+def test_upon_a_delta_of_a_former_build_a_version_is_full(former: World) -> None:
+    former.publish(6, parent=4, by=former.host("one"))
+    assert former.files(6) == FULL
+    former.check(6, former.host())
+
+
+def test_a_delta_of_a_former_build_is_deleted_with_what_needs_it(former: World) -> None:
+    former.publisher.discard(base_ref(4))
+    assert former.files(4), "version 5 needs it"
+    for number in (5, 1, 2, 3):
+        former.publisher.discard(base_ref(number))
+    assert former.blobs.list("") == []
 
 
 # ------------------------------------------------------------------------------------------------ letting go
@@ -384,12 +436,12 @@ def test_a_parent_discarded_under_way_is_not_relied_on(
             done.append(path)
             elsewhere.discard(base_ref(5))
 
-    def before(path: str, source: Path) -> None:
+    def before(path: str, *given: Any) -> None:
         discard(path)
-        put_file(path, source)
+        put_file(path, *given)
 
-    def after(path: str, source: Path) -> None:
-        put_file(path, source)
+    def after(path: str, *given: Any) -> None:
+        put_file(path, *given)
         discard(path)
 
     monkeypatch.setattr(chain.blobs, "put_file", before if moment == "before the delta is there" else after)
@@ -449,7 +501,7 @@ def test_a_publication_that_was_cut_off_is_completed(tmp_path: Path, lives: int)
             assert "manifest.json" not in world.files(2)
         for shards, parent in ((first if again == 2 else other, 1), (other, None)):
             world.refs[3] = world.host().publish(base_ref(3), shards, None if parent is None else base_ref(parent))
-            assert world.files(3) == (FULL if parent is None else ["delta-00000001.safetensors", "manifest.json"])
+            assert world.files(3) == (FULL if parent is None else ["delta-00000001.bin", "manifest.json"])
             shutil.rmtree(tmp_path / str(again) / "blobs" / "weights" / "00000003")
         world.refs[2] = world.host().publish(base_ref(2), first, base_ref(1))
         assert world.files(2) == delta_of(2)
@@ -464,7 +516,7 @@ def flipped(content: bytes, place: int) -> bytes:
 
 
 def test_any_flipped_bit_of_a_delta_is_found_before_it_is_used(chain: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = "weights/00000002/delta-00000001.safetensors"
+    path = "weights/00000002/delta-00000001.bin"
     content = chain.blobs.get(path)
     monkeypatch.setattr("serving.weights.published.apply", None)
     for place in range(0, len(content), 13):
@@ -478,7 +530,7 @@ def test_any_flipped_bit_of_a_delta_is_found_before_it_is_used(chain: World, mon
 
 @pytest.mark.parametrize("length", [0, 1, 0.5, -1])
 def test_a_truncated_delta_is_found(chain: World, length: float) -> None:
-    path = "weights/00000003/delta-00000002.safetensors"
+    path = "weights/00000003/delta-00000002.bin"
     content = chain.blobs.get(path)
     chain.blobs.put(path, content[: int(length * len(content)) if length == 0.5 else int(length)])
     with pytest.raises(WeightsError, match=rf"{path}: \d+ bytes instead of {len(content)}"):
@@ -509,13 +561,15 @@ def test_a_delta_written_upon_another_parent_never_comes_out(chain: World) -> No
     """Checksum, manifest and chain are right, but the weights would be wrong."""
     source, manifest = chain.blobs.get(chain.refs[3].path), json.loads(chain.blobs.get(chain.refs[4].path))
     stolen = json.loads(source)["delta"]
-    content = chain.blobs.get("weights/00000003/delta-00000002.safetensors")
-    manifest["delta"] |= {"file": {**stolen["file"], "name": "delta-00000003.safetensors"}}
-    chain.blobs.put("weights/00000004/delta-00000003.safetensors", content)
+    content = chain.blobs.get("weights/00000003/delta-00000002.bin")
+    manifest["delta"] |= {"file": {**stolen["file"], "name": "delta-00000003.bin"}}
+    chain.blobs.put("weights/00000004/delta-00000003.bin", content)
     for tensors in (manifest["delta"]["tensors"], {}):
         manifest["delta"]["tensors"] = tensors
         chain.blobs.put(chain.refs[4].path, json.dumps(manifest).encode())
-        with pytest.raises(WeightsError, match=r"is not what was published|weights/00000004/manifest\.json: "):
+        with pytest.raises(
+            WeightsError, match=r"is not what was published|is cut off|too many|weights/00000004/manifest\.json: "
+        ):
             chain.host("one").open(chain.refs[4])
     chain.check(3, chain.host("one"))
 
@@ -562,10 +616,10 @@ def test_the_cache_keeps_the_versions_last_used(chain: World) -> None:
 
 
 def test_a_build_that_fails_leaves_nothing(chain: World) -> None:
-    chain.blobs.delete("weights/00000005/delta-00000004.safetensors")
+    chain.blobs.delete("weights/00000005/delta-00000004.bin")
     one = chain.host("one")
     chain.check(3, one)
-    with pytest.raises(WeightsError, match=r"delta-00000004\.safetensors: missing"):
+    with pytest.raises(WeightsError, match=r"delta-00000004\.bin: missing"):
         one.open(chain.refs[5])
     assert not list((chain.directory / "one").glob(".scratch*"))
 
@@ -584,6 +638,70 @@ def test_what_a_dead_process_left_is_cleared_and_a_living_ones_is_not(
         assert living.is_dir()
     assert not left.exists()
     assert not living.exists()
+
+
+def test_one_process_makes_a_version_and_the_others_wait(tmp_path: Path) -> None:
+    """Eight at once read every file of the chain once."""
+    world = World(tmp_path, STORES["memory"](tmp_path))
+    for number in range(1, 4):
+        world.publish(number)
+    reads, local = list[str](), world.blobs.local
+
+    def counted(path: str, target: Path | None = None) -> Path:
+        reads.append(path)
+        time.sleep(0.02)
+        return local(path, target)
+
+    world.blobs.local = counted  # type: ignore[method-assign]
+    with ThreadPoolExecutor(8) as pool:
+        for opened in pool.map(lambda _: world.host("shared").open(world.refs[3]), range(8)):
+            assert digest_of_shards(opened.shards) == world.refs[3].digest
+    assert sorted(reads) == sorted(set(reads))
+    assert len(reads) == 4, "two shards and two deltas"
+    assert not list((tmp_path / "shared").glob(".turn*"))
+
+
+def test_a_turn_ends_with_its_process(tmp_path: Path, processes: list[Any]) -> None:
+    context = multiprocessing.get_context("spawn")
+    has_it = context.Event()
+    owner = context.Process(target=_hold_a_turn, args=(tmp_path, has_it))
+    owner.start()
+    processes.append(owner)
+    assert has_it.wait(30)
+    waited = threading.Thread(target=_take_a_turn, args=(tmp_path,))
+    waited.start()
+    waited.join(0.2)
+    assert waited.is_alive(), "it is the other's turn"
+    owner.kill()
+    waited.join(10)
+    assert not waited.is_alive()
+
+
+def _hold_a_turn(directory: Path, has_it: Any) -> None:
+    with VersionCache(directory, 4).turn("0" * 64):
+        has_it.set()
+        time.sleep(60)
+
+
+def _take_a_turn(directory: Path) -> None:
+    with VersionCache(directory, 4).turn("0" * 64):
+        pass
+
+
+def test_what_is_published_lies_on_the_disk_once(chain: World) -> None:
+    """The publisher's cache and its files are one, also after the files were deleted."""
+    (home,) = [home for home in cached(chain, "publisher") if home.name == chain.refs[5].digest]
+    assert all(path.samefile(home / path.name) for path in chain.shards[5])
+    for path in chain.shards[5]:
+        path.unlink()
+    assert digest_of_shards(chain.publisher.open(chain.refs[5]).shards) == chain.refs[5].digest
+
+
+def test_a_kept_file_that_is_written_to_afterwards_is_not_served(chain: World) -> None:
+    shard = chain.shards[5][0]
+    content = shard.read_bytes()
+    shard.write_bytes(flipped(content, len(content) - 3))
+    assert digest_of_shards(chain.publisher.open(chain.refs[5]).shards) == chain.refs[5].digest
 
 
 def _open_all(directory: Path, refs: list[WeightsRef], barrier: Any) -> None:
