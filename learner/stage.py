@@ -309,7 +309,7 @@ class Learner(Stage):
         probe = self._rank_group.do(answers, get_probe(self._blobs, checkpoint.meta.lineage[0]))
         draft, made, memory = checkpoint.meta.policy, checkpoint.manifest, checkpoint.memory
         with room_for_files(self._directory) as room:
-            files = self._rank_group.do(write_files, room)
+            files = self._rank_group.do(write_files, room, self._settings.compute.published)
             return publish(draft, files, made, memory, probe, self._store, self._log, self._weights, self._blobs)
 
     def _tidy(self, policy: PolicyVersion) -> None:

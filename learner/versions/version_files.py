@@ -1,14 +1,17 @@
 """The files of a version that is about to be published: what engines load, and nothing that the learner alone needs.
 
-Where adapters train upon the given model, these are A and B, in the float32 that trains; else the whole weights."""
+Where adapters train upon the given model, these are A and B, in the float32 that trains; else the whole weights, in
+what the engines compute in."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from core.model.adapters import digest_of_version
 from core.ports import AdapterConfig
@@ -34,14 +37,28 @@ def room_for_files(directory: Path) -> Iterator[Path]:
         shutil.rmtree(room)
 
 
-def write_files(state: LearnerState, directory: Path) -> VersionFiles:
-    """Write the files of the state's version. All processes call it, and the leader writes."""
+def write_files(state: LearnerState, directory: Path, dtype: str | None) -> VersionFiles:
+    """Write the files of the state's version; `dtype` is what whole weights are narrowed to.
+
+    All processes call it, and the leader writes."""
     policy, adapter = state.policy, state.adapter
-    tensors = policy.tensors() if adapter is None else policy.adapter_tensors()
+    tensors = narrowed(policy.tensors(), dtype) if adapter is None else policy.adapter_tensors()
     path = directory / ("model.safetensors" if adapter is None else "adapter.safetensors")
     if state.ranks.leads:
         save_file(tensors, path, metadata={"format": "pt"})
     return VersionFiles((path,), adapter)
+
+
+def narrowed(tensors: Mapping[str, Tensor], dtype: str | None) -> dict[str, Tensor]:
+    """Return floating tensors in `dtype` where that is narrower, rounded once, and the others as they are."""
+    if dtype is None:
+        return dict(tensors)
+    target: torch.dtype = getattr(torch, dtype)
+
+    def narrow(tensor: Tensor) -> Tensor:
+        return tensor.to(target) if tensor.is_floating_point() and tensor.itemsize > target.itemsize else tensor
+
+    return {name: narrow(tensor) for name, tensor in tensors.items()}
 
 
 def digest_of(files: VersionFiles) -> str:

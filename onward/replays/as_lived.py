@@ -16,6 +16,7 @@ from core.errors import ConfigError
 from core.events import PolicyVersion
 from core.ids import PolicyRef, base_ref
 from core.ports import Opened, WeightsRef
+from core.settings import LearnerSettings
 from learner.rank_group import adopt, anchor_at
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
@@ -55,7 +56,7 @@ class Relived:
         if missing := {reward.inference_id for reward in made.rewards} - found.keys():
             raise Unlike(f"{len(missing)} of its {len(made.rewards)} turns are no longer in the store")
         result = update(self._state, batch_of(made, found), settings, made.released)
-        digest = self._digest(self._state)
+        digest = self._digest(self._state, settings)
         if digest != policy.digest:
             raise Unlike(f"digest {digest}, and the live one is {policy.digest}")
         if result.records != made.turns:
@@ -80,9 +81,9 @@ class Relived:
         return self._source.weights.open(ref)
 
     @staticmethod
-    def _digest(state: LearnerState) -> str:
+    def _digest(state: LearnerState, settings: LearnerSettings) -> str:
         with tempfile.TemporaryDirectory() as directory:
-            return digest_of(write_files(state, Path(directory)))
+            return digest_of(write_files(state, Path(directory), settings.compute.published))
 
 
 def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) -> bool:

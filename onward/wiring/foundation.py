@@ -82,9 +82,19 @@ def read_directory(root: Path, overrides: Mapping[str, str] | None = None) -> tu
     """Return a directory's layout and settings, creating the directory if there is none. Raises ConfigError."""
     layout = Layout(root.resolve())
     layout.ensure()
-    settings = load_settings(layout.settings, {**os.environ, **(overrides or {})})
+    settings = _publishing_as_served(load_settings(layout.settings, {**os.environ, **(overrides or {})}))
     secrets.keep(secrets_of(settings))
     return layout, settings
+
+
+def _publishing_as_served(settings: Settings) -> Settings:
+    """Return the settings of a learner that publishes what the engines compute in, unless they say something else."""
+    if settings.learner.compute.published is not None:
+        return settings
+    serving = settings.serving
+    dtype = serving.sglang.dtype if serving.engine == "sglang" else serving.local.dtype
+    compute = settings.learner.compute.model_copy(update={"published": dtype})
+    return settings.model_copy(update={"learner": settings.learner.model_copy(update={"compute": compute})})
 
 
 def is_distributed(settings: Settings) -> bool:

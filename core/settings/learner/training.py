@@ -27,6 +27,9 @@ class OptimizerSettings(Section):
 class ComputeSettings(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     """What products are computed in. Weights that train, moments and log-probabilities are float32 in either."""
+    published: Literal["float32", "bfloat16", "float16"] | None = None
+    """What versions of whole weights are published in, where that is narrower than the weights that train; these stay
+    as they are. None: what the service's engines compute in."""
     micro_batch_tokens: int = Field(default=1024, ge=64)
     """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
     packed: bool = False

@@ -127,7 +127,7 @@ def test_another_rank_than_the_versions_is_said(make_world: MakeWorld) -> None:
 
 def test_an_adapter_upon_another_model_is_refused_naming_both(tmp_path: Path) -> None:
     state = make_state(MODEL, LORA)
-    files = write_files(state, tmp_path)
+    files = write_files(state, tmp_path, "bfloat16")
     other = AdapterConfig(base_digest="ab" * 32, rank=4, alpha=6.0)
     for settings in (LORA.lora, LoraSettings()):
         with pytest.raises(WeightsError, match=f"adapter upon weights {other.base_digest}, and the base is {BASE}"):
@@ -137,9 +137,9 @@ def test_an_adapter_upon_another_model_is_refused_naming_both(tmp_path: Path) ->
 def test_what_was_trained_beside_other_weights_is_whole(tmp_path: Path) -> None:
     state = make_state(MODEL, LORA)
     update(state, some_batch(0), LORA)
-    alone = write_files(state, tmp_path)
+    alone = write_files(state, tmp_path, "bfloat16")
     assert alone.adapter == AdapterConfig(base_digest=BASE, rank=4, alpha=6.0)
     assert digest_of(alone) != digest_of_shards(alone.shards)
     save_file(PolicyModel(MODEL, "cpu").tensors(), tmp_path / "whole.safetensors")
     state.policy.load([tmp_path / "whole.safetensors"])
-    assert write_files(state, tmp_path).adapter is None
+    assert write_files(state, tmp_path, "bfloat16").adapter is None
