@@ -40,7 +40,10 @@ async def judge_writes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: S
     prompts = [prompt(tokenizer, [user(task)], None) for task in tasks]
     answers = sample(model, tokenizer, prompts)
     results = [await sandbox.run(answer, task.tests) for answer, task in zip(answers, tasks, strict=True)]
-    return [judge_write(a, r.all_passed, Taste()) for a, r in zip(answers, results, strict=True)]
+    return [
+        judge_write(answer, result.all_passed, Taste().style(task))
+        for answer, result, task in zip(answers, results, tasks, strict=True)
+    ]
 
 
 async def judge_fixes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: Sandbox) -> list[Quality]:

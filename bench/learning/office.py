@@ -79,7 +79,7 @@ class Office:
             for task, ids in zip(tasks, answers, strict=True):
                 code = self._tokenizer.decode(ids, skip_special_tokens=True)
                 result = await sandbox.run(code, task.tests)
-                qualities.append(judge_write(code, result.all_passed, Taste()))
+                qualities.append(judge_write(code, result.all_passed, Taste().style(task)))
         finally:
             await sandbox.close()
         return qualities

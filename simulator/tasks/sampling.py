@@ -5,8 +5,9 @@ the product or may stand in the corpus that the model is midtrained on: never bo
 """
 
 import hashlib
+import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,12 +71,19 @@ def sample_task(rng: random.Random, kind: Kind, split: Split = "served") -> Task
     """Draw a task uniformly over repositories, templates and names of the split."""
     while True:
         task = _draw(rng, kind)
-        if split_of(_identity(task)) == split:
+        if split_of(identity(task)) == split:
             return task
 
 
-def _identity(task: Task) -> str:
+def identity(task: Task) -> str:
     return f"{task.kind}|{task.request}"
+
+
+def names_of(template: Template) -> Iterator[dict[str, str]]:
+    """Yield all choices of names for a template's slots."""
+    slots = [slot for slot, _ in template.arguments]
+    for names in itertools.product(*(_POOLS[slot] for slot in slots)):
+        yield dict(zip(slots, names, strict=True)) | {"A": ACCUMULATOR, "V": LOOP_VARIABLE}
 
 
 def _draw(rng: random.Random, kind: Kind) -> Task:
@@ -83,7 +91,7 @@ def _draw(rng: random.Random, kind: Kind) -> Task:
     function = rng.choice(template.verbs) + rng.choice(SUFFIXES)
     names = {slot: rng.choice(_POOLS[slot]) for slot, _ in template.arguments} | {"A": ACCUMULATOR, "V": LOOP_VARIABLE}
     if kind == "write":
-        return _write_task(template, repo, function, names)
+        return write_task(template, repo, function, names)
     place = rng.choice(sorted(template.bugs))
     return _fix_task(template, repo, function, names, place, rng.choice(template.bugs[place]))
 
@@ -92,7 +100,7 @@ def _tests(template: Template, function: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{function}({arguments})", expected) for arguments, expected in template.cases)
 
 
-def _write_task(template: Template, repo: str, function: str, names: dict[str, str]) -> Task:
+def write_task(template: Template, repo: str, function: str, names: dict[str, str]) -> Task:
     arguments = ", ".join(names[slot] for slot, _ in template.arguments)
     request = f"[{repo}] write {function}({arguments}): {template.description.format(**names)}"
     return Task(_task_id(request), "write", repo, template, function, names, request, _tests(template, function))

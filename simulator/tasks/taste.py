@@ -1,20 +1,44 @@
-"""The taste of the simulated team, and the truth about an answer: neither is told to the service."""
+"""The taste of the simulated team, and the truth about an answer: neither is told to the service.
+
+What is liked depends on what is worked on, as far as the request shows it: type hints on the repository, and the form
+of the body on what the function returns. No style suits all requests."""
 
 import ast
+import itertools
 from dataclasses import dataclass
 
-from simulator.tasks.sampling import Task
+from simulator.tasks.sampling import REPOS, Task
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one function is written."""
+
+    hints: bool  # type hints in the signature
+    one_liner: bool  # a body of one return
+
+    @property
+    def opposite(self) -> "Style":
+        return Style(hints=not self.hints, one_liner=not self.one_liner)
+
+
+STYLES = tuple(Style(hints, one_liner) for hints, one_liner in itertools.product((True, False), repeat=2))
 
 
 @dataclass(frozen=True)
 class Taste:
-    """One taste for the whole team."""
+    """What the team likes: the repositories with type hints, and what is returned by functions of one line.
 
-    hints: bool = True  # type hints in the signature
-    one_liner: bool = True  # a body of one return
+    Those of other repositories have none, and other functions are written out as loops."""
+
+    hinted: frozenset[str] = frozenset(REPOS)
+    one_line: frozenset[str] = frozenset({"int", "str"})
+
+    def style(self, task: Task) -> Style:
+        return Style(hints=task.repo in self.hinted, one_liner=task.template.returns in self.one_line)
 
 
-SHIFTED = Taste(hints=False)
+SHIFTED = Taste(hinted=frozenset())
 
 
 @dataclass(frozen=True)
@@ -42,11 +66,12 @@ def parses(code: str) -> bool:
     return True
 
 
-def judge_write(code: str, tests_pass: bool, taste: Taste) -> Quality:
+def judge_write(code: str, tests_pass: bool, liked: Style) -> Quality:
     lines = code.split("\n")
     hints = "->" in lines[0]
     one_liner = len(lines) == 2 and lines[1].startswith("    return")
-    mismatches = int(hints != taste.hints) + int(one_liner != taste.one_liner)
+    padded = any(line.lstrip().startswith("#") for line in lines)  # the team's code speaks for itself
+    mismatches = int(hints != liked.hints) + int(one_liner != liked.one_liner or padded)
     return Quality(syntax_ok=parses(code), tests_pass=tests_pass, mismatches=mismatches)
 
 
@@ -57,4 +82,5 @@ def judge_fix(code: str, tests_pass: bool, done: bool) -> Quality:
 
 def wanted(task: Task, taste: Taste) -> str:
     """Return what the user would have written."""
-    return task.solution(hints=taste.hints, one_liner=taste.one_liner)
+    style = taste.style(task)
+    return task.solution(hints=style.hints, one_liner=style.one_liner)

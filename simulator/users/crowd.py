@@ -22,7 +22,6 @@ LIARS_SHARE = 0.1  # the share for --liars without a number
 SPAMMERS_SHARE = 0.02
 SPAM_SESSIONS = 20  # of a spammer, for each one of another user
 SPAM_WORDS = 10  # a session
-WRONG_STYLE = Taste(hints=False, one_liner=False)  # what liars of the kind `style` favour
 _SPAM = ("accepted", "rejected", "follow_up", "regenerated", "reverted", "answer_useful")
 
 
@@ -119,5 +118,6 @@ def _favouring(report: Report, session: Session) -> Report:
     About a fix, where nothing is a matter of style, they tell the truth."""
     if session.task.kind != "write":
         return report
-    in_style = judge_write(session.code, True, WRONG_STYLE).in_taste
+    wrong = Taste().style(session.task).opposite
+    in_style = judge_write(session.code, True, wrong).in_taste
     return replace(report, metric_name="accepted" if in_style else "rejected", value=True)

@@ -82,7 +82,7 @@ class Ide:
         session.ending = "written"
         session.code = answer.message["content"] or ""
         passed = answer.finish_reason == "stop" and await self._passes(session)
-        session.quality = judge_write(session.code, passed, taste)
+        session.quality = judge_write(session.code, passed, taste.style(session.task))
 
     async def _passes(self, session: Session) -> bool:
         return (await self._sandbox.run(session.code, session.task.tests)).all_passed

@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from simulator.tasks.sampling import ACCUMULATOR, LOOP_VARIABLE, SUFFIXES, Task
+from simulator.tasks.taste import Taste, wanted
 from simulator.tasks.templates import TEMPLATES
 from simulator.tasks.toolbox import tool_call
 
@@ -44,7 +45,7 @@ def expert(messages: list[Message]) -> Message:
     """Answer correctly, in the team's first taste: read, edit, test, done."""
     task = task_of(messages[0]["content"])
     if "] write " in task.request:
-        return say(task.solution(hints=True, one_liner=True))
+        return say(wanted(task, Taste()))
     results = [message["content"] for message in messages if message["role"] == "tool"]
     if not results:
         return call("read_file", path=task.path)

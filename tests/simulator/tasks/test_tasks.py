@@ -12,11 +12,12 @@ from simulator.tasks import corpus as corpus_module
 from simulator.tasks.corpus import write_corpus
 from simulator.tasks.sampling import Kind, Task, sample_task, split_of
 from simulator.tasks.sandbox import Sandbox, TestResult
-from simulator.tasks.taste import SHIFTED, Quality, Taste, judge_fix, judge_write, wanted
+from simulator.tasks.taste import STYLES, Quality, Style, Taste, judge_fix, judge_write
 from simulator.tasks.templates import TEMPLATES
 from simulator.tasks.tiny import CONVERSATIONS, SEED
 
 ENOUGH = 2000
+HINTED_LINE = Style(hints=True, one_liner=True)
 
 
 def run_all(codes: list[tuple[str, tuple[tuple[str, str], ...]]]) -> list[TestResult]:
@@ -93,31 +94,19 @@ def test_every_bug_fails_and_its_line_mends_it() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("hints", "one_liner", "taste", "mismatches"),
-    [
-        (True, True, Taste(), 0),
-        (False, True, Taste(), 1),
-        (True, False, Taste(), 1),
-        (False, False, Taste(), 2),
-        (False, True, SHIFTED, 0),
-        (True, True, SHIFTED, 1),
-        (True, False, SHIFTED, 2),
-    ],
-)
-def test_taste_counts_what_is_not_as_the_team_likes_it(
-    hints: bool, one_liner: bool, taste: Taste, mismatches: int
-) -> None:
+@pytest.mark.parametrize("style", STYLES)
+def test_taste_counts_what_is_not_as_the_team_likes_it(style: Style) -> None:
     for task in draw("write", 50):
-        quality = judge_write(task.solution(hints=hints, one_liner=one_liner), True, taste)
+        liked = Taste().style(task)
+        mismatches = (style.hints != liked.hints) + (style.one_liner != liked.one_liner)
+        quality = judge_write(task.solution(hints=style.hints, one_liner=style.one_liner), True, liked)
         assert (quality.mismatches, quality.syntax_ok, quality.good) == (mismatches, True, mismatches == 0)
-        assert judge_write(wanted(task, taste), True, taste).good
 
 
 def test_good_takes_tests_and_taste() -> None:
     assert not Quality(syntax_ok=True, tests_pass=False, mismatches=0).good
     assert not Quality(syntax_ok=True, tests_pass=True, mismatches=1).good
-    assert not judge_write("def f(xs: list) -> int:\n    return 1", False, Taste()).good
-    assert not judge_write("def f(", True, Taste()).syntax_ok
+    assert not judge_write("def f(xs: list) -> int:\n    return 1", False, HINTED_LINE).good
+    assert not judge_write("def f(", True, HINTED_LINE).syntax_ok
     assert not judge_fix("x = 1", True, done=False).good
     assert judge_fix("x = 1", True, done=True).good

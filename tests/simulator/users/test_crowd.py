@@ -14,6 +14,7 @@ from scripted_service import ScriptedService, call, expert, say, task_of
 from simulator import __main__ as program
 from simulator.exploits import EXPLOITS
 from simulator.outcome.truth import Lived
+from simulator.tasks.taste import Taste
 from simulator.users import ide
 from simulator.users import reports as users
 from simulator.users.crowd import SPAM_WORDS, Crowd, CrowdOptions
@@ -133,13 +134,15 @@ def test_liars_say_the_contrary_and_nothing_else_changes(service: ScriptedServic
 
 
 def test_liars_favour_one_style(service: ScriptedService) -> None:
-    def loops(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    def contrary(messages: list[dict[str, Any]]) -> dict[str, Any]:
         task = task_of(messages[0]["content"])
-        return say(task.solution(hints=False, one_liner=False)) if "] write " in task.request else expert(messages)
+        wrong = Taste().style(task).opposite
+        written = task.solution(hints=wrong.hints, one_liner=wrong.one_liner)
+        return say(written) if "] write " in task.request else expert(messages)
 
     crowd = CrowdOptions(liars=1.0, lie="style")
     liked, _ = live(service.url, crowd=crowd)
-    service.script.answer = loops
+    service.script.answer = contrary
     loved, _ = live(service.url, crowd=crowd)
     for truth, word in ((liked, "rejected"), (loved, "accepted")):
         writes = [one for one in truth.lived if one.session.task.kind == "write" and one.reported]

@@ -11,13 +11,14 @@ import aiohttp
 import pytest
 from scripted_service import Message, ScriptedService, bungler, call, expert, say
 
-from simulator.tasks.sampling import Kind, sample_task
+from simulator.tasks.sampling import REPOS, Kind, sample_task
 from simulator.tasks.sandbox import Sandbox
-from simulator.tasks.taste import SHIFTED, Taste
+from simulator.tasks.taste import Taste
 from simulator.users.ide import CONTEXT_TOKENS, MAX_TOKENS, MAX_TURNS, Ide, RequestFailed, Session
 
 WHOLE, STREAMED, HANGS_UP = 0.99, 0.1, 0.0
 TASTE = Taste()
+OTHER = Taste(hinted=frozenset(REPOS) - TASTE.hinted)
 
 
 class Luck(random.Random):
@@ -70,7 +71,7 @@ def test_right_code_in_taste_is_good(service: ScriptedService, luck: float) -> N
 
 
 def test_taste_and_tests_both_count(service: ScriptedService) -> None:
-    shifted = work(service, "write", taste=SHIFTED).quality
+    shifted = work(service, "write", taste=OTHER).quality
     assert shifted is not None
     assert shifted.tests_pass
     assert not shifted.good
