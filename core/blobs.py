@@ -149,6 +149,8 @@ def _write_whole(target: Path, root: Path, write: Callable[[BinaryIO], object]) 
             os.fsync(file.fileno())
         target.parent.mkdir(parents=True, exist_ok=True)
         aside.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from error  # that of a write names no file
     finally:
         aside.unlink(missing_ok=True)
     for directory in (target.parent, *target.parent.parents):

@@ -31,8 +31,9 @@ class RankGroup:
     """The group as its leader uses it."""
 
     def __init__(self, model: Path, settings: LearnerSettings, ranks: Ranks) -> None:
-        ranks.tell((make_state, (model, settings)))
-        self._ranks, self._state = ranks, make_state(model, settings, ranks)
+        self._model, self._ranks = model, ranks
+        self._settings, self._is_untouched = settings, True
+        self._state = self._made(settings)
         self.context_length = self._state.policy.context_length
         self.vocabulary = self._state.policy.vocabulary
         self.flops_of_a_position = self._state.policy.flops_of_a_position
@@ -41,8 +42,35 @@ class RankGroup:
     def do(self, step: Callable[Concatenate[LearnerState, P], T], *given: P.args, **named: P.kwargs) -> T:
         """Do a step in all processes; return what it returns here, or raise what it raises."""
         assert not named, "steps are told by position"
+        self._is_untouched = False
         self._ranks.tell((step, given))
         return step(self._state, *given, **named)
+
+    def begin_again(self, settings: LearnerSettings) -> None:
+        """Go back to the given model, with nothing learned, in all processes."""
+        if self._is_untouched and settings == self._settings:
+            return
+        del self._state  # before there is another
+        self._settings, self._state = settings, self._made(settings)
+
+    @property
+    def given_digest(self) -> str:
+        """The digest of the given model, with which it is published as the first version."""
+        return self._state.policy.base_digest
+
+    @property
+    def has_other_base(self) -> bool:
+        """Whether adapters train beside other weights than the given model's."""
+        return bool(self._state.lora_rank) and not self._state.policy.is_given
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether this process is still writing its part of a checkpoint."""
+        return self._state.saving is not None and not self._state.saving.is_done
+
+    def _made(self, settings: LearnerSettings) -> LearnerState:
+        self._ranks.tell((make_state, (self._model, settings)))
+        return make_state(self._model, settings, self._ranks)
 
 
 def dismiss(ranks: Ranks) -> None:
@@ -55,6 +83,7 @@ def follow(ranks: Ranks) -> None:
     while (told := ranks.hear()) != _DISMISSED:
         step, given = told
         if step is make_state:
+            state = None  # before there is another
             state = make_state(*given, ranks)
             continue
         try:
@@ -98,3 +127,10 @@ def anchor_at(state: LearnerState, opened: Opened | None) -> None:
 def answers(state: LearnerState, texts: ProbeSet) -> ProbeRecord:
     """Return the policy's answers to a probe's texts."""
     return probe.record(state.policy, texts, weights_digest="")
+
+
+def memory_file(state: LearnerState) -> bytes:
+    """Return what the learner knows beside the weights, as it is published."""
+    memory = BytesIO()
+    torch.save(state.memory(), memory)
+    return memory.getvalue()

@@ -4,7 +4,6 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from core.events import Completion, PolicyVersion, Release, Reward, Topic
 from core.ids import InferenceId, PolicyRef
 from core.model.probes import get_probe
 from core.operations.alarms import NOT_FINITE
-from core.ports import Blobs, Clock, EventLog, Opened, Record, Store, TopicPartition, Weights, WeightsRef
+from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights
 from core.records.handling import Culprits, attempt, take_all
 from core.settings import LearnerSettings
 from core.settings.stages import RECORD_ATTEMPTS
@@ -21,16 +20,20 @@ from core.stages.sources import OwnRecords
 from core.stages.stage import Stage
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
+from learner.checkpointing import Checkpointing
 from learner.directory_lock import DirectoryLock
 from learner.model.ranks import ALONE, Ranks
+from learner.past import Past, Reached
 from learner.poison_rewards import put_reward, try_to_pack
-from learner.rank_group import RankGroup, adopt, anchor_at, answers
+from learner.rank_group import RankGroup, answers, memory_file
+from learner.reliving import Reliving, Unlike
 from learner.sequences.resemblance import Solutions
-from learner.sequences.scored import Applied, ScoredTurn
-from learner.timing import Pace
+from learner.sequences.scored import ScoredTurn
+from learner.timing import DISK_BYTES, Pace
 from learner.updates.update import NonFiniteLoss, UpdateResult, update
 from learner.versions import manifest
-from learner.versions.checkpoint import Checkpoint, Checkpoints, Meta, contents, restore
+from learner.versions.checkpoint import Checkpoints
+from learner.versions.journal import Entry, Journal
 from learner.versions.lineage import Lineage
 from learner.versions.provenance import ancestry, applied_on
 from learner.versions.publish import publish
@@ -45,8 +48,8 @@ logger = logging.getLogger(__name__)
 class Learner(Stage):
     """The learner; not thread-safe: one process, one thread.
 
-    After a restart it goes on from the newest whole checkpoint, which says how far the log was read. Raises ConfigError
-    when another learner works in the directory."""
+    After a restart it goes on from its journal, which says how far the log was read, and makes the weights of the
+    newest version again from the last checkpoint. Raises ConfigError when another learner works in the directory."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Learner(Stage):
         self._directory = directory
         self._record_attempts = record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
-        self._checkpoints = Checkpoints(directory)
+        self._journal = Journal(directory)
         self._backlog = Backlog()
         self._lineage = Lineage()
         self._pace = Pace()
@@ -82,6 +85,7 @@ class Learner(Stage):
         """Turns that left the backlog without any update since this learner began, by reason."""
         self._is_alarmed = True  # maybe, by a learner before this one
         self._afresh = False  # the optimizer
+        self._is_whole = False  # no update or change of versions is half done
         self._lacking = False  # the store has not all turns of the next batch yet
         with ExitStack() as held:  # one that cannot be made, since something is unavailable, holds nothing
             held.callback(DirectoryLock(directory).release)
@@ -89,9 +93,14 @@ class Learner(Stage):
             held.callback(self._reader.close)
             self.source = OwnRecords(self._reader, self._culprits)
             self._rank_group = RankGroup(model, settings, ranks)
+            self._reliving = Reliving(lambda: self._rank_group, store, weights, blobs)
+            checkpoints = Checkpoints(directory)
+            self._past = Past(self._rank_group, self._reliving, checkpoints, directory)
+            self._checkpointing = Checkpointing(checkpoints, self._rank_group, self._lineage, settings.checkpoints)
             self._bounds = Bounds(tokenizer_digest, self._rank_group.context_length, self._rank_group.vocabulary)
             self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
             self._resume()
+            self._is_whole = True
             self._held = held.pop_all()
 
     def handle(self, records: Sequence[Record]) -> None:
@@ -108,9 +117,14 @@ class Learner(Stage):
     def tick(self) -> float:
         """Train when a batch is due, and publish."""
         self._pace.turn_to("reading")
+        self._is_whole = False
         self._follow_releases()
         self._move_anchor()
         trained = self._lineage.may_train(self._settings.checkpoints.max_lead) and self._train()
+        self._is_whole = True
+        with self._pace.doing("saving"):
+            if self._checkpointing.is_due():
+                self._checkpoint()
         self._pace.turn_to("waiting")
         if trained or self._can_train():
             return 0.0
@@ -129,15 +143,20 @@ class Learner(Stage):
         self._is_alarmed = self._is_alarmed and skipped.close_acknowledged(self._store, self._clock.now())
         with self._pace.doing("publishing"):
             policy = self._publish(self._keep(batch, result))
-        self._tidy(policy)
+            self._journal.prune()
+        logger.info("version %s from %d turns", policy.version, policy.turns)
         return True
 
     def recover(self, error: Unavailable | Fenced) -> None:
-        """Raise `error`: an update may be half done, and another learner goes on from the newest checkpoint."""
+        """Raise `error`: an update may be half done, and another learner goes on from the journal."""
         raise error
 
     def close(self) -> None:
-        self._held.close()
+        """Write a last checkpoint, unless an error left the weights in the middle of something."""
+        with self._held:
+            if self._is_whole and self._checkpointing.is_missing():
+                self._checkpoint()
+            self._checkpointing.wait()
 
     @property
     def newest(self) -> PolicyRef | None:
@@ -222,14 +241,15 @@ class Learner(Stage):
 
     # ------------------------------------------------------------------------------------------ versions
 
-    def _keep(self, batch: Sequence[ScoredTurn], result: UpdateResult) -> Checkpoint:
-        """Write a checkpoint with everything that publishing needs, before any of it is published."""
+    def _keep(self, batch: Sequence[ScoredTurn], result: UpdateResult) -> Entry:
+        """Write a journal entry with everything that publishing needs, before any of it is published."""
         parent = self._lineage.newest
         assert parent is not None, "training starts from a released version"
         with self._store.work() as work:
             version = work.policies.allocate(self._clock.now(), self._lineage.policy)
         applied = {scored.inference_id: scored.applied for scored in batch if scored.applied}
-        self._enter(batch, result, version)
+        self._backlog.enter(batch, result.records, version, self._settings.admission)
+        self._backlog.remove([scored.reward for scored in batch])
         made = manifest.Manifest(
             version=version,
             parent=parent,
@@ -246,104 +266,86 @@ class Learner(Stage):
         )
         self._drops, self._afresh = {}, False
         self._lineage.extend(version)
-        meta = self._meta(self._draft(made, batch, result))
-        return self._checkpoints.write(self._rank_group.do(contents), meta, manifest.encode(made))
-
-    def _enter(self, batch: Sequence[ScoredTurn], result: UpdateResult, version: PolicyRef) -> None:
-        for scored, record in zip(batch, result.records, strict=True):
-            if record.dropped is None:
-                self._backlog.applied[scored.inference_id] = Applied(
-                    revision=record.revision,
-                    reward=record.reward,
-                    follow=record.follow,
-                    credits=scored.reward.credits,
-                    scale=record.scale,
-                    version=version,
-                    received_at=scored.turn.received_at,
-                )
-        self._backlog.remove([scored.reward for scored in batch])
-        admission = self._settings.admission
-        limits = [*admission.max_outcome_age_s.values(), admission.usual_max_age_s]
-        limits += [admission.late_max_age_s] if admission.late == "kto" else []
-        newest = max(scored.reward.decided_at for scored in batch)
-        self._backlog.forget_before(newest - timedelta(seconds=max(limits)))
-
-    def _draft(self, made: manifest.Manifest, batch: Sequence[ScoredTurn], result: UpdateResult) -> PolicyVersion:
-        trained = [s for s, record in zip(batch, result.records, strict=True) if record.dropped is None]
-        return PolicyVersion(
-            version=made.version,
-            policy=batch[0].turn.policy,
-            digest="",
-            parent=made.parent,
-            manifest=None,
-            log_offsets={str(source): offset for source, offset in self._offsets.items()},
-            turns=len(trained),
-            updates=1,
-            metrics=result.metrics | manifest.counts(made) | self._paced(result),
-            outcome_arrivals=tuple(s.reward.last_outcome_at for s in trained if s.reward.last_outcome_at),
-            weights="",
-            created_at=self._clock.now(),
-        )
-
-    def _paced(self, result: UpdateResult) -> dict[str, float]:
-        peak = self._settings.compute.peak_tflops
-        tokens, positions = result.metrics["tokens"], result.metrics["positions"]
-        peak_of_all = peak and peak * self._rank_group.num_processes
-        return self._pace.take(tokens, positions, self._rank_group.flops_of_a_position, peak_of_all)
-
-    def _meta(self, policy: PolicyVersion) -> Meta:
-        return Meta(
-            policy=policy,
+        entry = Entry(
+            policy=manifest.draft(made, batch, self._figures(result), self._offsets, self._clock.now()),
+            manifest=made,
             lineage=tuple(self._lineage.versions),
             live=self._lineage.live,
             refused=tuple(sorted(self._lineage.refused)),
-            released=tuple(self._lineage.released),
-            anchor=self._lineage.anchor,
             offsets={str(source): offset for source, offset in self._offsets.items()},
             pending=tuple(self._backlog.pending.values()),
-            applied=dict(self._backlog.applied),
         )
+        self._journal.write(entry)
+        return entry
 
-    def _publish(self, checkpoint: Checkpoint) -> PolicyVersion:
-        """Publish a checkpoint. Its weights are the state's, so a probe made again after a crash has the same bits."""
-        probe = self._rank_group.do(answers, get_probe(self._blobs, checkpoint.meta.lineage[0]))
-        draft, made, memory = checkpoint.meta.policy, checkpoint.manifest, checkpoint.memory
+    def _figures(self, result: UpdateResult) -> dict[str, float]:
+        peak = self._settings.compute.peak_tflops
+        tokens, positions = result.metrics["tokens"], result.metrics["positions"]
+        peak_of_all = peak and peak * self._rank_group.num_processes
+        pace = self._pace.take(tokens, positions, self._rank_group.flops_of_a_position, peak_of_all)
+        return result.metrics | pace | {DISK_BYTES: float(self._checkpointing.disk_bytes)}
+
+    def _publish(self, entry: Entry) -> PolicyVersion:
+        """Publish the version that the weights are. After a crash they are the same, and so is a probe made again."""
+        probe = self._rank_group.do(answers, get_probe(self._blobs, entry.lineage[0]))
+        made, memory = manifest.encode(entry.manifest), self._rank_group.do(memory_file)
         with room_for_files(self._directory) as room:
             files = self._rank_group.do(write_files, room, self._settings.compute.published)
-            return publish(draft, files, made, memory, probe, self._store, self._log, self._weights, self._blobs)
+            return publish(entry.policy, files, made, memory, probe, self._store, self._log, self._weights, self._blobs)
 
-    def _tidy(self, policy: PolicyVersion) -> None:
-        always = frozenset({self._lineage.live} if self._lineage.live is not None else ())
-        self._checkpoints.prune(self._settings.checkpoints.keep, always)
-        logger.info("version %s from %d turns", policy.version, policy.turns)
+    def _checkpoint(self) -> None:
+        self._checkpointing.begin(self._past.base, self._backlog.applied)
 
     # ------------------------------------------------------------------------------------------ resuming
 
     def _resume(self) -> None:
-        checkpoint, faults = self._checkpoints.newest()
-        for fault in faults:
-            logger.error("%s; going on from the checkpoint before", fault)
-        if checkpoint is not None:
-            self._restore(checkpoint)
-            self._lineage.live = checkpoint.meta.live
-            self._lineage.refused = set(checkpoint.meta.refused)
-            self._lineage.released = list(checkpoint.meta.released)
-            self._backlog.pending = {reward.inference_id: reward for reward in checkpoint.meta.pending}
-            known = {str(source): source for source in self._offsets}
-            self._offsets |= {known[name]: offset for name, offset in checkpoint.meta.offsets.items()}
-            self._publish(checkpoint)
-        self._seek()
-
-    def _seek(self) -> None:
+        """Go on from the newest entry whose version is published, or can be made again and published."""
+        for entry in self._journal.newest_first():
+            if isinstance(entry, CheckpointError):
+                logger.error("%s; going on from the version before", entry)
+            elif self._goes_on_from(entry):
+                break
         for source, offset in self._offsets.items():
             self._reader.seek(TopicPartition(source.topic, source.partition), offset)
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        self._rank_group.do(restore, checkpoint)
+    def _goes_on_from(self, entry: Entry) -> bool:
+        """Go on from an entry; return False, and forget it, when its version neither is nor can be published."""
+        published = self._reliving.published(entry.version)
+        try:
+            reached = self._past.go_to(entry.lineage, self._settings, entry.manifest)
+        except Unlike as difference:
+            if published is None:
+                logger.error("%s; version %s, which nobody has seen, is forgotten", difference, entry.version)
+                self._journal.discard(entry)
+                return False
+            self._resume_from_weights(entry.version, difference)
+        else:
+            self._lineage.versions = list(entry.lineage)
+            self._take_over(reached)
+            if published is None and reached.num_updates:
+                self._weights.discard(entry.version)  # of other bits, perhaps, by a learner that was cut off
+        self._stand_where(entry)
+        if published is None:
+            self._publish(entry)
+        else:  # perhaps without being told
+            self._log.append_blocking(Topic.POLICIES, [published])
+        return True
+
+    def _stand_where(self, entry: Entry) -> None:
+        """Stand in the log, and towards releases, where the learner stood that wrote the entry."""
+        self._lineage.live, self._lineage.refused = entry.live, set(entry.refused)
+        self._lineage.released = list(entry.manifest.released)
+        self._backlog.pending = {reward.inference_id: reward for reward in entry.pending}
+        known = {str(source): source for source in self._offsets}
+        self._offsets |= {known[name]: offset for name, offset in entry.offsets.items()}
+
+    def _take_over(self, reached: Reached) -> None:
+        """Take over what belongs to the weights that were loaded or made again."""
         self._afresh = False
-        self._backlog.resume(dict(checkpoint.meta.applied))
-        self._lineage.versions = list(checkpoint.meta.lineage)
-        self._hold_to(checkpoint.meta.anchor)
+        self._backlog.resume(reached.applied)
+        self._lineage.anchor = self._reliving.held_to
+        if reached.num_updates:
+            self._checkpointing.hasten()
 
     def _move_anchor(self) -> None:
         version = self._lineage.due_anchor(self._settings.objective.kl.anchor_versions)
@@ -352,46 +354,35 @@ class Learner(Stage):
             logger.info("the KL term holds to version %s from now on", version)
 
     def _hold_to(self, version: PolicyRef | None) -> None:
-        if version != self._lineage.anchor:
-            self._rank_group.do(anchor_at, None if version is None else self._open(version))
-            self._lineage.anchor = version
-
-    def _open(self, version: PolicyRef) -> Opened:
-        """Return a version's published weights."""
-        with self._store.look() as view:
-            policy = view.policies.get(version)
-        assert policy is not None, f"version {version} was released and is not in the store"
-        ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
-        return self._weights.open(ref)
+        self._reliving.hold_to(version)
+        self._lineage.anchor = version
 
     def _follow_releases(self) -> None:
         """Resume from the live version when the newest one may not be built upon."""
         version = self._lineage.must_resume_from()
         if version is None:
             return
+        self._checkpointing.wait()
+        lineage = ancestry(self._store, version)
         try:
-            checkpoint = self._checkpoints.of(version)
-        except CheckpointError as error:
-            logger.error("%s; going on from the published weights", error)
-            checkpoint = None
-        if checkpoint is not None:
-            self._restore(checkpoint)
-            self._lineage.resumed_from(version, list(checkpoint.meta.lineage[:-1]))
+            reached = self._past.go_to(lineage, self._settings)
+        except Unlike as difference:
+            self._resume_from_weights(version, difference)
         else:
-            self._resume_from_weights(version)
+            self._take_over(reached)
+            self._lineage.resumed_from(version, lineage[:-1])
         logger.info("resumed from version %s", version)
 
-    def _resume_from_weights(self, version: PolicyRef) -> None:
-        """Resume from published weights: the checkpoint was deleted, or the version is another learner's.
+    def _resume_from_weights(self, version: PolicyRef, why: Unlike) -> None:
+        """Resume from published weights: they cannot be made again here, or the version is another learner's.
 
         The optimizer starts afresh; baseline, trust and influence are those published with the version. What the
         lineage has learned from is read from its manifests."""
-        path = manifest.memory_path_of(version)
-        memory = self._blobs.get(path) if self._blobs.exists(path) else None
-        self._rank_group.do(adopt, self._open(version), self._settings, memory)
+        logger.warning("%s; going on from the published weights of %s, with a fresh optimizer", why, version)
+        self._past.adopt(version, self._settings)
         self._afresh = True
-        lineage = ancestry(self._store, version)
+        lineage, held_to = ancestry(self._store, version), self._reliving.held_to
         self._backlog.resume(applied_on(lineage, self._blobs))
         self._lineage.resumed_from(version, lineage[:-1])
-        if self._lineage.anchor not in lineage:
-            self._hold_to(None)
+        self._hold_to(held_to if held_to in lineage else None)
+        self._checkpointing.hasten()

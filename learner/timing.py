@@ -6,11 +6,15 @@ from contextlib import contextmanager
 
 SECONDS = "seconds_"
 """Prefix of a figure: seconds since the version before, by what they were spent on."""
-DOINGS = ("waiting", "reading", "updating", "publishing")
+DOINGS = ("waiting", "reading", "updating", "publishing", "saving")
+DISK_BYTES = "checkpoint_disk_bytes"
+"""A figure: what the learner's directory takes of the disk."""
 
 
 class Pace:
-    """The time spent `waiting` for rewards, `updating`, `publishing`, or `reading` what came, which is all else."""
+    """The time spent `waiting` for rewards, `updating`, `publishing`, `saving` a checkpoint, or `reading` what came.
+
+    The last is all else."""
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         self._now_s = now_s
@@ -49,4 +53,4 @@ class Pace:
 
 
 def is_of_machine(figure: str) -> bool:
-    return figure.startswith(SECONDS) or figure in ("tokens_per_s", "positions_per_s", "mfu")
+    return figure.startswith(SECONDS) or figure in ("tokens_per_s", "positions_per_s", "mfu", DISK_BYTES)

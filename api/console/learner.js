@@ -30,6 +30,8 @@ const CHARTS = [
   [over("The learner's time", "share of it since the version before", share, [0, 1]), spent],
   [over("Pace", "a second, while it updates: sampled tokens; positions, with prompts", value => value.toFixed(0)),
     { tokens: "tokens_per_s", positions: "positions_per_s" }],
+  [over("Checkpoints", "what they take of the disk, in gigabytes", value => (value / 1e9).toFixed(2)),
+    { "on disk": "checkpoint_disk_bytes" }],
   [over("MFU", "share of learner.compute.peak_tflops, where that is set", share), { MFU: "mfu" }],
 ];
 
@@ -43,7 +45,7 @@ function mass(figures) {
 }
 
 function spent(figures) {
-  const parts = ["waiting", "reading", "updating", "publishing"].map(name => [name, figures[`seconds_${name}`] ?? 0]);
+  const parts = ["waiting", "reading", "updating", "publishing", "saving"].map(name => [name, figures[`seconds_${name}`] ?? 0]);
   const whole = parts.reduce((sum, [, seconds]) => sum + seconds, 0) || 1;
   return Object.fromEntries(parts.map(([name, seconds]) => [name, seconds / whole]));
 }

@@ -59,7 +59,7 @@ def expect(
         learner_most_bytes=LEARNER_BYTES + learner_of(shape, settings, devices).total,
         version_bytes=version,
         checkpoint_bytes=checkpoint,
-        disk_bytes=2 * shape.parameters + serving.versions.keep * version + learner.checkpoints.keep * checkpoint,
+        disk_bytes=2 * shape.parameters + serving.versions.keep * version + (learner.checkpoints.keep + 2) * checkpoint,
         update_s=seconds,
         served_s=2 * seconds + _SWAP_S,
     )

@@ -38,7 +38,13 @@ from core.settings.learner import LearnerSettings
 from core.settings.learner.advantage import AdvantageSettings
 from core.settings.learner.batches import AdmissionSettings, BatchSettings, UserSettings
 from core.settings.learner.objective import CorrectionSettings, KlSettings, ObjectiveSettings
-from core.settings.learner.training import CheckpointSettings, ComputeSettings, LoraSettings, OptimizerSettings
+from core.settings.learner.training import (
+    JOURNAL_VERSIONS,
+    CheckpointSettings,
+    ComputeSettings,
+    LoraSettings,
+    OptimizerSettings,
+)
 from core.settings.monitors import MonitorSettings
 from core.settings.names import nested, paths, place, probably_meant, refuse_former
 from core.settings.processes import ProcessSettings
@@ -68,6 +74,7 @@ NOT_SETTINGS = frozenset(
 )  # the command line's; the tests' own
 
 __all__ = [
+    "JOURNAL_VERSIONS",
     "WORKLOAD_NAME",
     "AdmissionSettings",
     "AdvancedApiSettings",

@@ -1,22 +1,23 @@
 """The backlog: rewarded turns that wait for an update, and those that were applied."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from core.events import Completion, Reward
-from core.ids import InferenceId
-from core.settings import BatchSettings
+from core.ids import InferenceId, PolicyRef
+from core.settings import AdmissionSettings, BatchSettings
 from core.unstored import NOT_STORED
 from learner.objective.advantages.base import MIN_SCALE
 from learner.objective.credit import are_sound
-from learner.sequences.scored import Applied, ScoredTurn
+from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 from learner.sequences.tensors import sampled_places
 
 
 @dataclass
 class Backlog:
-    """Rewards that wait, and what was applied; both are part of the checkpoint.
+    """Rewards that wait, which are part of a version's record, and what was applied, which is of a checkpoint.
 
     `pending` is in order of arrival, with one revision a turn; `applied` has the last revision of each turn that
     trained on this lineage."""
@@ -90,8 +91,31 @@ class Backlog:
         for reward in rewards:
             del self.pending[reward.inference_id]
 
-    def forget_before(self, oldest: datetime) -> None:
-        """Forget the applied revisions of turns that are too old to be corrected."""
+    def enter(
+        self,
+        batch: Sequence[ScoredTurn],
+        records: Sequence[TurnRecord],
+        version: PolicyRef,
+        admission: AdmissionSettings,
+    ) -> None:
+        """Enter what an update applied, and forget what is too old to be corrected."""
+        for scored, record in zip(batch, records, strict=True):
+            if record.dropped is None:
+                self.applied[scored.inference_id] = Applied(
+                    revision=record.revision,
+                    reward=record.reward,
+                    follow=record.follow,
+                    credits=scored.reward.credits,
+                    scale=record.scale,
+                    version=version,
+                    received_at=scored.turn.received_at,
+                )
+        limits = [*admission.max_outcome_age_s.values(), admission.usual_max_age_s]
+        limits += [admission.late_max_age_s] if admission.late == "kto" else []
+        newest = max(scored.reward.decided_at for scored in batch)
+        self._forget_before(newest - timedelta(seconds=max(limits)))
+
+    def _forget_before(self, oldest: datetime) -> None:
         for inference_id in [key for key, applied in self.applied.items() if applied.received_at < oldest]:
             del self.applied[inference_id]
 

@@ -26,6 +26,7 @@ class Ranks:
     count: int = 1
     mesh: DeviceMesh | None = None
     channel: dist.ProcessGroup | None = None  # by which the leader tells the others what to do
+    files: dist.ProcessGroup | None = None  # by which they agree on the files that they write together, in a thread
 
     @property
     def leads(self) -> bool:
@@ -93,7 +94,8 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
     try:
         count = dist.get_world_size()
         mesh = init_device_mesh(kind, (count,))
-        yield Ranks(dist.get_rank(), count, mesh, dist.new_group(backend="gloo", timeout=_IDLE))
+        channel, files = (dist.new_group(backend="gloo", timeout=_IDLE) for _ in range(2))
+        yield Ranks(dist.get_rank(), count, mesh, channel, files)
     finally:
         dist.destroy_process_group()
 

@@ -1,20 +1,18 @@
 """The state that an update changes, and that a checkpoint keeps."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from core.errors import ConfigError
 from core.ports import AdapterConfig
 from core.settings import LearnerSettings, OptimizerSettings, UserSettings
 from learner.model.anchor import Anchor
 from learner.model.policy_model import PolicyModel
-from learner.model.ranks import ALONE, Ranks, like, whole
+from learner.model.ranks import ALONE, Ranks
+from learner.model.sharded_files import Saving
 from learner.objective.advantages import Advantages, make_advantages
 from learner.objective.influence import Influence
 from learner.sequences.packable import require_packable
@@ -35,6 +33,7 @@ class LearnerState:
     lora_rank: int = 0
     influence: Influence = field(default_factory=lambda: Influence(UserSettings()))
     lora_alpha: float = 1.0
+    saving: Saving | None = None  # the checkpoint that this process is writing its part of
 
     @property
     def adapter(self) -> AdapterConfig | None:
@@ -43,14 +42,6 @@ class LearnerState:
             return None
         return AdapterConfig(base_digest=self.policy.base_digest, rank=self.lora_rank, alpha=self.lora_alpha)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything but the policy's weights, in full, however many processes share it."""
-        return {
-            "optimizer": self._optimizer_state(lambda tensor, _: whole(tensor), self.optimizer.state_dict()),
-            **({"lora": {"rank": self.lora_rank, **self.policy.adapters()}} if self.lora_rank else {}),
-            **self.memory(),
-        }
-
     def memory(self) -> dict[str, Any]:
         """Return the small state that is learned beside the weights: baseline, influence, random state."""
         return {
@@ -58,19 +49,6 @@ class LearnerState:
             "influence": self.influence.state_dict(),
             "rng": torch.get_rng_state(),
         }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a checkpoint's state. Raises ConfigError when other weights trained then than do now."""
-        kept = state.get("lora", {"rank": 0})
-        if kept["rank"] != self.lora_rank:
-            raise ConfigError(
-                f"learner.lora.rank is {self.lora_rank}, and was {kept['rank']} when its checkpoint was written; "
-                "without the learner's directory it begins anew from the live version"
-            )
-        if self.lora_rank:
-            self.policy.load_adapters(kept)
-        self.optimizer.load_state_dict(self._optimizer_state(like, state["optimizer"]))
-        self.load_memory(state)
 
     def load_memory(self, state: dict[str, Any]) -> None:
         self.advantages.load_state_dict(state["advantages"])
@@ -84,14 +62,6 @@ class LearnerState:
         self.optimizer = make_optimizer(self.policy, settings.optimizer)
         self.advantages = make_advantages(settings.advantage, self.policy.hidden_size, settings.seed, settings.device)
         self.influence = Influence(settings.users)
-
-    def _optimizer_state(self, change: Callable[[Tensor, Tensor], Tensor], state: dict[str, Any]) -> dict[str, Any]:
-        parameters = self.policy.parameters()
-        of_each = {
-            index: {name: change(tensor, parameters[index]) for name, tensor in moments.items()}
-            for index, moments in state["state"].items()
-        }
-        return {**state, "state": of_each}
 
 
 def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> LearnerState:

@@ -1,57 +1,52 @@
-"""Checkpoints: one directory a version, written beside and renamed into place.
+"""Checkpoints: the learner's weights and optimizer as of a version, in one directory, written aside and renamed.
 
-A crash at any byte leaves the last good one.
+They are written beside the training, every so often; what came after the newest one is learned again from the records
+and manifests of the versions since (learner.reliving). A crash at any byte leaves the last good one.
 
     checkpoint-00000012/
-        model.safetensors   the policy's weights, as published
-        state.pt            optimizer, baseline, influence, random state
-        memory.pt           the last three again, as they are published: they outlive the checkpoint
-        meta.msgpack        version, parent, lineage, offsets, backlog, what is to be published, digests of the others;
-                            behind its own digest"""
+        __0_0.distcp        the shards of the first process: what trains, and the optimizer's moments
+        .metadata           torch's index of these
+        memory.pt           baseline, influence, random state, and the optimizer's settings
+        meta.msgpack        version, lineage, what was applied, digests of the others; behind its own digest
 
-import os
+Of adapters, only these are kept: the weights they stand beside are the given model's or those of a published version.
+"""
+
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Final
 
 import msgspec
 import torch
-from blake3 import blake3
-from safetensors.torch import save_file
-from torch import Tensor
 
 from core import codec
 from core.errors import CheckpointError
-from core.events import PolicyVersion, Reward
 from core.ids import InferenceId, PolicyRef
+from core.model.weights_digest import checksum_of
 from learner.sequences.scored import Applied
+from learner.updates.kept import begin_saving, finish_saving, load, small_part
 from learner.updates.state import LearnerState
+from learner.versions.durable import PARTIAL, read_sealed, sync, write_sealed
 
-FORMAT = 1
+FORMAT: Final = 2
 _PREFIX = "checkpoint-"
-_DIGEST_BYTES = 32
-_WEIGHTS, _STATE, _META, _MANIFEST = "model.safetensors", "state.pt", "meta.msgpack", "manifest.msgpack.zst"
-_MEMORY = "memory.pt"
+_MEMORY, _META = "memory.pt", "meta.msgpack"
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a checkpoint.
 
-    `lineage` runs from the first version to this one; `live`, `refused` and `released` are what was known of releases
-    up to `offsets`; `anchor` is the version that the KL term holds to, None for the given model. `policy` still lacks
-    digest and the weights' path."""
+    `lineage` runs from the first version to this one; `anchor` is the version that the KL term holds to, and `base` the
+    one whose published weights the adapters stand beside, None for the given model."""
 
     format: int = FORMAT
-    policy: PolicyVersion
+    version: PolicyRef
     lineage: tuple[PolicyRef, ...]
-    live: PolicyRef | None
-    refused: tuple[PolicyRef, ...]
-    released: tuple[PolicyRef, ...] = ()
     anchor: PolicyRef | None = None
-    offsets: dict[str, int]
-    pending: tuple[Reward, ...]
+    base: PolicyRef | None = None
     applied: dict[InferenceId, Applied]
     digests: dict[str, str] = {}
 
@@ -62,43 +57,37 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> PolicyRef:
-        return self.meta.policy.version
-
-    @property
-    def weights(self) -> Path:
-        return self.directory / _WEIGHTS
-
-    @property
-    def manifest(self) -> bytes:
-        return (self.directory / _MANIFEST).read_bytes()
-
-    @property
-    def memory(self) -> bytes | None:
-        """The baseline, influence and random state as published; None in a checkpoint of a build that wrote none."""
-        path = self.directory / _MEMORY
-        return path.read_bytes() if path.exists() else None
+        return self.meta.version
 
 
-class Contents(NamedTuple):
-    """The parts of a state that a checkpoint keeps; of sharded tensors, only the leader's are whole."""
-
-    weights: dict[str, Tensor]
-    state: dict[str, Any]
-    memory: dict[str, Any]
+# ---------------------------------------------------------------------------------------------- steps of all processes
 
 
-def contents(state: LearnerState) -> Contents:
-    return Contents(state.policy.tensors(), state.state_dict(), state.memory())
+def begin(state: LearnerState, directory: Path) -> bytes:
+    """Begin to write the state's tensors, as they are now; return what else there is of it."""
+    begin_saving(state, directory)
+    small = BytesIO()
+    torch.save(small_part(state), small)
+    return small.getvalue()
 
 
-def restore(state: LearnerState, checkpoint: Checkpoint) -> None:
-    """Load a checkpoint into the state. Raises WeightsError or CheckpointError, naming the file."""
+def finish(state: LearnerState) -> dict[str, str]:
+    """Wait until all tensors are written; return the files' digests. Raises CheckpointError."""
+    return finish_saving(state)
+
+
+def restore(state: LearnerState, checkpoint: Checkpoint, base: Sequence[Path]) -> None:
+    """Load a checkpoint; `base` are the shards that its adapters stand beside, none for the given model's.
+
+    Raises WeightsError or CheckpointError, naming the file."""
+    path = checkpoint.directory / _MEMORY
     try:
-        state.load_state_dict(torch.load(checkpoint.directory / _STATE, weights_only=True))
+        load(state, torch.load(BytesIO(read_sealed(path)), weights_only=True), checkpoint.directory, base)
     except (RuntimeError, pickle.UnpicklingError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint.directory / _STATE}: {error}") from error
-    if not state.lora_rank:
-        state.policy.load([checkpoint.weights])
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+# ---------------------------------------------------------------------------------------------- the leader's directory
 
 
 class Checkpoints:
@@ -107,52 +96,61 @@ class Checkpoints:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        for leftover in directory.glob("*.partial"):
+        for leftover in directory.glob(f"{_PREFIX}*{PARTIAL}"):
             shutil.rmtree(leftover)
 
-    def write(self, contents: Contents, meta: Meta, manifest: bytes) -> Checkpoint:
-        """Write a checkpoint; it is durable when this returns."""
-        final = self._path(meta.policy.version)
-        partial = final.with_suffix(".partial")
+    def room_for(self, version: PolicyRef) -> Path:
+        """Make the directory that a checkpoint is written in."""
+        partial = self._partial(version)
         partial.mkdir()
-        save_file(contents.weights, partial / _WEIGHTS, metadata={"format": "pt"})
-        torch.save(contents.state, partial / _STATE)
-        torch.save(contents.memory, partial / _MEMORY)
-        (partial / _MANIFEST).write_bytes(manifest)
-        digests = {name: _digest(partial / name) for name in (_WEIGHTS, _STATE, _MEMORY, _MANIFEST)}
+        return partial
+
+    def keep(self, meta: Meta, memory: bytes, digests: Mapping[str, str]) -> Checkpoint:
+        """Complete a checkpoint whose tensors are written; it is durable when this returns. Raises OSError."""
+        partial, final = self._partial(meta.version), self._path(meta.version)
+        write_sealed(partial / _MEMORY, memory)
+        digests = {**digests, _MEMORY: checksum_of(partial / _MEMORY)}
         meta = msgspec.structs.replace(meta, digests=digests)
-        data = msgspec.msgpack.encode(meta, enc_hook=codec.plain)
-        (partial / _META).write_bytes(blake3(data).digest() + data)
-        for path in [*partial.iterdir(), partial]:
-            _sync(path)
+        write_sealed(partial / _META, msgspec.msgpack.encode(meta, enc_hook=codec.plain))
         partial.rename(final)
-        _sync(self._directory)
+        sync(self._directory)
         return Checkpoint(final, meta)
+
+    def give_up(self, version: PolicyRef) -> None:
+        """Delete what was written of a checkpoint that could not be completed."""
+        shutil.rmtree(self._partial(version), ignore_errors=True)
+
+    def versions(self) -> list[PolicyRef]:
+        """Return the versions that have a checkpoint, whole or not, the oldest first."""
+        names = sorted(path.name.removeprefix(_PREFIX) for path in self._directory.glob(f"{_PREFIX}*[0-9]"))
+        return [PolicyRef.parse_padded(name) for name in names]
+
+    def of(self, version: PolicyRef) -> Checkpoint | None:
+        """Return a version's checkpoint; None when there is none. Raises CheckpointError when it is corrupt."""
+        path = self._path(version)
+        return self._read(path) if path.exists() else None
 
     def newest(self) -> tuple[Checkpoint | None, list[CheckpointError]]:
         """Return the newest whole checkpoint, and what is wrong with newer ones."""
         faults: list[CheckpointError] = []
-        for path in sorted(self._directory.glob(f"{_PREFIX}*[0-9]"), reverse=True):
+        for version in reversed(self.versions()):
             try:
-                return self._read(path), faults
+                return self.of(version), faults
             except CheckpointError as error:
                 faults.append(error)
         return None, faults
 
-    def of(self, version: PolicyRef) -> Checkpoint | None:
-        """Return a version's checkpoint; None when it was deleted. Raises CheckpointError when it is corrupt."""
-        path = self._path(version)
-        return self._read(path) if path.exists() else None
+    def disk_bytes(self) -> int:
+        """Return what the directory takes of the disk, but for what a thread is writing."""
+        found = (path for path in self._directory.iterdir() if path.suffix != PARTIAL)
+        files = (file for path in found for file in (path.iterdir() if path.is_dir() else [path]))
+        return sum(file.stat().st_size for file in files)
 
-    def prune(self, keep: int, always: frozenset[PolicyRef]) -> None:
-        kept = {self._path(version).name for version in always}
-        paths = sorted(self._directory.glob(f"{_PREFIX}*[0-9]"), reverse=True)
-        for path in paths[keep:]:
-            if path.name not in kept:
-                shutil.rmtree(path)
+    def delete(self, version: PolicyRef) -> None:
+        shutil.rmtree(self._path(version))
 
-    def discard(self, checkpoint: Checkpoint) -> None:
-        shutil.rmtree(checkpoint.directory)
+    def _partial(self, version: PolicyRef) -> Path:
+        return self._directory / f"{_PREFIX}{version.padded}{PARTIAL}"
 
     def _path(self, version: PolicyRef) -> Path:
         return self._directory / f"{_PREFIX}{version.padded}"
@@ -160,36 +158,20 @@ class Checkpoints:
     def _read(self, path: Path) -> Checkpoint:
         """Read a checkpoint. Raises CheckpointError naming the file."""
         try:
-            content = (path / _META).read_bytes()
-            digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-            if blake3(data).digest() != digest:
-                raise CheckpointError(f"{path / _META}: corrupt (its digest is not the recorded one)")
-            meta = msgspec.msgpack.decode(data, type=Meta, dec_hook=codec.typed)
-        except (OSError, msgspec.DecodeError) as error:
+            meta = msgspec.msgpack.decode(read_sealed(path / _META), type=Meta, dec_hook=codec.typed)
+        except msgspec.DecodeError as error:
             raise CheckpointError(f"{path / _META}: {error}") from error
         if meta.format != FORMAT:
             raise CheckpointError(f"{path / _META}: format {meta.format}, this build reads {FORMAT}")
-        _verify(path, meta.digests)
+        for name, digest in meta.digests.items():
+            _verify(path / name, digest)
         return Checkpoint(path, meta)
 
 
-def _verify(path: Path, digests: Mapping[str, str]) -> None:
-    for name, digest in digests.items():
-        try:
-            found = _digest(path / name)
-        except OSError as error:
-            raise CheckpointError(f"{path / name}: {error.strerror}") from error
-        if found != digest:
-            raise CheckpointError(f"{path / name}: corrupt (its digest is not the recorded one)")
-
-
-def _digest(path: Path) -> str:
-    return str(blake3(path.read_bytes()).hexdigest())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _verify(path: Path, digest: str) -> None:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        found = checksum_of(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from error
+    if found != digest:
+        raise CheckpointError(f"{path}: corrupt (its digest is not the recorded one)")

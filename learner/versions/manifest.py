@@ -2,14 +2,16 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 import zstandard
 
 from core import codec
-from core.events import Completion, Reward
+from core.events import Completion, PolicyVersion, Reward
 from core.ids import InferenceId, PolicyRef
+from core.ports import TopicPartition
 from core.settings import LearnerSettings
 from core.settings.names import under_their_names
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
@@ -39,6 +41,31 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     released: tuple[PolicyRef, ...] = ()
     held_to: PolicyRef | None = None
     afresh: bool = False
+
+
+def draft(
+    made: Manifest,
+    batch: Sequence[ScoredTurn],
+    figures: Mapping[str, float],
+    offsets: Mapping[TopicPartition, int],
+    now: datetime,
+) -> PolicyVersion:
+    """Return what is published of the update's version, still without a digest and the weights' path."""
+    trained = [scored for scored, record in zip(batch, made.turns, strict=True) if record.dropped is None]
+    return PolicyVersion(
+        version=made.version,
+        policy=batch[0].turn.policy,
+        digest="",
+        parent=made.parent,
+        manifest=None,
+        log_offsets={str(source): offset for source, offset in offsets.items()},
+        turns=len(trained),
+        updates=1,
+        metrics={**figures, **counts(made)},
+        outcome_arrivals=tuple(s.reward.last_outcome_at for s in trained if s.reward.last_outcome_at),
+        weights="",
+        created_at=now,
+    )
 
 
 def encode(manifest: Manifest) -> bytes:

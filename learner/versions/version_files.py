@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from core.errors import WeightsError
 from core.model.adapters import digest_of_version
 from core.ports import AdapterConfig
 from learner.updates.state import LearnerState
@@ -40,12 +42,15 @@ def room_for_files(directory: Path) -> Iterator[Path]:
 def write_files(state: LearnerState, directory: Path, dtype: str | None) -> VersionFiles:
     """Write the files of the state's version; `dtype` is what whole weights are narrowed to.
 
-    All processes call it, and the leader writes."""
+    All processes call it, and the leader writes. Raises WeightsError naming a file that cannot be written."""
     policy, adapter = state.policy, state.adapter
     tensors = narrowed(policy.tensors(), dtype) if adapter is None else policy.adapter_tensors()
     path = directory / ("model.safetensors" if adapter is None else "adapter.safetensors")
     if state.ranks.leads:
-        save_file(tensors, path, metadata={"format": "pt"})
+        try:
+            save_file(tensors, path, metadata={"format": "pt"})
+        except (SafetensorError, OSError) as error:
+            raise WeightsError(f"{path}: {error}") from error
     return VersionFiles((path,), adapter)
 
 

@@ -14,76 +14,40 @@ from rich.progress import Progress
 
 from core.errors import ConfigError
 from core.events import PolicyVersion
-from core.ids import PolicyRef, base_ref
-from core.ports import Opened, WeightsRef
-from core.settings import LearnerSettings
-from learner.rank_group import adopt, anchor_at
-from learner.updates.state import LearnerState, make_state
-from learner.updates.update import update
-from learner.versions import manifest
-from learner.versions.manifest import Manifest, batch_of, settings_of
+from core.ids import base_ref
+from learner.model.ranks import ALONE
+from learner.rank_group import RankGroup
+from learner.reliving import Reliving, Unlike
+from learner.versions.manifest import settings_of
 from learner.versions.provenance import ancestry
-from learner.versions.version_files import digest_of, write_files
 from onward.replays.history import require_directory
 from onward.wiring.foundation import Foundation, open_foundation
 
 
-class Unlike(Exception):
-    """A difference between a version and its repetition, in words for a person."""
-
-
 class Relived:
-    """A learner that is led by manifests."""
+    """A learner that makes the versions of a directory again."""
 
     def __init__(self, source: Foundation) -> None:
-        self._source = source
-        self._state: LearnerState | None = None
-        self._held_to: PolicyRef | None = None
+        self._model = source.model
+        self._group: RankGroup | None = None
+        self._reliving = Reliving(self._its_group, source.store, source.weights, source.blobs)
 
     def live_again(self, policy: PolicyVersion) -> str:
         """Make the version from its parent, which was made before; in words how that went. Raises Unlike."""
-        made = self._manifest_of(policy)
-        settings = settings_of(made)
-        if self._state is None:
-            self._state = make_state(self._source.model, settings)
-        if made.afresh:
-            adopt(self._state, self._open(made.parent), settings, self._memory_of(made.parent))
-        if made.held_to != self._held_to:
-            anchor_at(self._state, None if made.held_to is None else self._open(made.held_to))
-            self._held_to = made.held_to
-        with self._source.store.look() as view:
-            found = view.turns.get_many([reward.inference_id for reward in made.rewards])
-        if missing := {reward.inference_id for reward in made.rewards} - found.keys():
-            raise Unlike(f"{len(missing)} of its {len(made.rewards)} turns are no longer in the store")
-        result = update(self._state, batch_of(made, found), settings, made.released)
-        digest = self._digest(self._state, settings)
+        made = self._reliving.manifest_of(policy.version)
+        self._group = self._group or RankGroup(self._model, settings_of(made), ALONE)
+        _, result = self._reliving.live_again(made)
+        with tempfile.TemporaryDirectory() as directory:
+            digest = self._reliving.digest(Path(directory), settings_of(made))
         if digest != policy.digest:
             raise Unlike(f"digest {digest}, and the live one is {policy.digest}")
         if result.records != made.turns:
             raise Unlike("its weights equal the live ones, but the records of its turns differ")
         return f"digest {digest} equals the live one ({len(made.turns)} turns)"
 
-    def _manifest_of(self, policy: PolicyVersion) -> Manifest:
-        if policy.manifest is None or not self._source.blobs.exists(policy.manifest):
-            raise Unlike("it has no manifest")
-        return manifest.decode(self._source.blobs.get(policy.manifest))
-
-    def _memory_of(self, version: PolicyRef) -> bytes | None:
-        path = manifest.memory_path_of(version)
-        return self._source.blobs.get(path) if self._source.blobs.exists(path) else None
-
-    def _open(self, version: PolicyRef) -> Opened:
-        with self._source.store.look() as view:
-            policy = view.policies.get(version)
-        if policy is None:
-            raise Unlike(f"version {version}, from which it is made, is not in the store")
-        ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
-        return self._source.weights.open(ref)
-
-    @staticmethod
-    def _digest(state: LearnerState, settings: LearnerSettings) -> str:
-        with tempfile.TemporaryDirectory() as directory:
-            return digest_of(write_files(state, Path(directory), settings.compute.published))
+    def _its_group(self) -> RankGroup:
+        assert self._group is not None, "a version is being made"
+        return self._group
 
 
 def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) -> bool:

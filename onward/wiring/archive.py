@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError
 from core.events import Topic
-from core.settings import Settings
+from core.settings import JOURNAL_VERSIONS, Settings
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation
 
@@ -39,7 +39,7 @@ def build_keeper(foundation: Foundation, readers: Mapping[str, Topic]) -> "Keepe
         archiver = Archiver(log, store, blobs, settings.archive.segment_bytes)
         everybody.append(archived)
     if settings.archive.retention_days is not None:
-        learner = [learned(settings.learner.checkpoints.keep)] if settings.learner.enabled else []
+        learner = [learned(JOURNAL_VERSIONS)] if settings.learner.enabled else []
         floors = {
             topic: [
                 *(read_by(name) for name, read in readers.items() if read is topic),

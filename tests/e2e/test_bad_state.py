@@ -90,12 +90,12 @@ def insert_newer(service: Service, offset: int) -> None:
 
 
 def test_a_damaged_checkpoint(make_service: MakeService) -> None:
-    """The learner names the file and resumes from the checkpoint before; versions continue."""
+    """The learner names the file and learns again what it held; versions continue."""
     service = make_service(learner__batch__turns=4, learner__batch__min_turns=2, learner__batch__max_wait_s=0.2).start()
     teach(service, until=4)
     service.stop()
     newest = sorted((service.directory / "learner").glob("checkpoint-*"))[-1]
-    state = newest / "state.pt"
+    state = newest / "__0_0.distcp"
     state.write_bytes(state.read_bytes()[:-100])
 
     service.start()

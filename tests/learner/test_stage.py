@@ -4,11 +4,9 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from io import BytesIO
 from typing import Any
 
 import pytest
-import torch
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
 
 from core.errors import ConfigError, LogUnavailable
@@ -18,8 +16,7 @@ from core.operations.alarms import StoredAlarm
 from core.ports import WeightsRef
 from core.unstored import without_words
 from learner.stage import Learner
-from learner.updates.state import LearnerState
-from learner.versions.manifest import memory_path_of, prove_exactly_once
+from learner.versions.manifest import prove_exactly_once
 
 MakeWorld = Callable[[str], World]
 
@@ -278,73 +275,6 @@ def test_after_a_rollback_it_goes_on_from_what_serves(make_world: MakeWorld) -> 
     assert (newest.version, newest.parent) == (base_ref(4), base_ref(2))
     lineage = [one for one in manifests(world) if one.version != base_ref(3)]
     assert prove_exactly_once(lineage) == 16
-    learner.close()
-
-
-def test_it_resumes_from_weights_whose_checkpoint_was_let_go(make_world: MakeWorld) -> None:
-    world = make_world("a")
-    learner = world.learner(settings={"checkpoints.keep": 2})
-    for seed in range(4):
-        world.tell(*logged_past(8, seed=seed))
-        settle(learner)
-    world.release(2)
-    for version in (5, 4, 3):
-        world.release(version, "rolled_back")
-    world.release(2)
-    world.tell(*logged_past(8, seed=7))
-    settle(learner)
-    newest = manifests(world)[-1]
-    assert (newest.version, newest.parent) == (base_ref(6), base_ref(2))
-    learner.close()
-
-
-def test_what_is_learned_beside_the_weights_goes_back_with_them(make_world: MakeWorld) -> None:
-    """Baseline, trust and influence become those of the version, even if its checkpoint was deleted."""
-    world = make_world("a")
-    learner = world.learner(settings={"checkpoints.keep": 2, "users.max_share": 0.5, "users.distrust": True})
-    for seed in range(4):
-        world.tell(*logged_past(8, seed=seed))
-        settle(learner)
-    for version in (2, 5, 4, 3):
-        world.release(version, "live" if version == 2 else "rolled_back")
-    world.release(2)
-    settle(learner)
-    at_two = load_memory(world, 2)
-    assert not same(at_two, load_memory(world, 5))
-    assert same(learner._rank_group.do(LearnerState.memory), at_two)
-    world.tell(*logged_past(8, seed=7))
-    settle(learner)
-    newest = manifests(world)[-1]
-    assert (newest.version, newest.parent, newest.afresh) == (base_ref(6), base_ref(2), True)
-    learner.close()
-
-
-def load_memory(world: World, version: int) -> dict[str, Any]:
-    content = world.blobs.get(memory_path_of(base_ref(version)))
-    return dict(torch.load(BytesIO(content), weights_only=True))
-
-
-def same(first: Any, second: Any) -> bool:
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
-    return torch.equal(first, second) if isinstance(first, torch.Tensor) else bool(first == second)
-
-
-def test_a_damaged_checkpoint_of_what_serves_costs_the_optimizer_alone(make_world: MakeWorld) -> None:
-    world = make_world("a")
-    learner = world.learner()
-    world.tell(*logged_past(16))
-    settle(learner)
-    world.release(3)
-    settle(learner)
-    learner.close()
-    state = world.directory / "learner" / "checkpoint-00000003" / "state.pt"
-    state.write_bytes(state.read_bytes()[:-10])
-    learner = world.learner()
-    world.tell(*logged_past(8, seed=4))
-    settle(learner)
-    newest = manifests(world)[-1]
-    assert (newest.version, newest.parent) == (base_ref(4), base_ref(3))
     learner.close()
 
 

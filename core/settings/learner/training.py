@@ -1,10 +1,13 @@
 """Weights: how far an update moves them, what that costs, and what is kept of them."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
 from core.section import Section
+
+JOURNAL_VERSIONS: Final = 8
+"""The newest versions that the learner's journal keeps, as it may have to go on from any of them."""
 
 
 class OptimizerSettings(Section):
@@ -63,7 +66,13 @@ class LoraSettings(Section):
 
 
 class CheckpointSettings(Section):
-    keep: int = Field(default=8, ge=2)
-    """Checkpoints kept besides the live version's."""
+    every_s: float = Field(default=60.0, ge=0)
+    """Seconds from one checkpoint to the next. It is written beside the training; what was learned since is learned
+    again after a crash, to the same bits, so this bounds how long that takes. 0: after every version."""
+    keep: int = Field(default=2, ge=1)
+    """Checkpoints kept besides the one from which the live version can be made."""
+    disk_gb: float | None = Field(default=None, gt=0)
+    """Most that checkpoints may take of the disk: beyond it the oldest go, down to the newest whole one. None: `keep`
+    alone says."""
     max_lead: int = Field(default=2, ge=1)
     """Most versions ahead of the live one; then turns accumulate."""

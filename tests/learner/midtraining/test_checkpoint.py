@@ -9,28 +9,33 @@ import msgspec
 import pytest
 import torch
 from blake3 import blake3
-from logged_world import MODEL, START, World, lineage_of_newest, logged_past, manifests, publications, settle
+from logged_world import MODEL, World, lineage_of_newest, logged_past, manifests, publications, settle
+from past_batches import some_batch
+from safetensors.torch import save_file
 
-import learner.stage
 import learner.versions.checkpoint
+import learner.versions.durable
 import learner.versions.publish
+import learner.versions.version_files
 from core import codec
 from core.errors import CheckpointError
-from core.events import PolicyVersion
 from core.ids import base_ref
 from core.model.probes import get_probe
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from core.settings import LearnerSettings
 from core.store.policies import Policies
+from learner.stage import Learner
+from learner.updates import kept
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
-from learner.versions.checkpoint import FORMAT, Checkpoints, Meta, contents, restore
+from learner.versions.checkpoint import FORMAT, Checkpoints, Meta, begin, finish, restore
+from learner.versions.journal import Journal
 from learner.versions.manifest import batch_of, prove_exactly_once, settings_of
 
 MakeWorld = Callable[[str], World]
 DIGEST_BYTES = 32  # before the meta data stands its digest
-FILES = ("model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst", "meta.msgpack")
+FILES = ("__0_0.distcp", ".metadata", "memory.pt", "meta.msgpack")
 
 
 class Died(Exception):
@@ -68,18 +73,12 @@ def checkpoints(tmp_path: Path, state: LearnerState) -> Checkpoints:
     """Return checkpoints of versions 2 and 3."""
     made = Checkpoints(tmp_path)
     for version in (2, 3):
-        made.write(contents(state), meta_of(version), b"manifest")
+        memory = begin(state, made.room_for(base_ref(version)))
+        made.keep(Meta(version=base_ref(version), lineage=(), applied={}), memory, finish(state))
     return made
 
 
-def meta_of(version: int) -> Meta:
-    policy = PolicyVersion(
-        version=base_ref(version), policy="p", digest="", parent=None, manifest=None, weights="", created_at=START
-    )
-    return Meta(policy=policy, lineage=(), live=None, refused=(), offsets={}, pending=(), applied={})
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst"])
+@pytest.mark.parametrize("name", FILES)
 def test_a_corrupt_file_is_named_and_the_checkpoint_before_is_used(
     checkpoints: Checkpoints, tmp_path: Path, name: str
 ) -> None:
@@ -123,32 +122,104 @@ def test_what_was_never_finished_is_swept(checkpoints: Checkpoints, tmp_path: Pa
     assert (found.version, faults) == (base_ref(3), [])
 
 
-def test_a_learner_says_what_is_corrupt_and_goes_on(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
-    world = make_world("a")
-    trained(world, 2)
-    damage(checkpoint_path(world, 3) / "state.pt")
+def test_what_is_written_is_what_the_tensors_were_when_it_began(tmp_path: Path) -> None:
+    """The next update does not wait, and does not spoil it."""
+    one, made = make_state(MODEL, LearnerSettings()), Checkpoints(tmp_path)
+    update(one, some_batch(0), LearnerSettings())
+    before = kept_of(one)
+    memory = begin(one, made.room_for(base_ref(2)))
+    update(one, some_batch(1), LearnerSettings())
+    checkpoint = made.keep(Meta(version=base_ref(2), lineage=(), applied={}), memory, finish(one))
+    assert kept_of(one) != before
+    again = make_state(MODEL, LearnerSettings())
+    restore(again, checkpoint, [])
+    assert kept_of(again) == before
+
+
+def kept_of(state: LearnerState) -> list[Any]:
+    return tensors_of({**kept._tensors(state), **kept.small_part(state)})
+
+
+def test_a_learner_says_what_is_corrupt_and_learns_again_what_it_held(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A corrupt checkpoint costs time alone: the bits are those of a learner that was never stopped."""
+    world, undisturbed = make_world("a"), make_world("b")
+    for each in (world, undisturbed):
+        trained(each, 2)
+    damage(checkpoint_path(world, 3) / "__0_0.distcp")
+    for each in (world, undisturbed):
+        each.tell(*logged_past(8, seed=5))
+    caplog.set_level("INFO")
     one = world.learner()
-    assert one.newest == base_ref(2)
-    assert "state.pt" in caplog.text
-    world.tell(*logged_past(8, seed=5))
+    assert one.newest == base_ref(3)
+    assert "checkpoint-00000003/__0_0.distcp: corrupt" in caplog.text
+    assert "learned up to version 3 again: 2 of 2 updates" in caplog.text
+    for each in (one, undisturbed.learner()):
+        settle(each)
+        each.close()
+    assert prove_exactly_once(lineage_of_newest(world)) == 24
+    assert digests_of(world) == digests_of(undisturbed)
+
+
+def digests_of(world: World) -> list[str]:
+    with world.store.look() as view:
+        return [policy.digest for policy, _ in view.policies.newest(100)]
+
+
+def kept_checkpoints(world: World) -> list[int]:
+    return [int(path.name.split("-")[1]) for path in sorted((world.directory / "learner").glob("checkpoint-*"))]
+
+
+def test_old_ones_go_but_not_the_one_that_makes_the_live_version(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    for seed in range(2):
+        settled_once(world, seed)
+    world.release(3)
+    for seed in range(2, 5):
+        settled_once(world, seed)
+    assert kept_checkpoints(world) == [3, 5, 6]
+    world.release(6)
+    settled_once(world, 6)
+    assert kept_checkpoints(world) == [6, 7]
+
+
+def settled_once(world: World, seed: int, settings: dict[str, object] | None = None) -> None:
+    """Learn a version, and end, which writes a checkpoint."""
+    one = world.learner(settings=settings or {})
+    world.tell(*logged_past(8, seed=seed))
     settle(one)
     one.close()
-    assert prove_exactly_once(lineage_of_newest(world)) == 24
 
 
-def test_old_ones_go_but_not_the_live_one(make_world: MakeWorld) -> None:
+def test_what_they_take_of_the_disk_is_bounded_but_for_the_newest(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     world = make_world("a")
-    one = world.learner(settings={"checkpoints.keep": 2})
-    for seed in range(2):
-        world.tell(*logged_past(8, seed=seed))
-        settle(one)
-    world.release(2)
-    for seed in range(2, 5):
-        world.tell(*logged_past(8, seed=seed))
-        settle(one)
+    caplog.set_level("INFO")
+    for seed in range(3):
+        settled_once(world, seed, {"checkpoints.disk_gb": 1e-6})
+    assert kept_checkpoints(world) == [4]
+    assert "checkpoint of version 3 deleted: learner.checkpoints.disk_gb is 1e-06" in caplog.text
+    with world.store.look() as view:
+        policy = view.policies.get(base_ref(4))
+    assert policy is not None
+    assert 10e6 < policy.metrics["checkpoint_disk_bytes"] < 11e6, "of the one before it"
+
+
+def test_one_is_written_every_so_often_and_none_at_the_end_that_is_there(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    one = world.learner(settings={"checkpoints.every_s": 0.0})
+    world.tell(*logged_past(8))
+    settle(one)
+    assert one._checkpointing._writing is not None, "the loop does not wait for it"
     one.close()
-    kept = sorted(path.name for path in (world.directory / "learner").iterdir())
-    assert kept == ["checkpoint-00000002", "checkpoint-00000005", "checkpoint-00000006"]
+    assert kept_checkpoints(world) == [2]
+    before = checkpoint_path(world, 2).stat().st_mtime_ns
+    world.learner().close()
+    assert checkpoint_path(world, 2).stat().st_mtime_ns == before
+    trained(world, 3)  # the first batch is known
+    assert kept_checkpoints(world) == [2, 4], "no more often than every minute"
 
 
 def test_a_checkpoint_gives_back_every_tensor(make_world: MakeWorld) -> None:
@@ -158,11 +229,10 @@ def test_a_checkpoint_gives_back_every_tensor(make_world: MakeWorld) -> None:
     assert checkpoint is not None
     states = [make_state(MODEL, LearnerSettings()) for _ in range(2)]
     for state in states:
-        restore(state, checkpoint)
-    assert tensors_of(states[0].state_dict()) == tensors_of(states[1].state_dict())
-    moments = states[0].state_dict()["optimizer"]["state"]
-    assert {float(moment["step"]) for moment in moments.values()} == {2.0}
-    assert digest(states[0], world.directory / "again.safetensors") == digest_of_shards([checkpoint.weights])
+        restore(state, checkpoint, [])
+    assert kept_of(states[0]) == kept_of(states[1])
+    assert {float(moment["step"]) for moment in states[0].optimizer.state.values()} == {2.0}
+    assert digest(states[0], world.directory / "again.safetensors") == digests_of(world)[0]
 
 
 def tensors_of(state: dict[str, Any]) -> list[Any]:
@@ -179,7 +249,7 @@ def tensors_of(state: dict[str, Any]) -> list[Any]:
 
 
 def digest(state: LearnerState, path: Path) -> str:
-    learner.versions.checkpoint.save_file(state.policy.tensors(), path)
+    save_file(state.policy.tensors(), path)
     return digest_of_shards([path])
 
 
@@ -214,8 +284,9 @@ def test_the_manifests_alone_make_the_same_weights(make_world: MakeWorld) -> Non
 
 
 STEPS = (
-    *("allocate", "save weights", "save state", "sync", "rename"),
-    *("publish weights", "put manifest", "put probe", "put policy", "tell", "commit"),
+    *("allocate", "sync entry", "name entry"),
+    *("write files", "publish weights", "put manifest", "put probe", "put policy", "tell", "tidy"),
+    *("begin checkpoint", "write checkpoint", "describe checkpoint", "sync checkpoint", "delete checkpoints"),
 )
 
 
@@ -226,29 +297,30 @@ def arm(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
         monkeypatch.undo()
         raise Died
 
-    match step:
-        case "allocate":
-            monkeypatch.setattr(Policies, "allocate", die)
-        case "save weights":
-            monkeypatch.setattr(learner.versions.checkpoint, "save_file", die)
-        case "save state":
-            monkeypatch.setattr(torch, "save", die)
-        case "sync":
-            monkeypatch.setattr(learner.versions.checkpoint, "_sync", die)
-        case "rename":
-            monkeypatch.setattr(Path, "rename", die)
-        case "publish weights":
-            monkeypatch.setattr(world.weights, "publish", die)
-        case "put manifest":
-            monkeypatch.setattr(world.blobs, "put", die)
-        case "put probe":
-            monkeypatch.setattr(learner.versions.publish, "put_probe", die)
-        case "put policy":
-            monkeypatch.setattr(Policies, "put", die)
-        case "tell":
-            monkeypatch.setattr(world.log, "append_blocking", die)
-        case "commit":
-            monkeypatch.setattr(Checkpoints, "prune", die)
+    where: dict[str, tuple[Any, str]] = {
+        "allocate": (Policies, "allocate"),
+        "sync entry": (learner.versions.durable, "sync"),
+        "name entry": (Path, "replace"),
+        "write files": (learner.versions.version_files, "save_file"),
+        "publish weights": (world.weights, "publish"),
+        "put manifest": (world.blobs, "put"),
+        "put probe": (learner.versions.publish, "put_probe"),
+        "put policy": (Policies, "put"),
+        "tell": (world.log, "append_blocking"),
+        "tidy": (Journal, "prune"),
+        "begin checkpoint": (Checkpoints, "room_for"),
+        "write checkpoint": (kept, "Saving"),
+        "describe checkpoint": (learner.versions.checkpoint, "write_sealed"),
+        "sync checkpoint": (learner.versions.checkpoint, "sync"),
+        "delete checkpoints": (Checkpoints, "delete"),
+    }
+    monkeypatch.setattr(*where[step], die)
+
+
+def settle_and_close(one: Learner) -> None:
+    """Do everything that a learner does, what it does in the background included."""
+    settle(one)
+    one.close()
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -256,14 +328,14 @@ def test_a_crash_before_any_step_is_made_good(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     world = make_world("a")
-    one = world.learner()
+    one = world.learner(settings={"checkpoints.every_s": 0.0, "checkpoints.keep": 1})
     world.tell(*logged_past(8))
     settle(one)
     world.tell(*logged_past(8, seed=1))
     arm(world, monkeypatch, step)
     with pytest.raises(Died):
-        settle(one)
-    one.close()
+        settle_and_close(one)
+    one._held.close()
 
     again = world.learner()
     settle(again)

@@ -8,7 +8,7 @@ import torch
 from changed_settings import changed
 from logged_world import MODEL, World, logged_past, manifests, settle
 from past_batches import some_batch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from core.errors import ConfigError, WeightsError
@@ -22,8 +22,10 @@ from core.settings import (
     OptimizerSettings,
 )
 from learner.model.policy_model import PolicyModel
+from learner.model.sharded_files import stored_tensors
 from learner.sequences.joining import merge
 from learner.sequences.tensors import micro_batches
+from learner.updates.kept import begin_saving, finish_saving, load, small_part
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
 from learner.versions.checkpoint import Checkpoints
@@ -88,7 +90,7 @@ def test_targets_are_chosen_by_name() -> None:
 def weights(world: World) -> dict[str, Tensor]:
     newest, _ = Checkpoints(world.directory / "learner").newest()
     assert newest is not None
-    return load_file(newest.weights)
+    return world.weights_of(newest.version)
 
 
 def learn(world: World, seed: int) -> None:
@@ -118,16 +120,22 @@ def test_adapters_beside_adopted_weights_go_on_bit_for_bit(tmp_path: Path) -> No
     state = make_state(MODEL, LORA)
     state.policy.load([tmp_path / "model.safetensors"])
     update(state, some_batch(5), LORA)
-    torch.save(state.state_dict(), tmp_path / "state.pt")
-    kept, published = torch.load(tmp_path / "state.pt", weights_only=True), state.policy.tensors()
-    assert kept["lora"]["base"], "it is nowhere else"
+    begin_saving(state, tmp_path / "checkpoint")
+    finish_saving(state)
+    published = state.policy.tensors()
+    assert stored_tensors(tmp_path / "checkpoint").keys() == names_kept(state), "adapters and moments alone"
     again = make_state(MODEL, LORA)
-    again.load_state_dict(kept)
+    load(again, small_part(state), tmp_path / "checkpoint", [tmp_path / "model.safetensors"])
     assert all(torch.equal(tensor, published[name]) for name, tensor in again.policy.tensors().items())
     for each in (state, again):
         update(each, some_batch(6), LORA)
     assert all(torch.equal(t, again.policy.tensors()[name]) for name, t in state.policy.tensors().items())
-    assert not trained(0).state_dict()["lora"]["base"], "the given model is beside the checkpoint"
+
+
+def names_kept(state: LearnerState) -> set[str]:
+    trained = [name for name, parameter in state.policy.model.named_parameters() if ".lora_" in name]
+    moments = ("step", "exp_avg", "exp_avg_sq")
+    return {f"weights.{name}" for name in trained} | {f"optimizer.{name}.{key}" for name in trained for key in moments}
 
 
 def test_an_adapter_is_published_and_loaded_bit_for_bit() -> None:

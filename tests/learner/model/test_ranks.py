@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from logged_world import World, logged_past, make_reward, make_turn
-from safetensors.torch import load_file
 
 from learner.model.ranks import ALONE
 from learner.timing import is_of_machine
@@ -57,7 +56,7 @@ def weights(world: World) -> dict[str, torch.Tensor]:
     newest, faults = Checkpoints(world.directory / "learner").newest()
     assert newest is not None
     assert not faults
-    return load_file(newest.weights)
+    return world.weights_of(newest.version)
 
 
 def assert_same_weights(one: World, other: World) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import made_events
 import torch
 from changed_settings import changed
+from safetensors.torch import load_file
 from stepping import step
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from core.blobs import FsspecBlobs
@@ -18,6 +20,7 @@ from core.clock import ManualClock
 from core.events import Completion, LogprobSpace, PolicyVersion, Release, Reward, Sampling, Topic, VersionSpan
 from core.ids import GroupId, InferenceId, Namespace, PolicyRef, SessionId, base_ref, new_inference_id
 from core.model.probes import ProbeRecord
+from core.ports import WeightsRef
 from core.settings import LearnerSettings
 from core.store import SqlStore, open_sqlite
 from ingest.sqlite.log import SqliteEventLog
@@ -133,6 +136,14 @@ class World:
         with self.store.work() as work:
             work.releases.put(release)
         self.log.append_blocking(Topic.RELEASES, [release])
+
+    def weights_of(self, version: PolicyRef) -> dict[str, Tensor]:
+        """Return the tensors of a version as it is published."""
+        with self.store.look() as view:
+            policy = view.policies.get(version)
+        assert policy is not None
+        ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights)
+        return {name: tensor for shard in self.weights.open(ref).shards for name, tensor in load_file(shard).items()}
 
     def close(self) -> None:
         self.log.close()

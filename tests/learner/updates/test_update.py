@@ -5,6 +5,7 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from learner.model.policy_model import PolicyModel
 from learner.sequences.joining import merge
 from learner.sequences.scored import Applied, ScoredTurn
 from learner.sequences.tensors import MicroBatch, micro_batches
+from learner.updates.kept import begin_saving, finish_saving, load, small_part
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import update
 
@@ -166,7 +168,7 @@ def test_in_low_precision_the_weights_stay_whole() -> None:
     assert {tensor.dtype for tensor in (*weights(two), *moments)} == {torch.float32}
 
 
-def test_the_learning_rate_rises_and_stays_and_obeys_the_settings_after_a_restart() -> None:
+def test_the_learning_rate_rises_and_stays_and_obeys_the_settings_after_a_restart(tmp_path: Path) -> None:
     settings = LearnerSettings(optimizer=OptimizerSettings(warmup_updates=4, learning_rate=1e-3))
     state = make_state(MODEL, settings)
     rates = []
@@ -176,6 +178,8 @@ def test_the_learning_rate_rises_and_stays_and_obeys_the_settings_after_a_restar
     assert rates == [0.00025, 0.0005, 0.00075, 0.001, 0.001, 0.001]
     slower = LearnerSettings(optimizer=OptimizerSettings(learning_rate=1e-4))
     again = make_state(MODEL, slower)
-    again.load_state_dict(state.state_dict())
+    begin_saving(state, tmp_path)
+    finish_saving(state)
+    load(again, small_part(state), tmp_path, [])
     update(again, some_batch(7, 6), slower)
     assert again.optimizer.param_groups[0]["lr"] == 1e-4

@@ -22,20 +22,19 @@ def teach(world: World, learner: Learner, seed: int) -> float:
     assert version is not None
     world.release(version.version)
     settle(learner)
-    checkpoint = learner._checkpoints.of(version)
-    assert checkpoint is not None
-    return checkpoint.meta.policy.metrics["kl"]
+    published = learner._reliving.published(version)
+    assert published is not None
+    return published.metrics["kl"]
 
 
 def is_anchor(learner: Learner, version: int | None) -> bool:
     """Return whether the anchor is this version, by its number and by its weights."""
     state = learner._rank_group._state
     assert learner._lineage.anchor == (None if version is None else base_ref(version))
-    checkpoint = None if version is None else learner._checkpoints.of(base_ref(version))
-    if checkpoint is None:
+    if version is None:
         return state.anchor.is_given
     wanted, found = PolicyModel(MODEL, "cpu"), state.anchor.apart()
-    wanted.load([checkpoint.weights])
+    wanted.load(learner._reliving.open(base_ref(version)).shards)
     return all(map(torch.equal, wanted.model.state_dict().values(), found.model.state_dict().values()))
 
 

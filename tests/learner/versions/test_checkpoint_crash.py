@@ -1,4 +1,4 @@
-"""A crash at any byte of a checkpoint's write leaves the last good one, and the next write succeeds."""
+"""A crash at any byte of a checkpoint's or a journal entry's write leaves the last good one, and the next succeeds."""
 
 import random
 import shutil
@@ -10,17 +10,21 @@ from pathlib import Path
 import checkpoint_script
 import pytest
 
-from core.ids import base_ref
+from core.errors import CheckpointError
+from core.ids import PolicyRef, base_ref
 from learner.versions.checkpoint import Checkpoints
+from learner.versions.journal import Journal
 
-FILES = ("model.safetensors", "state.pt", "memory.pt", "manifest.msgpack.zst", "meta.msgpack")
+FILES = ("__0_0.distcp", ".metadata", "memory.pt", "meta.msgpack")
+ENTRY = "journal-00000003.msgpack.zst"
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with a whole checkpoint of version 2."""
+    """Return a directory with a whole checkpoint and a journal entry of version 2."""
     directory = tmp_path_factory.mktemp("good")
-    checkpoint_script.write(directory, 2)
+    checkpoint_script.write_checkpoint(directory, 2)
+    checkpoint_script.write_entry(directory, 2)
     return directory
 
 
@@ -28,35 +32,66 @@ def drawn(good: Path) -> dict[int, str]:
     """Return bounds, each with the file that it cuts off: the edges and random places within each file."""
     sizes = [(good / "checkpoint-00000002" / name).stat().st_size for name in FILES]
     assert sizes == sorted(sizes)
-    chance = random.Random(7)
     found: dict[int, str] = {}
     for name, low, high in zip(FILES, [0, *sizes], sizes, strict=False):
-        found |= dict.fromkeys([low, high - 1, *(chance.randrange(low, high) for _ in range(6))], name)
+        found |= dict.fromkeys(within(low, high, 6), name)
     return found
 
 
-def test_a_crash_at_any_byte_leaves_the_last_good_one(good: Path, tmp_path: Path) -> None:
-    bounds = drawn(good)
+def within(low: int, high: int, count: int) -> list[int]:
+    chance = random.Random(high)
+    return [low, high - 1, *(chance.randrange(low, high) for _ in range(count))]
+
+
+def crash(good: Path, directory: Path, what: str, bounds: list[int]) -> None:
+    """Write version 3 for each bound, in a copy of the good directory, until the kernel ends the writer."""
     for bound in bounds:
-        shutil.copytree(good, tmp_path / str(bound))
-    command = [sys.executable, checkpoint_script.__file__, str(tmp_path), "3", *map(str, bounds)]
+        shutil.copytree(good, directory / str(bound))
+    command = [sys.executable, checkpoint_script.__file__, str(directory), "3", what, *map(str, bounds)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     ended = {int(bound): int(status) for bound, status in map(str.split, said.splitlines())}
     assert ended == dict.fromkeys(bounds, -signal.SIGXFSZ)
+
+
+def newest_checkpoint(directory: Path) -> PolicyRef:
+    found, faults = Checkpoints(directory).newest()
+    assert found is not None
+    assert not faults
+    return found.version
+
+
+def newest_entry(directory: Path) -> PolicyRef:
+    found = next(Journal(directory).newest_first())
+    assert not isinstance(found, CheckpointError)
+    return found.version
+
+
+def test_a_crash_at_any_byte_of_a_checkpoint_leaves_the_last_good_one(good: Path, tmp_path: Path) -> None:
+    bounds = drawn(good)
+    crash(good, tmp_path, "checkpoint", list(bounds))
     for bound, name in bounds.items():
         directory = tmp_path / str(bound)
         partial = directory / "checkpoint-00000003.partial"
-        there = {each.name for each in partial.iterdir()}
+        there = {each.name.removesuffix(".tmp").removesuffix(".partial") for each in partial.iterdir()}
         before = set(FILES[: FILES.index(name)])
         assert before <= there, "it ended in this file, and in none before"
         assert not there & (set(FILES) - before - {name})
-        found, faults = Checkpoints(directory).newest()
-        assert found is not None
-        assert (found.version, faults, partial.exists()) == (base_ref(2), [], False)
-        checkpoint_script.write(directory, 3)
-        again, faults = Checkpoints(directory).newest()
-        assert again is not None
-        assert (again.version, faults) == (base_ref(3), [])
+        assert newest_checkpoint(directory) == base_ref(2)
+        assert not partial.exists()
+        checkpoint_script.write_checkpoint(directory, 3)
+        assert newest_checkpoint(directory) == base_ref(3)
+
+
+def test_a_crash_at_any_byte_of_an_entry_leaves_the_last_good_one(good: Path, tmp_path: Path) -> None:
+    bounds = within(0, (good / "journal-00000002.msgpack.zst").stat().st_size, 12)
+    crash(good, tmp_path, "entry", list(set(bounds)))
+    for bound in bounds:
+        directory = tmp_path / str(bound)
+        assert newest_entry(directory) == base_ref(2)
+        assert not list(directory.glob("journal-*.partial"))
+        checkpoint_script.write_entry(directory, 3)
+        assert newest_entry(directory) == base_ref(3)
+        (directory / ENTRY).unlink()  # for a bound that was drawn twice
 
 
 def test_a_disk_that_lost_the_end_of_a_file_costs_that_checkpoint_alone(good: Path, tmp_path: Path) -> None:
@@ -64,9 +99,21 @@ def test_a_disk_that_lost_the_end_of_a_file_costs_that_checkpoint_alone(good: Pa
     for bound, name in drawn(good).items():
         directory = tmp_path / str(bound)
         shutil.copytree(good, directory)
-        checkpoint_script.write(directory, 3)
+        checkpoint_script.write_checkpoint(directory, 3)
         torn = directory / "checkpoint-00000003" / name
         torn.write_bytes(torn.read_bytes()[:bound])
         found, faults = Checkpoints(directory).newest()
         assert found is not None
         assert (found.version, [str(torn) in str(fault) for fault in faults]) == (base_ref(2), [True])
+
+
+def test_a_disk_that_lost_the_end_of_an_entry_costs_that_entry_alone(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "torn")
+    checkpoint_script.write_entry(tmp_path / "torn", 3)
+    torn = tmp_path / "torn" / ENTRY
+    torn.write_bytes(torn.read_bytes()[:-1])
+    fault, found = list(Journal(tmp_path / "torn").newest_first())
+    assert isinstance(fault, CheckpointError)
+    assert str(torn) in str(fault)
+    assert not isinstance(found, CheckpointError)
+    assert found.version == base_ref(2)

@@ -33,7 +33,7 @@ def run(directory):
     log, store = SqliteEventLog(directory / "log.db", 2, 0.01), open_sqlite(directory / "store.db")
     world = World(directory, log, store, blobs, BlobWeights(blobs), ManualClock(START + timedelta(days=1)))
     learner = world.learner(
-        settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.keep": 2, "batch.backlog_turns": 5000}
+        settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.every_s": 0.5, "batch.backlog_turns": 5000}
     )
     rounds = Rounds("learner", learner)
     while rounds.step(0.0):
@@ -87,7 +87,7 @@ def kill_at_work(learners: "subprocess.Popen[str]", world: World, manifests: int
 def settled(world: World) -> list[Manifest]:
     """Return the lineage once there is nothing left to learn."""
     last = world.learner(
-        settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.keep": 2, "batch.backlog_turns": 5000}
+        settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.every_s": 0.5, "batch.backlog_turns": 5000}
     )
     settle(last)
     last.close()

@@ -1,0 +1,92 @@
+"""Living again: versions are made again from their manifests, by the same updates, to the same bits.
+
+Bits are equal on the machine, and with the number of processes, that made them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from core.errors import OnwardError
+from core.events import Completion, PolicyVersion
+from core.ids import InferenceId, PolicyRef
+from core.ports import Blobs, Opened, Store, Weights, WeightsRef
+from core.settings import LearnerSettings
+from learner.rank_group import RankGroup, adopt, anchor_at
+from learner.sequences.scored import ScoredTurn
+from learner.updates.update import NonFiniteLoss, UpdateResult, update
+from learner.versions import manifest
+from learner.versions.manifest import Manifest, batch_of, settings_of
+from learner.versions.version_files import digest_of, room_for_files, write_files
+
+
+class Unlike(OnwardError):
+    """A version cannot be made again, or came out otherwise; says how."""
+
+
+class Reliving:
+    """A learner's weights as they are led by manifests."""
+
+    def __init__(self, group: Callable[[], RankGroup], store: Store, weights: Weights, blobs: Blobs) -> None:
+        """Lead the weights of a group, which may be another one from call to call."""
+        self._group = group
+        self.blobs = blobs
+        self._store, self._weights = store, weights
+        self.held_to: PolicyRef | None = None
+        """The version that the KL term holds to; None: the given model."""
+
+    def live_again(self, made: Manifest) -> tuple[list[ScoredTurn], UpdateResult]:
+        """Make a version from its parent, whose weights are loaded. Raises Unlike when it cannot be, or differs."""
+        settings = settings_of(made)
+        if made.afresh:
+            self.adopt(made.parent, settings)
+        self.hold_to(made.held_to)
+        batch = batch_of(made, self._turns_of(made))
+        try:
+            result = self._group().do(update, batch, settings, made.released)
+        except NonFiniteLoss as error:
+            raise Unlike(str(error)) from error
+        return batch, result
+
+    def adopt(self, version: PolicyRef, settings: LearnerSettings) -> None:
+        """Go on from published weights, and the memory published with them, with a fresh optimizer."""
+        path = manifest.memory_path_of(version)
+        memory = self.blobs.get(path) if self.blobs.exists(path) else None
+        self._group().do(adopt, self.open(version), settings, memory)
+
+    def hold_to(self, version: PolicyRef | None) -> None:
+        if version != self.held_to:
+            self._group().do(anchor_at, None if version is None else self.open(version))
+            self.held_to = version
+
+    def open(self, version: PolicyRef) -> Opened:
+        """Return a version's published weights. Raises Unlike when it is not in the store."""
+        policy = self.published(version)
+        if policy is None:
+            raise Unlike(f"version {version} is not in the store")
+        ref = WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
+        return self._weights.open(ref)
+
+    def published(self, version: PolicyRef) -> PolicyVersion | None:
+        with self._store.look() as view:
+            return view.policies.get(version)
+
+    def manifest_of(self, version: PolicyRef) -> Manifest:
+        """Return a version's manifest. Raises Unlike when there is none by which it could be made again."""
+        policy = self.published(version)
+        if policy is None or policy.manifest is None or not self.blobs.exists(policy.manifest):
+            raise Unlike(f"version {version} has no manifest")
+        if policy.is_proposed:
+            raise Unlike(f"version {version} was proposed, and not made here")
+        return manifest.decode(self.blobs.get(policy.manifest))
+
+    def digest(self, directory: Path, settings: LearnerSettings) -> str:
+        """Return the digest that the weights are published with by the settings; `directory` has room for them."""
+        with room_for_files(directory) as room:
+            return digest_of(self._group().do(write_files, room, settings.compute.published))
+
+    def _turns_of(self, made: Manifest) -> dict[InferenceId, Completion]:
+        wanted = [reward.inference_id for reward in made.rewards]
+        with self._store.look() as view:
+            found = view.turns.get_many(wanted)
+        if missing := set(wanted) - found.keys():
+            raise Unlike(f"{len(missing)} of its {len(wanted)} turns are no longer in the store")
+        return found

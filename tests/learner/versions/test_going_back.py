@@ -1,0 +1,128 @@
+"""Going back to a version: its weights are made again, or where that cannot be, its published ones are gone on from."""
+
+import json
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from logged_world import World, logged_past, manifests, settle
+from sqlalchemy import delete
+
+from core.ids import base_ref
+from core.settings import LearnerSettings
+from core.store.database.tables import turns
+from learner import past
+from learner.updates.state import LearnerState
+from learner.versions.manifest import decode, encode, memory_path_of, path_of, prove_exactly_once
+
+MakeWorld = Callable[[str], World]
+
+
+def digest(world: World, version: int) -> str:
+    with world.store.look() as view:
+        policy = view.policies.get(base_ref(version))
+    assert policy is not None
+    return policy.digest
+
+
+def test_a_rollback_deeper_than_the_checkpoints_comes_to_the_same_bits(make_world: MakeWorld) -> None:
+    """Version 2 is made again from the given model, and goes on as if nothing had come after it."""
+    world, straight = make_world("a"), make_world("b")
+    learner = world.learner(settings={"checkpoints.keep": 1, "checkpoints.every_s": 0.0})
+    for seed in range(4):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+    for version in (5, 4, 3):
+        world.release(version, "rolled_back")
+    world.release(2)
+    other = straight.learner()
+    for each, one in ((world, learner), (straight, other)):
+        if each is straight:
+            each.tell(*logged_past(8))
+            settle(one)
+        each.tell(*logged_past(8, seed=7))
+        settle(one)
+        one.close()
+    newest = manifests(world)[-1]
+    assert (newest.version, newest.parent, newest.afresh) == (base_ref(6), base_ref(2), False)
+    assert digest(world, 6) == digest(straight, 3)
+
+
+def test_what_is_learned_beside_the_weights_goes_back_with_them(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Baseline, trust and influence become those of the version, even where it cannot be made again."""
+    world = make_world("a")
+    learner = world.learner(settings={"users.max_share": 0.5, "users.distrust": True})
+    for seed in range(4):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+    monkeypatch.setattr(past, "_MOST_S", -1.0)
+    for version in (2, 5, 4, 3):
+        world.release(version, "live" if version == 2 else "rolled_back")
+    world.release(2)
+    settle(learner)
+    at_two = load_memory(world, 2)
+    assert not same(at_two, load_memory(world, 5))
+    assert same(learner._rank_group.do(LearnerState.memory), at_two)
+    world.tell(*logged_past(8, seed=7))
+    settle(learner)
+    newest = manifests(world)[-1]
+    assert (newest.version, newest.parent, newest.afresh) == (base_ref(6), base_ref(2), True)
+    learner.close()
+
+
+def load_memory(world: World, version: int) -> dict[str, Any]:
+    content = world.blobs.get(memory_path_of(base_ref(version)))
+    return dict(torch.load(BytesIO(content), weights_only=True))
+
+
+def same(first: Any, second: Any) -> bool:
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
+    return torch.equal(first, second) if isinstance(first, torch.Tensor) else bool(first == second)
+
+
+@pytest.mark.parametrize("cannot", ["bits", "records", "turns"])
+def test_what_cannot_be_made_again_costs_the_optimizer_alone(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture, cannot: str
+) -> None:
+    """The published weights serve on and are gone on from, and nothing is learned twice or lost."""
+    world = make_world("a")
+    learner = world.learner()
+    for seed in range(2):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+    learner._held.close()  # as if it were killed, without a last checkpoint
+    before = digest(world, 3)
+    said = spoil(world, cannot)
+    learner = world.learner()
+    assert said in caplog.text
+    assert "going on from the published weights of 3, with a fresh optimizer" in caplog.text
+    world.tell(*logged_past(8, seed=4))
+    settle(learner)
+    learner.close()
+    newest = manifests(world)[-1]
+    assert (newest.version, newest.parent, newest.afresh) == (base_ref(4), base_ref(3), True)
+    assert digest(world, 3) == before
+    assert prove_exactly_once(manifests(world)) == 24
+
+
+def spoil(world: World, cannot: str) -> str:
+    """Make version 2 come out otherwise, or not at all; return what is said of it."""
+    path = path_of(base_ref(2))
+    made = decode(world.blobs.get(path))
+    if cannot == "turns":
+        with world.store.begin() as connection:
+            connection.execute(delete(turns).where(turns.c.inference_id == made.rewards[0].inference_id))
+        return "1 of its 8 turns are no longer in the store"
+    if cannot == "records":
+        first = msgspec.structs.replace(made.turns[0], baseline=7.0)
+        world.blobs.put(path, encode(msgspec.structs.replace(made, turns=(first, *made.turns[1:]))))
+        return "version 2 came out otherwise: the records of its turns differ"
+    changed = LearnerSettings.model_validate({**json.loads(made.settings), "optimizer": {"learning_rate": 1e-9}})
+    world.blobs.put(path, encode(msgspec.structs.replace(made, settings=changed.model_dump_json())))
+    return "came out"
