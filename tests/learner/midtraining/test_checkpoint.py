@@ -1,6 +1,7 @@
 """Checkpoints are whole or absent, and a learner that dies between any two steps recovers."""
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from blake3 import blake3
 from logged_world import MODEL, World, lineage_of_newest, logged_past, manifests, publications, settle
 from past_batches import some_batch
 from safetensors.torch import save_file
+from torch.distributed.checkpoint.filesystem import FileSystem
 
 import learner.versions.checkpoint
 import learner.versions.durable
@@ -122,13 +124,23 @@ def test_what_was_never_finished_is_swept(checkpoints: Checkpoints, tmp_path: Pa
     assert (found.version, faults) == (base_ref(3), [])
 
 
-def test_what_is_written_is_what_the_tensors_were_when_it_began(tmp_path: Path) -> None:
+def test_what_is_written_is_what_the_tensors_were_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next update does not wait, and does not spoil it."""
+    updated, open_file = threading.Event(), FileSystem.create_stream
+
+    def open_late(*given: Any) -> Any:
+        assert updated.wait(60)
+        return open_file(*given)
+
+    monkeypatch.setattr(FileSystem, "create_stream", open_late)
     one, made = make_state(MODEL, LearnerSettings()), Checkpoints(tmp_path)
     update(one, some_batch(0), LearnerSettings())
     before = kept_of(one)
     memory = begin(one, made.room_for(base_ref(2)))
     update(one, some_batch(1), LearnerSettings())
+    updated.set()
     checkpoint = made.keep(Meta(version=base_ref(2), lineage=(), applied={}), memory, finish(one))
     assert kept_of(one) != before
     again = make_state(MODEL, LearnerSettings())

@@ -16,6 +16,7 @@ from core.settings import LearnerSettings
 from core.store.database.tables import turns
 from learner import past
 from learner.updates.state import LearnerState
+from learner.versions.journal import Entry, Journal
 from learner.versions.manifest import decode, encode, memory_path_of, path_of, prove_exactly_once
 
 MakeWorld = Callable[[str], World]
@@ -112,7 +113,7 @@ def test_what_cannot_be_made_again_costs_the_optimizer_alone(
 
 
 def spoil(world: World, cannot: str) -> str:
-    """Make version 2 come out otherwise, or not at all; return what is said of it."""
+    """Make a version come out otherwise, or not at all; return what is said of it."""
     path = path_of(base_ref(2))
     made = decode(world.blobs.get(path))
     if cannot == "turns":
@@ -123,6 +124,10 @@ def spoil(world: World, cannot: str) -> str:
         first = msgspec.structs.replace(made.turns[0], baseline=7.0)
         world.blobs.put(path, encode(msgspec.structs.replace(made, turns=(first, *made.turns[1:]))))
         return "version 2 came out otherwise: the records of its turns differ"
+    journal = Journal(world.directory / "learner")
+    newest = next(journal.newest_first())
+    assert isinstance(newest, Entry)
     changed = LearnerSettings.model_validate({**json.loads(made.settings), "optimizer": {"learning_rate": 1e-9}})
-    world.blobs.put(path, encode(msgspec.structs.replace(made, settings=changed.model_dump_json())))
-    return "came out"
+    other = msgspec.structs.replace(newest.manifest, settings=changed.model_dump_json())
+    journal.write(msgspec.structs.replace(newest, manifest=other))
+    return "version 3 came out with digest"
