@@ -204,6 +204,7 @@ def test_a_correction_takes_back_what_was_applied(make_world: MakeWorld) -> None
         assert original.credit + record.credit == pytest.approx(
             (record.reward - original.baseline) / original.scale, abs=1e-5
         )
-    metrics = learner._checkpoints.of(first.version).meta.policy.metrics
-    assert metrics["limited_turns"] == 4
+    published = learner._reliving.published(first.version)
+    assert published is not None
+    assert published.metrics["limited_turns"] == 4
     learner.close()
