@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+import learner.stage
 import learner.versions.probe
 from core.errors import WeightsError
 from core.events import PolicyVersion
@@ -250,13 +251,24 @@ def test_a_learner_without_the_anchors_probe_says_so(make_world: MakeWorld) -> N
     one.close()
 
 
-def test_a_resumed_learner_publishes_the_same_bits(make_world: MakeWorld) -> None:
-    world = trained(make_world("a"), 2)
+def test_a_resumed_learner_publishes_the_same_bits(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     path = path_of(base_ref(3))
-    before = world.blobs.get(path)
-    world.blobs.delete(path)
+    undisturbed = trained(make_world("a"), 2).blobs.get(path)
+    world = trained(make_world("b"), 1)
+
+    def cut_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    one = world.learner(settings={"admission.max_divergence": 1e9, "admission.min_ess": 0.0})
+    world.tell(*logged_past(8, seed=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(learner.stage, "publish", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            settle(one)
+    one.close()
+    assert not world.blobs.exists(path)
     world.learner().close()
-    assert world.blobs.get(path) == before
+    assert world.blobs.get(path) == undisturbed
 
 
 # ----------------------------------------------------------------------------------------------- the anchor

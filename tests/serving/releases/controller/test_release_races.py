@@ -100,13 +100,13 @@ def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
 def test_who_needs_long_to_begin_keeps_its_lease(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Joining a broker's group is slow on a busy machine, where two controllers once took turns for ever."""
     world = make_world(
-        clock=SystemClock(), settings={"release.lease_s": 1.0, "serving.fleet.heartbeat_timeout_s": 60.0}
+        clock=SystemClock(), settings={"release.lease_s": 2.0, "serving.fleet.heartbeat_timeout_s": 60.0}
     )
     join, began = world.log.consumer, []
 
     def join_slowly(group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
         began.append(group)
-        time.sleep(2.5)
+        time.sleep(3.0)
         return join(group, topics, listener)
 
     monkeypatch.setattr(world.log, "consumer", join_slowly)
