@@ -22,7 +22,7 @@ LEARNS = {
 
 @pytest.mark.parametrize("back_to", [1, 2])
 def test_every_version_comes_out_as_it_was(tmp_path: Path, back_to: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Versions 2 to 5 are made, and rolled back to one that is made again from its manifests; from it 6 and 7 are made."""
+    """Versions 2 to 5 are made, and rolled back to one that its manifests make again; from it 6 and 7 are made."""
     world = open_world(tmp_path / "service")
     learner = world.learner(settings=LEARNS)
     for seed in range(4):
