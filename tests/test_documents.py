@@ -102,7 +102,7 @@ def test_the_paths_that_documents_name_exist() -> None:
     assert named > 100
 
 
-MADE = ("bench/results/", "build/", "data/", "demo/")
+MADE = ("bench/results/", "build/", "data/", "demo/", "models/smollm2")
 """Folders that commands fill."""
 
 
