@@ -1,5 +1,7 @@
 """The store in one file, for mode `embedded`."""
 
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from core.store.database import schema, tables
 from core.store.database.connections import SqlStore
 
 _BUSY_TIMEOUT_S = 10
+_BUSY_POLL_S = 0.01
 
 
 def open_sqlite(path: Path) -> SqlStore:
@@ -39,9 +42,25 @@ def _bring_up(connection: Connection, path: Path) -> None:
 def _configure(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    _write_ahead(cursor)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _write_ahead(cursor: sqlite3.Cursor) -> None:
+    """Give the file a write-ahead log, for good; where several processes do so at once, SQLite itself does not wait.
+
+    Raises sqlite3.OperationalError when the file stays locked."""
+    give_up_at = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+            time.sleep(_BUSY_POLL_S)
 
 
 def _begin(connection: Connection) -> None:

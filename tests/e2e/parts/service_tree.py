@@ -9,13 +9,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
 
 START_TIMEOUT_S = 400
+STOP_TIMEOUT_S = 60
 Condition = Callable[[], Any]
 
 
@@ -63,7 +65,8 @@ class Service:
             command += ["--set", f"{name}={value}"]
         (self.directory / "service.json").unlink(missing_ok=True)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # see `stop`
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         wait_for(self._is_ready if ready else self._listens, START_TIMEOUT_S, "the service's readiness")
         return self
 
@@ -143,7 +146,21 @@ class Service:
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(60)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._fail_with_stacks()
+
+    def _fail_with_stacks(self) -> NoReturn:
+        """Fail with what each thread of a service that does not end is doing."""
+        assert self._process is not None
+        processes = [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]
+        said = len(self.log_text())
+        for process in reversed(processes):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGABRT)
+        self._process.wait(30)
+        pytest.fail(f"the service did not end within {STOP_TIMEOUT_S} s:\n{self.log_text()[max(0, said - 2000):][:30000]}")
 
 
 def _alive(pid: int) -> bool:
