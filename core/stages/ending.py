@@ -2,8 +2,9 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TypeVar
 
@@ -18,18 +19,23 @@ class Ending:
 
     def __init__(self, parent: int | None = None) -> None:
         """`parent`: the process with which this one ends, by its number."""
-        self._told, self._parent = threading.Event(), parent
+        self._is_told, self._parent = False, parent
+        self._wakes = SimpleQueue[None]()  # an Event's lock may be held by the very thread that a signal interrupts
 
     def is_due(self) -> bool:
-        return self._told.is_set() or self._parent not in (None, os.getppid())
+        return self._is_told or self._parent not in (None, os.getppid())
 
     def tell(self) -> None:
-        """Tell it to end; from any thread."""
-        self._told.set()
+        """Tell it to end; from any thread, or from a signal's handler."""
+        self._is_told = True
+        self._wakes.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait at most that long, and return whether it was told to end."""
-        return self._told.wait(timeout_s)
+        with suppress(Empty):
+            self._wakes.get(timeout=timeout_s)
+            self._wakes.put(None)  # for whoever else waits
+        return self._is_told
 
     def made(self, make: Callable[[], T], waits: Callable[[Unavailable], object]) -> T | None:
         """Return what `make` makes, once what it needs is there, or None when it is to end before.
@@ -40,7 +46,7 @@ class Ending:
                 return make()
             except Unavailable as error:
                 waits(error)
-                self._told.wait(AGAIN_S)
+                self.wait(AGAIN_S)
         return None
 
 

@@ -18,6 +18,8 @@ from core.stages.runner import cause_of
 from core.stages.stage import OK
 
 _PR_SET_PDEATHSIG = 1
+# Found here and not after the fork, when another thread may have held the linker's lock for good.
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 logger = logging.getLogger(__name__)
 
 
@@ -121,5 +123,5 @@ def _die_with_parent() -> None:
 
     A stage without its service must not go on writing. This works on Linux; elsewhere a stage notices that its parent
     is another."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -21,6 +21,8 @@ from serving.engines.sglang import launcher
 _STOP_TIMEOUT_S = 20.0
 _TAIL = 1500
 _PR_SET_PDEATHSIG = 1
+# Found here and not after the fork, when another thread may have held the linker's lock for good.
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 def cpu_arguments(dtype: str) -> list[str]:
@@ -157,5 +159,5 @@ def _free_port() -> int:
 
 
 def _die_with_host() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -160,7 +160,9 @@ class Service:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGABRT)
         self._process.wait(30)
-        pytest.fail(f"the service did not end within {STOP_TIMEOUT_S} s:\n{self.log_text()[max(0, said - 2000):][:30000]}")
+        pytest.fail(
+            f"the service did not end within {STOP_TIMEOUT_S} s:\n{self.log_text()[max(0, said - 2000) :][:30000]}"
+        )
 
 
 def _alive(pid: int) -> bool:
