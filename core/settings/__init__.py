@@ -8,9 +8,9 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from core.errors import ConfigError
@@ -161,6 +161,12 @@ class Settings(Section):
     """How they go on at what fails them."""
     metrics: MetricsSettings = MetricsSettings()
     """What stages that run alone show of themselves."""
+
+    @model_validator(mode="after")
+    def _hosts_may_drain(self) -> Self:
+        if self.stages.end_s <= self.serving.sglang.timeouts.drain_s:
+            raise ValueError("stages.end_s is not more than serving.sglang.timeouts.drain_s: hosts could not drain")
+        return self
 
 
 def load_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:

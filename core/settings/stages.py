@@ -20,3 +20,6 @@ class StageSettings(Section):
     well_s: float = Field(default=60.0, gt=0)
     """How long a stage must have gone on to be well again: its alarm is closed, and its next end counts as its
     first."""
+    end_s: float = Field(default=45.0, gt=0)
+    """How long a process that was told to end may take, before it is ended by force; what it had acknowledged or
+    published stays. It must be more than `serving.sglang.timeouts.drain_s`."""

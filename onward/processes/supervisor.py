@@ -20,6 +20,8 @@ from core.stages.stage import OK
 _PR_SET_PDEATHSIG = 1
 # Found here and not after the fork, when another thread may have held the linker's lock for good.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+_OF_CHILDREN = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+_SHOW_S = 5.0  # at SIGABRT a child writes what its threads are doing
 logger = logging.getLogger(__name__)
 
 
@@ -43,8 +45,9 @@ class ChildProcess:
         self._starting = "starting" if serves_users else "degraded: starting"
         self._ready = ready
         self._command = [sys.executable, "-m", "onward", *arguments]
-        self._environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
+        self._environment = {**_OF_CHILDREN, **os.environ, **environment}
         self._restarts = Restarts(settings)
+        self._end_s = settings.end_s
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._supervise, name=f"{name}-supervisor", daemon=True)
@@ -80,7 +83,14 @@ class ChildProcess:
             self._process.terminate()
 
     def stop(self) -> None:
+        """Wait for its end. One that does not end in time shows in the log what it is doing, and is killed."""
         self.terminate()
+        self._thread.join(self._end_s)
+        for number in (signal.SIGABRT, signal.SIGKILL):
+            if self._thread.is_alive() and self._process is not None:
+                logger.error("%s has not ended, %g s after it was told to: %s", self.name, self._end_s, number.name)
+                self._process.send_signal(number)
+                self._thread.join(_SHOW_S)
         self._thread.join()
 
     @property

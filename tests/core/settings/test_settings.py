@@ -230,3 +230,9 @@ def test_what_was_written_down_under_former_names_is_read_under_todays() -> None
 @pytest.mark.parametrize("written", [{"max_user_share": None}, {"users": {"max_share": None}}])
 def test_a_record_without_a_bound_for_users_is_read_as_one_that_bounds_nobody(written: dict[str, Any]) -> None:
     assert LearnerSettings.model_validate(under_their_names(written, "learner")).users.max_share == 1
+
+
+def test_hosts_may_finish_what_is_under_way_before_they_are_ended() -> None:
+    with pytest.raises(ConfigError, match=r"stages\.end_s is not more than serving\.sglang\.timeouts\.drain_s"):
+        load_settings(None, {"ONWARD_SERVING__SGLANG__TIMEOUTS__DRAIN_S": "60"})
+    load_settings(None, {"ONWARD_SERVING__SGLANG__TIMEOUTS__DRAIN_S": "60", "ONWARD_STAGES__END_S": "90"})

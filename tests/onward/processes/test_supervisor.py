@@ -249,6 +249,24 @@ def test_a_child_that_never_lives_is_not_started_all_the_time(tmp_path: Path) ->
     child.stop()
 
 
+STUBBORN = "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+STUBBORN += "open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+
+
+def test_a_child_that_does_not_end_shows_what_it_is_doing_and_is_killed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ready = tmp_path / "ready"
+    child = ChildProcess("child-6", [], ready, {}, SETTINGS.model_copy(update={"end_s": 0.2}))
+    child._command = [child._command[0], "-c", STUBBORN, str(ready)]
+    child.start()
+    wait_for(lambda: child.state == "ok")
+    child.stop()
+    assert child.state == "down: was ended by SIGABRT"
+    assert "child-6 has not ended, 0.2 s after it was told to" in caplog.text
+    assert "most recent call first" in capfd.readouterr().err
+
+
 def test_a_stage_process_says_why_before_it_ends(tmp_path: Path) -> None:
     foundation = open_foundation(tmp_path / "service", {"ONWARD_STAGES__WELL_S": "0.05"})
     with pytest.raises(RecursionError):
