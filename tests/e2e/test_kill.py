@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 
+import pytest
 from service_tree import Refused, Service, wait_for
 
 from core.ids import base_ref
@@ -106,9 +107,14 @@ def stored(service: Service, traffic: Traffic) -> bool:
     return True
 
 
-def test_kill_the_learner(make_service: MakeService) -> None:
+@pytest.mark.parametrize("rank", [0, 4], ids=["whole", "adapters"])
+def test_kill_the_learner(make_service: MakeService, rank: int) -> None:
     service = make_service(
-        learner__batch__turns=16, learner__batch__min_turns=8, learner__batch__max_wait_s=0.5
+        learner__batch__turns=16,
+        learner__batch__min_turns=8,
+        learner__batch__max_wait_s=0.5,
+        learner__lora__rank=rank,
+        learner__checkpoints__every_s=2,
     ).start()
     traffic = Traffic(service, threads=6)
     for _ in range(2):
