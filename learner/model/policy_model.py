@@ -242,23 +242,6 @@ class PolicyModel:
         else:
             self.model.get_parameter(name).data = rows.clone()
 
-    def adapters(self) -> dict[str, Any]:
-        """Return LoRA's adapters for a checkpoint, and the weights they adapt unless these are the given model's."""
-        base = {} if self.is_given else {name: whole(tensor) for name, tensor in self._named().items()}
-        return {"adapters": {name: whole(tensor) for name, tensor in lora.adapters(self.model).items()}, "base": base}
-
-    @torch.no_grad()
-    def load_adapters(self, kept: dict[str, Any]) -> None:
-        """Load adapters and the weights they adapt, bit for bit: published sums cannot be taken apart again."""
-        if kept["base"]:
-            self.is_given = False
-            self._take(lambda name, tensor: local(like(kept["base"][name], tensor)))
-        elif not self.is_given:
-            self.load_given()
-        named = {lora.published(name): tensor for name, tensor in kept["adapters"].items()}
-        for name, tensor in lora.adapters(self.model).items():
-            tensor.copy_(like(named[name], tensor))
-
     @cached_property
     def base_digest(self) -> str:
         """The digest of the given model's files, by which a version that is an adapter names its base."""
