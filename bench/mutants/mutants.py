@@ -3,10 +3,11 @@
     python -m bench mutants [--count 300] [--seed 0] [--again]
 
 A mutation is chosen by the seed among all that mutmut makes of the functions there, and lives in one child process
-only; no file changes. The tests beside it that reach its line run upon it until one fails, then those of its part.
-One that hangs is killed too. Results are kept in `bench/results/mutants_runs.json`, so that the sample can be tried
-in pieces; `--again` tries those anew that survived. `equivalent.toml` says why some survivors change nothing that
-anybody could notice; they count neither way. Which tests reach what is measured once, into `build/mutants`."""
+only; no file changes. The tests beside it that reach its line run upon it until one fails; what survives all of
+these then meets those of its part. One that hangs is killed too. Results are kept in
+`bench/results/mutants_runs.json`, so that the sample can be tried in pieces; `--again` tries those anew that survived.
+`equivalent.toml` says why some survivors change nothing that anybody could notice; they count neither way. Which tests
+reach what is measured once, into `build/mutants`."""
 
 import argparse
 import json
@@ -27,24 +28,28 @@ RUNS = RESULTS / "mutants_runs.json"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 GOAL = 0.85
 SAMPLED = 300
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 Run = dict[str, str | None]
-"""Of a mutation: who killed it (None: nobody), and the commit upon which it was tried."""
+"""Of a mutation: who killed it (None: nobody), which tests it met last, and the commit upon which it was tried."""
+NEW: Run = {"killed_by": None, "met": None}
+WHERE = {"beside": beside, "elsewhere": elsewhere}
 
 
 def try_all(waiting: Sequence[Mutation], runs: dict[str, Run]) -> None:
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    version = commit()
-    with Progress(*columns) as progress:
-        task = progress.add_task("", total=len(waiting))
-        for number, mutation in enumerate(waiting):
-            found = killed_by(mutation, beside(mutation)) or killed_by(mutation, elsewhere(mutation))
-            runs[mutation.name] = {"killed_by": found, "line": str(mutation.line), "commit": version}
-            RUNS.write_text(json.dumps(runs, indent=1, ensure_ascii=False) + "\n")
-            progress.console.print(
-                f"{'killed' if found else 'SURVIVES'}  {mutation.line}  {mutation.name}  {found or ''}"
-            )
-            elapsed_s = progress.tasks[0].elapsed or 1.0
-            progress.update(task, advance=1, description=f"{60 * (number + 1) / elapsed_s:.1f} a minute")
+    """Try mutations upon the tests beside them, and then those that survive upon the others of their part.
+
+    So an end at any time leaves a bound: what has met no other tests yet counts as a survivor."""
+    for where, files_of in WHERE.items():
+        left = [each for each in waiting if runs.get(each.name, NEW)["killed_by"] is None]
+        with Progress(*COLUMNS) as progress:
+            task = progress.add_task(where, total=len(left))
+            for each in left:
+                found = killed_by(each, files_of(each))
+                runs[each.name] = {"killed_by": found, "met": where, "line": str(each.line), "commit": commit()}
+                RUNS.write_text(json.dumps(runs, indent=1, ensure_ascii=False) + "\n")
+                fate = "killed" if found else "survives"
+                progress.console.print(f"{fate} {where}  {each.line}  {each.name}  {found or ''}")
+                progress.advance(task)
 
 
 def killed_by(mutation: Mutation, files: Sequence[str]) -> str | None:
@@ -91,10 +96,11 @@ def main() -> None:
     load_libraries()
     mutations = sample(options.seed, options.count)
     runs: dict[str, Run] = json.loads(RUNS.read_text()) if RUNS.exists() else {}
-    survived = {name for name, run in runs.items() if run["killed_by"] is None and options.again}
+    met_all = "elsewhere" if not options.again else None
+    over = {name for name, run in runs.items() if run["killed_by"] is not None or run["met"] == met_all}
     equivalent: dict[str, str] = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     try:
-        try_all([each for each in mutations if each.name not in runs or each.name in survived], runs)
+        try_all([each for each in mutations if each.name not in over], runs)
     except KeyboardInterrupt:
         Console().print("ended early: rows are of what was tried")
     tried = [each for each in mutations if each.name in runs]
