@@ -21,7 +21,7 @@ def test_chat_feedback_and_a_version_that_learned(make_service: MakeService, tmp
     service = make_service(learner__batch__turns=16, learner__batch__min_turns=8).start()
     for step in ("service: started the learner process", "service: loaded the model", "learner: is ready"):
         assert re.search(rf"^{step} \d+\.\d s$", service.log_text(), re.MULTILINE), step
-    client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")
+    client = service.client()
 
     answer = client.chat.completions.create(
         model="onward-tiny", messages=[{"role": "user", "content": "[web] write total(xs): sum of xs"}]
@@ -85,7 +85,7 @@ def test_policies_and_rollback_from_the_command_line(make_service: MakeService, 
     """A rollback makes the earlier version serve, and the learner's next version is its child."""
     service = make_service(learner__batch__turns=16, learner__batch__min_turns=8).start()
     driver = simulate(service, tmp_path / "demo", seconds=25, rate=8)
-    client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")
+    client = service.client()
     wait_for(lambda: client_version(client) > 2, 60, "a third version")
     done = subprocess.run(
         command("rollback", "1", str(service.directory)),

@@ -177,10 +177,12 @@ class Service:
     orders: "ScriptedController"
     writing: "Switch"
     http: httpx.Client
+    clients: ExitStack
 
     def client(self, **options: Any) -> openai.OpenAI:
+        """Return a client of the official library, which is closed when the service ends."""
         options = {"api_key": "any", "max_retries": 0, **options}
-        return openai.OpenAI(base_url=f"{self.url}/v1", **options)
+        return self.clients.enter_context(openai.OpenAI(base_url=f"{self.url}/v1", **options))
 
     def chat(self, *messages: Any, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
         said = [{"role": "user", "content": m} if isinstance(m, str) else m for m in messages or ("hi",)]
@@ -346,7 +348,7 @@ def serve_replicas(
         ):
             https = [clients.enter_context(_client(url)) for url in urls]
             yield [
-                Service(url, services, policy, log, store, live_state, states, traffic, orders, on, http)
+                Service(url, services, policy, log, store, live_state, states, traffic, orders, on, http, clients)
                 for url, services, policy, live_state, http in zip(urls, parts, policies, states_of, https, strict=True)
             ]
     finally:

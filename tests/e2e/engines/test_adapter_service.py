@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from pretrained import smollm2
 from service_tree import Service, simulate, wait_for
@@ -27,7 +26,7 @@ LEARNS = {
 
 
 def served_by(service: Service, *, model: str = "onward-tiny") -> int:
-    client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")
+    client = service.client()
     answer = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hello"}], max_tokens=4)
     return int(answer.model_extra["onward"]["policy_version"])  # type: ignore[index]
 
@@ -74,7 +73,7 @@ def test_a_pretrained_model_learns_as_an_adapter_of_megabytes(make_service: Make
             "learner.batch.min_turns": 4,
         }
     ).start()
-    client = openai.OpenAI(base_url=service.url + "/v1", api_key="unused")
+    client = service.client()
     for number in range(4):
         question = {"role": "user", "content": f"Say {number} in words."}
         answer = client.chat.completions.create(model="smollm2", messages=[question], max_tokens=8)  # type: ignore[list-item]

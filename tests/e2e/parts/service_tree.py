@@ -9,10 +9,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import openai
 import psutil
 import pytest
 
@@ -57,6 +58,7 @@ class Service:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._log = directory.with_suffix(".log")
+        self._clients = ExitStack()
 
     def start(self, *, ready: bool = True) -> "Service":
         """Start it; return when all of it has started or, without `ready`, when it listens."""
@@ -135,6 +137,10 @@ class Service:
     def chat(self, text: str, **fields: Any) -> Any:
         return self.post("/v1/chat/completions", {"model": "onward-tiny", "messages": [user(text)], **fields})
 
+    def client(self) -> openai.OpenAI:
+        """Return a client of the official library, which is closed when the service is stopped."""
+        return self._clients.enter_context(openai.OpenAI(base_url=self.url + "/v1", api_key="unused"))
+
     def kill(self) -> None:
         """Kill the service with SIGKILL and wait for the learner's end, which follows."""
         assert self._process is not None
@@ -150,6 +156,7 @@ class Service:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._fail_with_stacks()
+        self._clients.close()
 
     def _fail_with_stacks(self) -> NoReturn:
         """Fail with what each thread of a service that does not end is doing."""
