@@ -83,8 +83,8 @@ class PolicyModel:
             self._share(mesh, files)
         if weights:
             self.load(weights)
-        self.inside(self._require_its_own_logits)
         self.inside(self._require_no_chance)
+        self.inside(self._require_its_own_logits)
 
     def _precision_of(self, files: Sequence[Path]) -> torch.dtype:
         return stored_precision(files) if self._is_stored else torch.float32

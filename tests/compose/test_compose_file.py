@@ -194,3 +194,13 @@ def test_images_hold_all_of_the_program() -> None:
     assert set(PACKAGES) <= {path.split("/")[0] for path in allowed}
     tracked = run("git", "ls-files", "--", *PACKAGES).splitlines()
     assert {path.split("/")[0] for path in tracked} == set(PACKAGES)
+
+
+def test_our_images_run_as_a_user_without_rights() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", text, re.MULTILINE | re.DOTALL))
+    assert "useradd --uid 10001 --create-home onward" in stages["base"]
+    started = {name: stage for name, stage in stages.items() if "\nENTRYPOINT" in stage}
+    assert {"light", "learn", "sglang-cpu"} <= started.keys()
+    for name, stage in started.items():
+        assert re.findall(r"^USER (\S+)", stage, re.MULTILINE) == ["onward"], name

@@ -15,9 +15,12 @@ from core.errors import ConfigError, GroupBusy, LogError, LogUnavailable, NewerS
 from core.events import Completion, SessionEnded, Topic
 from core.ids import Namespace, SessionId
 from core.ports import Record
+from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
+from ingest.sqlite.schema import connect
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
+FULL = 2  # as SQLite numbers it
 APPEND = """
 import sys
 from datetime import UTC, datetime
@@ -224,6 +227,17 @@ def test_a_log_of_another_layout_is_refused(log: SqliteEventLog, tmp_path: Path)
     connection.close()
     with pytest.raises(ConfigError, match=r"log\.db: schema 99"):
         SqliteEventLog(tmp_path / "log.db", 2, 0.01)
+
+
+def test_what_is_acknowledged_is_on_the_disk(tmp_path: Path) -> None:
+    """A commit of the log waits for the disk, and one of the store: no loss of the host's memory undoes it."""
+    log = connect(tmp_path / "log.db", 5.0)
+    store = open_sqlite(tmp_path / "store.db")
+    with store.begin() as connection:
+        of_store = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+    assert (log.execute("PRAGMA synchronous").fetchone(), of_store) == ((FULL,), FULL)
+    log.close()
+    store.close()
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:

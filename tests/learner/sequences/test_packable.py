@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -21,6 +22,8 @@ from transformers import (
 
 from core.errors import ConfigError
 from core.settings import ComputeSettings, LearnerSettings
+from learner.model import policy_model
+from learner.model.loading import load_whole
 from learner.model.policy_model import PolicyModel
 from learner.sequences.packable import require_packable, require_rows
 from learner.updates.state import make_state
@@ -124,3 +127,26 @@ def test_a_policy_that_trains_leaves_nothing_out_by_chance(tmp_path: Path, confi
         served = model(input_ids=ids_BT).logits
         for _ in range(3):
             assert torch.allclose(policy.model(input_ids=ids_BT).logits, served, atol=1e-5)
+
+
+class Noise(nn.Module):
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        return hidden_BTD + torch.randn_like(hidden_BTD)
+
+
+@pytest.mark.parametrize("part", [nn.Dropout(0.5), Noise()], ids=["dropout", "unknown"])
+def test_chance_that_no_config_names_is_switched_off_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: nn.Module
+) -> None:
+    def load(*given: Any) -> Any:
+        model = load_whole(*given)
+        model.model.layers[0].mlp = nn.Sequential(model.model.layers[0].mlp, part)
+        return model
+
+    monkeypatch.setattr(policy_model, "load_whole", load)
+    made(LlamaConfig(**SMALL)).save_pretrained(tmp_path)
+    if isinstance(part, Noise):
+        with pytest.raises(ConfigError, match="computes otherwise each time that it trains"):
+            PolicyModel(tmp_path, "cpu")
+    else:
+        assert PolicyModel(tmp_path, "cpu").model.training

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.learning.feedback_world import CHOICES, CONTEXTS, STREAMS, Users
-from bench.learning.regret import BLOCK, crossed
+from bench.learning.regret import BLOCK, HORIZONS, crossed, rows
 from bench.learning.regret_run import DEFAULT, Run, regret
 from bench.paired import holm, likelihood_of_chance
 
@@ -45,6 +45,18 @@ def test_chance_is_likely_of_noise_alone() -> None:
     assert 0.01 < np.mean(np.array(found) < 0.1) < 0.2
     assert likelihood_of_chance(rng.normal(-1, 1, 20)) < 0.01
     assert likelihood_of_chance(rng.normal(1, 1, 20)) > 0.99
+
+
+@pytest.mark.parametrize(("more", "holds"), [(0.5, True), (0.0, False), (-0.5, False)])
+def test_a_row_holds_where_the_default_is_surely_better_and_not_where_it_is_perhaps_no_worse(
+    more: float, holds: bool
+) -> None:
+    """`more` regret: of another way."""
+    rng = np.random.default_rng(0)
+    curves = [rng.normal(mean, 0.1, (16, max(HORIZONS) // BLOCK)).tolist() for mean in (1.0, 1.0 + more)]
+    ways = {way: {"the only rate": seeds} for way, seeds in zip((DEFAULT, "another"), curves, strict=True)}
+    judged = [row for row in rows({"plain": ways}) if row.goal is not None]
+    assert [row.holds for row in judged] == [holds] * len(HORIZONS)
 
 
 def test_no_learning_rate_is_chosen_by_what_it_is_judged_by() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from logged_world import World, logged_past, manifests, settle
+from logged_world import World, lineage_of_newest, logged_past, make_reward, manifests, settle
 from sqlalchemy import delete
 
 from core.ids import base_ref
@@ -55,11 +55,13 @@ def test_a_rollback_deeper_than_the_checkpoints_comes_to_the_same_bits(make_worl
 def test_what_is_learned_beside_the_weights_goes_back_with_them(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Baseline, trust and influence become those of the version, even where it cannot be made again."""
-    world = make_world("a")
+    """Baseline, trust and influence become those of the version, even where it cannot be made again.
+
+    What only later versions had learned from is new to it."""
+    world, pasts = make_world("a"), [logged_past(8, seed=seed) for seed in range(4)]
     learner = world.learner(settings={"users.max_share": 0.5, "users.distrust": True})
-    for seed in range(4):
-        world.tell(*logged_past(8, seed=seed))
+    for past_of_one in pasts:
+        world.tell(*past_of_one)
         settle(learner)
     monkeypatch.setattr(past, "_MOST_S", -1.0)
     for version in (2, 5, 4, 3):
@@ -69,10 +71,12 @@ def test_what_is_learned_beside_the_weights_goes_back_with_them(
     at_two = load_memory(world, 2)
     assert not same(at_two, load_memory(world, 5))
     assert same(learner._rank_group.do(LearnerState.memory), at_two)
-    world.tell(*logged_past(8, seed=7))
+    world.tell(*[(turn, make_reward(turn, n / 10, revision=1, after_s=30)) for n, (turn, _) in enumerate(pasts[1])])
     settle(learner)
     newest = manifests(world)[-1]
     assert (newest.version, newest.parent, newest.afresh) == (base_ref(6), base_ref(2), True)
+    assert [record.applied_revision for record in newest.turns] == [None] * 8
+    assert prove_exactly_once(lineage_of_newest(world)) == 16
     learner.close()
 
 

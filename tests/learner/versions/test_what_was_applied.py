@@ -97,6 +97,7 @@ def test_a_turn_that_was_dropped_was_not_applied(make_world: MakeWorld) -> None:
     world.tell(*logged_past(7), (late, make_reward(late, 1.0, after_s=11)))
     settle(learner)
     assert late.inference_id not in learner._backlog.applied
+    assert applied_on([base_ref(1), base_ref(2)], world.blobs) == learner._backlog.applied
     world.tell(*logged_past(7, seed=1), (late, make_reward(late, -1.0, revision=1, after_s=9)))
     settle(learner)
     learner.close()

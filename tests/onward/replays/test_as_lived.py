@@ -2,6 +2,7 @@
 
 Corrections, a restart, a rollback to weights that were adopted, and a KL term whose anchor moved."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -79,17 +80,34 @@ def test_a_branch_that_was_left_is_proven_too(lived: World, capsys: pytest.Captu
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
-def test_an_update_of_another_reward_is_told_apart(lived: World, capsys: pytest.CaptureFixture[str]) -> None:
+def another_reward(made: manifest.Manifest) -> manifest.Manifest:
+    first = msgspec.structs.replace(made.rewards[0], value=made.rewards[0].value + 1.0)
+    return msgspec.structs.replace(made, rewards=(first, *made.rewards[1:]))
+
+
+def another_record(made: manifest.Manifest) -> manifest.Manifest:
+    first = msgspec.structs.replace(made.turns[0], baseline=made.turns[0].baseline + 1.0)
+    return msgspec.structs.replace(made, turns=(first, *made.turns[1:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(another_reward, "digest "), (another_record, "its weights equal the live ones, but the records of its turns")],
+)
+def test_a_manifest_of_another_update_is_told_apart(
+    lived: World,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[manifest.Manifest], manifest.Manifest],
+    said: str,
+) -> None:
     path = manifest.path_of(base_ref(6))
     kept = lived.blobs.get(path)
-    made = manifest.decode(kept)
-    first = msgspec.structs.replace(made.rewards[0], value=made.rewards[0].value + 1.0)
-    lived.blobs.put(path, manifest.encode(msgspec.structs.replace(made, rewards=(first, *made.rewards[1:]))))
+    lived.blobs.put(path, manifest.encode(change(manifest.decode(kept))))
     try:
         assert not prove(lived.directory, None, PARTITIONS)
     finally:
         lived.blobs.put(path, kept)
-    assert "version 6: DIFFERS: digest" in capsys.readouterr().out
+    assert f"version 6: DIFFERS: {said}" in capsys.readouterr().out
 
 
 def test_without_its_turns_nothing_is_proven(

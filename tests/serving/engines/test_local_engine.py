@@ -384,11 +384,12 @@ def test_the_probe_tells_distance_and_entropy(world: World, make_engine: MakeEng
 
 
 def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
-    """The version is broken at one word only, which is in no text that the anchor draws."""
+    """The version is broken at one word only, which is in no text that the anchor draws, and not in their prompt."""
     said: list[tuple[int, ...]] = []
     begun = [(3, 4, 5)]
     settings = ServingSettings(local=LocalEngineSettings(slots=2))
     engine = LocalEngine(settings, world.model_dir, world.weights, world.anchor, prompts=begun, recent=lambda: said)
+    assert {tuple(sequence[:3]) for sequence in engine._probe._sequences_LP} == set(begun)
     drawn = {token for sequence in engine._probe._sequences_LP for token in sequence}
     word = next(token for token in range(VOCABULARY) if token not in drawn)
 
