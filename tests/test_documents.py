@@ -89,7 +89,7 @@ def test_documents_link_to_what_exists() -> None:
 
 
 def test_the_paths_that_documents_name_exist() -> None:
-    """Of those in backticks, outside of blocks of code, that begin with a folder of ours."""
+    """Paths in backticks, outside of blocks of code, that begin with a folder of ours, exist."""
     ours = {path.name for path in ROOT.iterdir() if path.is_dir()}
     missing, named = [], 0
     for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:

@@ -28,7 +28,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 GOAL = 0.85
 SAMPLED = 300
 Run = dict[str, str | None]
-"""Of a mutation: who killed it (None: nobody), and the commit upon which it was tried."""
+"""The result of a mutation: who killed it (None: nobody), and the commit upon which it was tried."""
 
 
 def try_all(waiting: Sequence[Mutation], runs: dict[str, Run]) -> None:

@@ -26,7 +26,7 @@ class Place:
     module: cst.Module
     mutation: Candidate
     occurrence: int
-    """Which of several in the file that read alike."""
+    """Its number among those in the file that read alike."""
 
     def rank(self, seed: int) -> bytes:
         """Return its place in the sample, which no change elsewhere moves."""

@@ -12,7 +12,7 @@ from serving.evals.cases import CannotRun, Case, Suite
 from serving.evals.checkers import Command
 
 Answer = Callable[[Case], Awaitable[str]]
-"""What a version says to a case. Raises CannotRun when it says nothing."""
+"""Returns a version's answer to a case. Raises CannotRun when there is none."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Family:
     has_short_ids: bool = False
     """Its template takes ids of calls of nine letters and digits only."""
     reasoning_field: str = "reasoning_content"
-    """Where its template looks for the thinking of an answer."""
+    """The field in which its template looks for the thinking of an answer."""
     ends: tuple[str, ...] = ()
     """Marks of which any may end an answer, beside the stop tokens."""
     ends_are_one: bool = False

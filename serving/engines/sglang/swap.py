@@ -42,7 +42,7 @@ NEXT: dict[Step, tuple[Step, ...]] = {
     Step.SERVES: (Step.PAUSE,),
     Step.AWAY: (Step.RESTART,),
 }
-"""What may follow what: the first when it went well, the second when it did not."""
+"""The steps that may follow a step: the first after success, the second after failure."""
 
 
 def drawing() -> str:

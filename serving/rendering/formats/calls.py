@@ -13,7 +13,7 @@ _WORDS = {"True": True, "False": False, "None": None}  # as templates that write
 
 
 class NoCall(ValueError):
-    """What looked like a call is none. `begun`: whether the model meant one, so that it counts as broken."""
+    """Raised for text that looks like a call and is none. `begun`: the model meant one, so that it counts as broken."""
 
     def __init__(self, what: str, *, begun: bool = True) -> None:
         super().__init__(what)

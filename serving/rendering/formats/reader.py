@@ -12,7 +12,7 @@ from serving.rendering.formats.calls import Call, NoCall, Schemas
 
 @dataclass
 class Words:
-    """What newly arrived text adds to an answer."""
+    """The parts that newly arrived text adds to an answer."""
 
     content: str = ""
     reasoning: str = ""
