@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from core import reward_spec, telemetry
 from core.settings import ApiKey, NamespaceSettings, Settings, WorkloadSettings, load_settings
-from serving.engines.sglang.swap import drawing
+from serving.engines.sglang.swap import table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -106,5 +106,5 @@ MADE = ("bench/results/", "build/", "data/", "demo/", "models/smollm2")
 """Folders that commands fill."""
 
 
-def test_the_swap_is_drawn_as_it_is() -> None:
-    assert drawing() in (ROOT / "docs" / "architecture.md").read_text()
+def test_the_swap_is_described_as_it_is() -> None:
+    assert table() in (ROOT / "docs" / "architecture.md").read_text()

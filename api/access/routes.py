@@ -80,7 +80,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
 }
 
 
-class Gate:
+class AccessCheck:
     """The dependency of every plain route that checks its line of the table before anything else of it runs."""
 
     def __init__(self, context: Context) -> None:
