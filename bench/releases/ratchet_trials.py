@@ -22,7 +22,7 @@ from core.ids import PolicyRef, base_ref
 from core.settings import CanarySettings
 from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import LIKENESS
-from serving.releases.canaries.ratchet import ReleaseStep
+from serving.releases.canaries.ratchet import Step
 from serving.releases.canaries.verdict import CanaryVerdict, judge
 
 SETTINGS = CanarySettings()
@@ -147,7 +147,7 @@ class Served:
 
     number: PolicyRef
     quality: float
-    steps: tuple[ReleaseStep, ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def trail(case: Case, trial: int) -> Trail:
         tried = replace(live, number=base_ref(number), quality=live.quality + case.step)
         found = _ended(habits, live, tried, (trial, number), is_guarded=case.is_guarded)
         if found.action == "promote":
-            made = ReleaseStep.measured(live.number, found.figures["difference"], found.figures["error"])
+            made = Step.measured(live.number, found.figures["difference"], found.figures["error"])
             path.append(replace(tried, steps=(made, *live.steps)))
             continue
         refused += 1

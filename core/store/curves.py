@@ -30,7 +30,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     components: dict[str, float]
 
 
-class StoredCall(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True):
     name: str
     arguments: str
 
@@ -42,7 +42,7 @@ class Conduct(msgspec.Struct, frozen=True, tag="completion"):
     arm: Arm
     policy_versions: tuple[VersionSpan, ...]
     token_ids: tuple[int, ...]
-    tool_calls: tuple[StoredCall, ...]
+    tool_calls: tuple[Call, ...]
     latency_ms: float
 
 

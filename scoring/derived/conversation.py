@@ -8,7 +8,7 @@ import msgspec
 
 from core.events import Completion
 from core.ids import InferenceId
-from core.operations.ledger import Facts, LedgerTurn
+from core.operations.ledger import Facts, Turn
 from core.reward_spec import call_line
 from scoring.rewards.facts import content_of, new_messages
 from scoring.rewards.state import Session
@@ -23,7 +23,7 @@ class Call(msgspec.Struct, frozen=True):
 
     name: str
     arguments: str
-    turn: LedgerTurn | None
+    turn: Turn | None
     said_at: int
     result: str | None
     answered_at: int
@@ -58,9 +58,9 @@ class Conversation:
         return next(said, "").strip()
 
     @cached_property
-    def ancestors(self) -> list[LedgerTurn]:
+    def ancestors(self) -> list[Turn]:
         """Return the turn's ancestors, the parent first; no more than the conversation has answers to join with."""
-        found: dict[InferenceId, LedgerTurn] = {}
+        found: dict[InferenceId, Turn] = {}
         place = self.turn.parent_id
         while len(found) < len(self._answers) and place is not None and place not in found:
             turn = self.session.turns.get(place)
@@ -80,7 +80,7 @@ class Conversation:
         return self.session.turns[self.turn.inference_id].facts
 
     @property
-    def parent(self) -> LedgerTurn | None:
+    def parent(self) -> Turn | None:
         """The turn that gave the last answer, if known: the model may have answered since the last stored turn."""
         found = None if self.turn.parent_id is None else self.session.turns.get(self.turn.parent_id)
         return None if found is None or found.turn_index != self.turn.turn_index - 1 else found

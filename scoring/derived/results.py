@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from core.operations.ledger import LedgerTurn
+from core.operations.ledger import Turn
 from core.reward_spec import DerivedSpec
 from core.text.patterns import pattern
 from scoring.derived.conclusion import Conclusion
@@ -26,7 +26,7 @@ def passed(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion
                 yield Conclusion(name, edited.inference_id, verdict, f"{call.name} after the edit", place)
 
 
-def _last_edit(calls: Sequence[Call], spec: DerivedSpec) -> LedgerTurn | None:
+def _last_edit(calls: Sequence[Call], spec: DerivedSpec) -> Turn | None:
     edits = (
         call for call in reversed(calls) if pattern(spec.edits).is_in(call.line) and run_of(call.line, spec) is None
     )

@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 
 from core.ids import OutcomeId
-from core.operations.ledger import Heard, LedgerTurn
+from core.operations.ledger import Heard, Turn
 from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
 from scoring.rewards.amendments import Standing
 from scoring.rewards.conduct import effort_of, penalties_of
@@ -45,7 +45,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return self.due_at is None
 
 
-def decide(turn: LedgerTurn, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
+def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
     """Decide what a turn is worth now. `about`: the standing outcomes on this turn (`outcomes_about`)."""
     rules = spec.rules(turn.workload, turn.namespace)
     heard = _by_name(turn, about, rules)
@@ -74,7 +74,7 @@ def decide(turn: LedgerTurn, session: Session, about: Sequence[Standing], spec: 
     )
 
 
-def outcomes_about(turn: LedgerTurn, session: Session, spec: RewardSpec) -> list[Standing]:
+def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Standing]:
     """Return the turn's own outcomes, and its share of the session's that were said after the request."""
     defence = spec.rules(turn.workload, turn.namespace).defence
     own, general = (standing_of(session, subject, defence) for subject in (turn.inference_id, None))
@@ -87,7 +87,7 @@ def outcomes_about(turn: LedgerTurn, session: Session, spec: RewardSpec) -> list
     return sorted(own + about, key=lambda entry: (entry.since, entry.outcome.outcome_id))
 
 
-def news_about(turn: LedgerTurn, session: Session, spec: RewardSpec) -> list[Heard]:
+def news_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Heard]:
     """Return what was said since the turn's last reward, amendments and withdrawals too, whether or not they stand."""
     own = [heard for heard in session.heard_of(turn.inference_id) if heard.offset >= turn.seen_offset]
     return own + [
@@ -97,7 +97,7 @@ def news_about(turn: LedgerTurn, session: Session, spec: RewardSpec) -> list[Hea
     ]
 
 
-def _share(turn: LedgerTurn, session: Session, since: datetime, spec: RewardSpec) -> float:
+def _share(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> float:
     """Return the share of an outcome of the session at that time that the turn is credited with."""
     if not _hears_session(turn, since, spec):
         return 0.0
@@ -118,13 +118,13 @@ def _hearing(session: Session, spec: RewardSpec) -> list[tuple[datetime, int, st
     return found
 
 
-def _hears_session(turn: LedgerTurn, at: datetime, spec: RewardSpec) -> bool:
+def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:
     """Return whether an outcome of its session at that time can be about the turn."""
     purposes = spec.rules(turn.workload, turn.namespace).session.purposes
     return turn.opened_at <= at and turn.purpose in purposes and not turn.silent
 
 
-def _by_name(turn: LedgerTurn, about: Iterable[Standing], rules: Rules) -> dict[str, list[Standing]]:
+def _by_name(turn: Turn, about: Iterable[Standing], rules: Rules) -> dict[str, list[Standing]]:
     """Return the outcomes that can move the reward, by name in alphabetical order."""
     found: dict[str, list[Standing]] = {}
     for entry in about:
@@ -143,13 +143,13 @@ def _said(entries: list[Standing]) -> list[Standing]:
     return [entry for entry in entries if entry.outcome.source != "derived"] or entries
 
 
-def is_thresholded(turn: LedgerTurn, name: str, rules: Rules) -> bool:
+def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:
     """Return whether the show threshold decides what this outcome is worth, rather than its weights."""
     is_about_acceptance = rules.roles.get(name) in ("accept", "reject")
     return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and is_about_acceptance
 
 
-def _without_repetition(turn: LedgerTurn, heard: dict[str, list[Standing]], rules: Rules) -> dict[str, list[Standing]]:
+def _without_repetition(turn: Turn, heard: dict[str, list[Standing]], rules: Rules) -> dict[str, list[Standing]]:
     """Keep the most exact of several outcomes on one suggestion's acceptance, by threshold.
 
     Elsewhere a share that was accepted says more than the fact that it was accepted."""
@@ -169,7 +169,7 @@ def _about_acceptance(heard: Iterable[str], rules: Rules) -> tuple[list[str], li
     return shares, wholes, [name for name in heard if rules.roles.get(name) == "reject"]
 
 
-def _due_at(turn: LedgerTurn, session: Session, heard: Mapping[str, object], spec: Rules) -> datetime:
+def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: Rules) -> datetime:
     """Return when the last wait for missing outcomes is over: by itself or because the session is."""
     if turn.purpose == "suggestion":
         wait_s = spec.suggestion.wait_s
@@ -183,7 +183,7 @@ def _due_at(turn: LedgerTurn, session: Session, heard: Mapping[str, object], spe
     return max(turn.opened_at, min(ends))
 
 
-def _defaults(turn: LedgerTurn, heard: Mapping[str, object], spec: Rules) -> dict[str, float]:
+def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules) -> dict[str, float]:
     """Return the values that stand in for missing outcomes."""
     if turn.purpose == "suggestion":
         if heard:
@@ -203,7 +203,7 @@ def _by_default(spec: OutcomeSpec) -> float | None:
     return spec.default_reward if spec.default is None else spec.worth(*_amount(spec.default))
 
 
-def _contribution(turn: LedgerTurn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
+def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
     spec = rules.outcomes[name]
     amounts = [_credited(entry) for entry in entries]
     amount = _AGGREGATE[spec.aggregation](_trimmed(amounts, spec.trim) if spec.trim else amounts)
@@ -267,7 +267,7 @@ def _why(
     return (", ".join(parts) or "nothing stands") + clipped + contradiction
 
 
-def _left_out(turn: LedgerTurn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules) -> str:
+def _left_out(turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules) -> str:
     """Say which outcomes of the turn, or of its session, do not count."""
     parts: list[str] = []
     if is_on(rules.defence):

@@ -12,12 +12,12 @@ import msgspec
 
 from core.events import Completion, Outcome
 from core.ids import InferenceId, Namespace, OutcomeId
-from core.operations.ledger import Facts, Heard, LedgerTurn, SessionKey, SessionRow
+from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
 from scoring.rewards.amendments import Standing, standing
 
 
-def open_turn(completion: Completion, partition: int, facts: Facts) -> LedgerTurn:
-    return LedgerTurn(
+def open_turn(completion: Completion, partition: int, facts: Facts) -> Turn:
+    return Turn(
         inference_id=completion.inference_id,
         session_id=completion.session_id,
         namespace=completion.namespace,
@@ -44,18 +44,18 @@ class Session(msgspec.Struct, kw_only=True):
     key: SessionKey
     last_at: datetime | None = None
     ended_at: datetime | None = None
-    turns: dict[InferenceId, LedgerTurn] = {}
+    turns: dict[InferenceId, Turn] = {}
     heard: dict[OutcomeId, Heard] = {}
     said: list[Heard] = []
     """All of `heard`, as it came."""
-    waiting: dict[InferenceId, LedgerTurn] = {}
+    waiting: dict[InferenceId, Turn] = {}
     places: set[tuple[str, Namespace]] = set()
     """Workload and namespace of its turns."""
     memory: dict[Hashable, Any] = {}
     """A cache of what callers computed from its turns; emptied when a turn is added."""
     kept: dict[Hashable, Any] = {}
     """A cache that callers keep up to date themselves."""
-    _answers: dict[InferenceId | None, list[LedgerTurn]] = {}
+    _answers: dict[InferenceId | None, list[Turn]] = {}
     _said: dict[Subject, dict[OutcomeId, Heard]] = {}
     _chains: dict[OutcomeId, set[OutcomeId]] = {}
     _standing: dict[Subject, list[Standing]] = {}
@@ -70,7 +70,7 @@ class Session(msgspec.Struct, kw_only=True):
     def size(self) -> int:
         return len(self.turns) + len(self.heard)
 
-    def add(self, turn: LedgerTurn) -> None:
+    def add(self, turn: Turn) -> None:
         self.turns[turn.inference_id] = turn
         if turn.purpose == "turn" and turn.facts.whole:
             insort(self._answers.setdefault(turn.facts.parent_id, []), turn, key=attrgetter("order"))
@@ -78,14 +78,14 @@ class Session(msgspec.Struct, kw_only=True):
         self.memory.clear()
         self.note_wait(turn)
 
-    def note_wait(self, turn: LedgerTurn) -> None:
+    def note_wait(self, turn: Turn) -> None:
         """Note that a turn's wait began or ended."""
         if turn.due_at is None:
             self.waiting.pop(turn.inference_id, None)
         else:
             self.waiting[turn.inference_id] = turn
 
-    def answers_to(self, parent_id: InferenceId | None) -> Sequence[LedgerTurn]:
+    def answers_to(self, parent_id: InferenceId | None) -> Sequence[Turn]:
         """Return the whole turns, of purpose `turn`, that continue the parent, in order; None: those without."""
         return self._answers.get(parent_id, ())
 

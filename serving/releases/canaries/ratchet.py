@@ -25,7 +25,7 @@ RETURNED_AT = 0.0
 
 
 @dataclass(frozen=True)
-class ReleaseStep:
+class Step:
     """One promotion, as it is thought of after its experiment: the mean of a normal posterior, and its variance."""
 
     before: PolicyRef
@@ -33,7 +33,7 @@ class ReleaseStep:
     squared_error: float
 
     @classmethod
-    def measured(cls, before: PolicyRef, difference: float, error: float) -> "ReleaseStep":
+    def measured(cls, before: PolicyRef, difference: float, error: float) -> "Step":
         """Make a step from a measurement. An infinite error is that of too few users."""
         likely = LIKELY_STEP**2
         trust = 0.0 if math.isinf(error) else likely / (likely + error**2)
@@ -53,24 +53,22 @@ class Behind:
         return f"reward {self.difference:+.3f} with an error of {self.error:.3f} in {self.steps} steps"
 
 
-def steps_to(version: PolicyRef, experiments: Iterable[Experiment]) -> tuple[ReleaseStep, ...]:
+def steps_to(version: PolicyRef, experiments: Iterable[Experiment]) -> tuple[Step, ...]:
     """Return the steps that led to `version`, the newest first, up to an unmeasured one.
 
     `experiments`: the newest first, as the store lists them."""
-    measured: dict[PolicyRef, ReleaseStep] = {}
+    measured: dict[PolicyRef, Step] = {}
     for each in experiments:
         if each.verdict == "promote" and each.canary not in measured and "error" in each.figures:
-            measured[each.canary] = ReleaseStep.measured(
-                each.control, each.figures["difference"], each.figures["error"]
-            )
-    steps: list[ReleaseStep] = []
+            measured[each.canary] = Step.measured(each.control, each.figures["difference"], each.figures["error"])
+    steps: list[Step] = []
     while version in measured and len(steps) < MOST_STEPS:
         steps.append(measured.pop(version))  # once: an operator may have made an earlier version live again
         version = steps[-1].before
     return tuple(steps)
 
 
-def behind(steps: Sequence[ReleaseStep], errors: float, least_steps: int = LEAST_STEPS) -> Behind | None:
+def behind(steps: Sequence[Step], errors: float, least_steps: int = LEAST_STEPS) -> Behind | None:
     """Return the earlier version that the newest is furthest behind, or None.
 
     The distance is the sum of the steps since, and at least so many standard errors. `steps`: the newest first."""

@@ -15,7 +15,7 @@ from typing import Literal
 from core.ids import UNKNOWN, PolicyRef
 from core.settings import CanarySettings
 from serving.releases.canaries.evidence import Arm, difference
-from serving.releases.canaries.ratchet import REFUSED_AT, RETURNED_AT, ReleaseStep, behind
+from serving.releases.canaries.ratchet import REFUSED_AT, RETURNED_AT, Step, behind
 from serving.releases.canaries.sequential import Interval
 
 EFFECT = 0.15
@@ -36,12 +36,12 @@ def judge(
     age_s: float,
     settings: CanarySettings,
     live_version: PolicyRef = UNKNOWN,
-    steps: Sequence[ReleaseStep] = (),
+    steps: Sequence[Step] = (),
 ) -> CanaryVerdict:
     """Judge a canary. `steps`: those that led to the live version, the newest first."""
     found = _alone(canary, live, age_s, settings)
     if found.action == "promote":
-        step = ReleaseStep.measured(live_version, found.figures["difference"], found.figures["error"])
+        step = Step.measured(live_version, found.figures["difference"], found.figures["error"])
         worse = behind((step, *steps), REFUSED_AT)
         if worse is not None:
             found = replace(found, action="rollback", why=f"worse than version {worse.version}: {worse}")

@@ -23,7 +23,7 @@ from bench.store.full_store import (
 )
 from core.events import GateVerdict, Release
 from core.ids import UserHash, base_ref
-from core.operations.ledger import Facts, Heard, LedgerTurn, SessionKey, SessionRow
+from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
 from core.store import SqlStore, open_sqlite
 from core.store.work import Work
 from scoring.rewards.state import open_turn
@@ -49,7 +49,7 @@ def release() -> Release:
     return Release(version=base_ref(7), cluster="local", state="live", why="", by="gate", at=START)
 
 
-def ledger_turn(number: int) -> LedgerTurn:
+def ledger_turn(number: int) -> Turn:
     return open_turn(turn(number), 0, Facts())
 
 
