@@ -106,5 +106,11 @@ MADE = ("bench/results/", "build/", "data/", "demo/", "models/smollm2")
 """Folders that commands fill."""
 
 
+def test_the_glossary_has_each_term_once_in_the_order_of_the_alphabet() -> None:
+    rows = (ROOT / "docs" / "glossary.md").read_text().partition("|---|---|\n")[2].splitlines()
+    terms = [row.split("|")[1].strip().lower() for row in rows]
+    assert terms == sorted(set(terms))
+
+
 def test_the_swap_is_described_as_it_is() -> None:
     assert table() in (ROOT / "docs" / "architecture.md").read_text()
