@@ -10,9 +10,9 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import Route
 
 from api.access.context import Context
-from api.access.door import Door
 from api.access.identity import KeyRing
-from api.access.routes import ACCESS, Gate, check_routes
+from api.access.origin_check import OriginCheck
+from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
 from api.console import console_router
 from api.documents import documents_router
@@ -59,7 +59,7 @@ class Application(FastAPI):
     """FastAPI with hot routes that bypass its middleware and its router, which cost more than the turn does."""
 
     _hot: dict[str, ServerErrorMiddleware]
-    door: Door
+    origin_check: OriginCheck
     """The check that every request passes first."""
 
     def add_hot_route(self, path: str, endpoint: GenerationEndpoint) -> None:
@@ -69,7 +69,7 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
-            admitted = await self.door.admit(scope, receive, send)
+            admitted = await self.origin_check.admit(scope, receive, send)
             if admitted is None:
                 return
             send = admitted
@@ -98,9 +98,9 @@ def create_app(services: ApiServices) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from other sites
         redoc_url=None,
         generate_unique_id_function=_operation_id,
-        dependencies=[Depends(Gate(context))],
+        dependencies=[Depends(AccessCheck(context))],
     )
-    app.door = Door(services.settings)
+    app.origin_check = OriginCheck(services.settings)
     install_error_handlers(app)
     for path, plan in _GENERATING.items():
         app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path]))

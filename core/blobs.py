@@ -34,7 +34,7 @@ class FsspecBlobs:
             self._fs, self._root = url_to_fs(str(url), use_listings_cache=False)
         except ImportError as error:
             extra = _EXTRAS.get(str(url).partition(":")[0])
-            hint = f"; pip install 'onward[{extra}]'" if extra else ""
+            hint = f"; `uv pip install -e '.[{extra}]'` in the checkout" if extra else ""
             raise ConfigError(f"blobs: {url}: {error}{hint}") from error
         except ValueError as error:
             raise ConfigError(f"blobs: {url}: {error}") from error

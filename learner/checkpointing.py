@@ -85,7 +85,7 @@ class Checkpointing:
 
     @property
     def disk_bytes(self) -> int:
-        """What checkpoints and journal take of the disk."""
+        """The disk space of checkpoints and journal."""
         return self._checkpoints.disk_bytes()
 
     def _put_off(self) -> None:

@@ -60,12 +60,12 @@ class RankGroup:
 
     @property
     def has_other_base(self) -> bool:
-        """Whether adapters train beside other weights than the given model's."""
+        """True where adapters train beside other weights than the given model's."""
         return bool(self._state.lora_rank) and not self._state.policy.is_given
 
     @property
     def is_saving(self) -> bool:
-        """Whether this process is still writing its part of a checkpoint."""
+        """True while this process writes its part of a checkpoint."""
         return self._state.saving is not None and not self._state.saving.is_done
 
     def _made(self, settings: LearnerSettings) -> LearnerState:

@@ -1,4 +1,4 @@
-"""What a service acknowledged and does not have."""
+"""Losses: what a service acknowledged and does not have."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from simulator.service import ServiceView
 
 
 class Acknowledged(Protocol):
-    """What clients remember of a run."""
+    """The acknowledgements that clients noted during a run."""
 
     @property
     def outcome_ids(self) -> Mapping[str, str]: ...

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from core import reward_spec, telemetry
 from core.settings import ApiKey, NamespaceSettings, Settings, WorkloadSettings, load_settings
-from serving.engines.sglang.swap import drawing
+from serving.engines.sglang.swap import table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,7 +89,7 @@ def test_documents_link_to_what_exists() -> None:
 
 
 def test_the_paths_that_documents_name_exist() -> None:
-    """Of those in backticks, outside of blocks of code, that begin with a folder of ours."""
+    """Paths in backticks, outside of blocks of code, that begin with a folder of ours, exist."""
     ours = {path.name for path in ROOT.iterdir() if path.is_dir()}
     missing, named = [], 0
     for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
@@ -106,5 +106,11 @@ MADE = ("bench/results/", "build/", "data/", "demo/", "models/smollm2")
 """Folders that commands fill."""
 
 
-def test_the_swap_is_drawn_as_it_is() -> None:
-    assert drawing() in (ROOT / "docs" / "architecture.md").read_text()
+def test_the_glossary_has_each_term_once_in_the_order_of_the_alphabet() -> None:
+    rows = (ROOT / "docs" / "glossary.md").read_text().partition("|---|---|\n")[2].splitlines()
+    terms = [row.split("|")[1].strip().lower() for row in rows]
+    assert terms == sorted(set(terms))
+
+
+def test_the_swap_is_described_as_it_is() -> None:
+    assert table() in (ROOT / "docs" / "architecture.md").read_text()

@@ -41,7 +41,7 @@ _LOOK_UP = Need(None, "its own or its namespace's")
 _ORDER = Need("admin", "everybody's")
 ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/"): _OPEN,
-    ("GET", "/console/{name}"): _OPEN,
+    ("GET", "/console/{name:path}"): _OPEN,
     ("GET", "/docs"): _OPEN,
     ("GET", "/docs/{path:path}"): _OPEN,
     ("GET", "/openapi.json"): _OPEN,
@@ -80,7 +80,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
 }
 
 
-class Gate:
+class AccessCheck:
     """The dependency of every plain route that checks its line of the table before anything else of it runs."""
 
     def __init__(self, context: Context) -> None:

@@ -39,7 +39,7 @@ def console_router() -> APIRouter:
     async def console(request: Request) -> Response:
         return page.answer(request, {"content-security-policy": _POLICY})
 
-    @router.get("/console/{name}")
+    @router.get("/console/{name:path}")
     async def part(request: Request, name: str) -> Response:
         found = assets.get(name)
         if found is None:
@@ -50,8 +50,15 @@ def console_router() -> APIRouter:
 
 
 def load_assets() -> dict[str, Asset]:
-    """Return the files of this package and those of uPlot, by name."""
-    own = {file.name: file.read_bytes() for file in files("api.console").iterdir() if _kind(file.name)}
+    """Return the files of this package and those of uPlot, by their paths below `/console`."""
+    package = files("api.console")
+    folders = {"": package, "views/": package / "views"}
+    own = {
+        f"{folder}{file.name}": file.read_bytes()
+        for folder, held in folders.items()
+        for file in held.iterdir()
+        if _kind(file.name)
+    }
     charts = distribution("youplot")
     drawn = {name: charts.locate_file(path).read_bytes() for name, path in _CHARTS.items()}  # type: ignore[attr-defined]
     return {name: make_asset(_kind(name) or "", content) for name, content in {**own, **drawn}.items()}

@@ -1,13 +1,13 @@
 // The views, their keys, and what is asked for again and again while somebody looks.
 
 import { at } from "./dom.js";
-import * as alarms from "./alarms.js";
-import * as curves from "./curves.js";
-import * as health from "./health.js";
-import * as learner from "./learner.js";
-import * as releases from "./releases.js";
-import * as rewards from "./rewards.js";
-import * as story from "./story.js";
+import * as alarms from "./views/alarms.js";
+import * as curves from "./views/curves.js";
+import * as health from "./views/health.js";
+import * as learner from "./views/learner.js";
+import * as releases from "./views/releases.js";
+import * as rewards from "./views/rewards.js";
+import * as story from "./views/story.js";
 
 const PERIOD_MS = 3000, CURVES_PERIOD_MS = 10000;
 const drawn = () => Promise.all([curves.refresh(), learner.refresh()]);

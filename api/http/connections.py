@@ -31,7 +31,7 @@ class Phase(Enum):
     """The request is whole: it is being answered, or the connection waits for another."""
 
 
-class Guard:
+class Connections:
     """All connections of one server."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
@@ -86,7 +86,7 @@ class Guard:
 class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
-    guard: ClassVar[Guard]
+    guard: ClassVar[Connections]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -211,5 +211,5 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def bounded_protocol(settings: ConnectionSettings) -> type[BoundedProtocol]:
     """Return the class of one server's connections: uvicorn makes them, and passes no arguments of ours."""
-    attributes: dict[str, Any] = {"guard": Guard(settings)}
+    attributes: dict[str, Any] = {"guard": Connections(settings)}
     return type("GuardedConnection", (BoundedProtocol,), attributes)

@@ -10,7 +10,7 @@ from api.live_state.changes import Channels
 from api.live_state.counting import Slots
 from api.live_state.recent import Recent
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, Chain, Changes, RecentCounts
+from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain
 
 DEFAULT_ENTRIES = 100_000
 DEFAULT_CHAIN_TOKENS = 2_000_000  # at most 36 bytes each: 72 MB
@@ -22,7 +22,7 @@ class MemoryLiveState:
     state: Final = "ok"
 
     def __init__(self, max_entries: int = DEFAULT_ENTRIES, max_chain_tokens: int = DEFAULT_CHAIN_TOKENS) -> None:
-        self._chains: Recent[Chain] = Recent(max_entries, max_chain_tokens)
+        self._chains: Recent[TokenChain] = Recent(max_entries, max_chain_tokens)
         self._inferences: Recent[SessionId] = Recent(max_entries)
         self._sessions: Recent[bool] = Recent(max_entries)
         self._claims: Recent[str] = Recent(max_entries)
@@ -42,7 +42,7 @@ class MemoryLiveState:
         self._inferences.put((namespace, inference_id), session_id)
         self._sessions.put((namespace, session_id), True)
 
-    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: Chain) -> None:
+    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: TokenChain) -> None:
         await self.put_inference(namespace, chain.inference_id, chain.session_id)
         for digest in transcript_digests:
             self._chains.put((namespace, digest), chain, len(chain.token_ids))
@@ -50,7 +50,7 @@ class MemoryLiveState:
     async def settle(self) -> None:
         return None
 
-    async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
+    async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> TokenChain | None:
         for digest in transcript_digests:
             chain = self._chains.get((namespace, digest))
             if chain is not None:

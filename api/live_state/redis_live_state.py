@@ -21,7 +21,7 @@ from api.live_state.counting import SLOT_S, SLOTS, Slot, recent_slots
 from api.live_state.memory import MemoryLiveState
 from api.live_state.redis_link import FAULTS, OK, Command, RedisLink, RedisUnavailable
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, Chain, Changes, RecentCounts
+from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain
 from core.settings import RedisSettings
 from core.telemetry import LIVE_STATE_FALLBACKS
 
@@ -90,7 +90,7 @@ class RedisLiveState:
         keys = self._key("inference", namespace, inference_id), self._key("session", namespace, session_id)
         return "EVAL", scripts.PUT_INFERENCE, len(keys), *keys, self._life_ms, session_id
 
-    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: Chain) -> None:
+    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: TokenChain) -> None:
         await self._local.put_chain(namespace, transcript_digests, chain)
         keys = [
             self._key("chain", namespace, chain.inference_id),
@@ -111,7 +111,7 @@ class RedisLiveState:
                 async with asyncio.timeout(left_s):
                     await self._all_sent.wait()
 
-    async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
+    async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> TokenChain | None:
         for place, digest in enumerate(transcript_digests):
             known = await self._local.get_chain(namespace, (digest,))
             if known is not None:
@@ -119,7 +119,7 @@ class RedisLiveState:
                 return (await self._ask_chain(namespace, better) if better else None) or known
         return await self._ask_chain(namespace, transcript_digests)
 
-    async def _ask_chain(self, namespace: Namespace, digests: Sequence[str]) -> Chain | None:
+    async def _ask_chain(self, namespace: Namespace, digests: Sequence[str]) -> TokenChain | None:
         keys = [self._key("transcript", namespace, digest) for digest in digests]
         found = await self._try("get_chain", scripts.GET_CHAIN, keys, self._key("chain", namespace, ""), self._life_ms)
         if not found:
@@ -288,19 +288,19 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Packed).decode
 
 
-def pack(chain: Chain) -> bytes:
+def pack(chain: TokenChain) -> bytes:
     token_ids = struct.pack(f"<{len(chain.token_ids)}I", *chain.token_ids)
     return _encode(_Packed(chain.inference_id, chain.session_id, chain.turn_index, chain.num_messages, token_ids))
 
 
-def unpack(raw: bytes) -> Chain | None:
+def unpack(raw: bytes) -> TokenChain | None:
     """Return a packed chain, or None for bytes that are no chain, or a chain of another build."""
     try:
         packed = _decode(raw)
         token_ids = struct.unpack(f"<{len(packed.token_ids) // 4}I", packed.token_ids)
     except (msgspec.DecodeError, struct.error):
         return None
-    return Chain(
+    return TokenChain(
         inference_id=packed.inference_id,
         session_id=packed.session_id,
         turn_index=packed.turn_index,

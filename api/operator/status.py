@@ -1,6 +1,6 @@
 """The route `GET /v1/status`: the state of everything in one answer, for a console."""
 
-from collections import Counter as Tally
+import collections
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -61,7 +61,7 @@ def _stored(view: View, cluster: str) -> dict[str, Any]:
         "versions": view.policies.count_states(),
         "last_release": view.releases.last_sequence(),
         "experiment": None if running is None else to_builtins(running),
-        "fleet": dict(Tally(status.state for status in view.fleet.statuses(cluster))),
+        "fleet": dict(collections.Counter(status.state for status in view.fleet.statuses(cluster))),
     }
 
 

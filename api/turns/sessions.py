@@ -14,7 +14,7 @@ from api.turns.transcripts import Transcript
 from core.errors import Forbidden, StoreUnavailable
 from core.events import Completion
 from core.ids import GroupId, InferenceId, Namespace, SessionId, new_session_id
-from core.ports import Chain
+from core.ports import TokenChain
 from core.telemetry import BRANCHES
 
 How = Literal["root", "continued", "branch", "rewritten"]
@@ -96,7 +96,7 @@ async def _after(
     rendering: Rendering,
     intake: Intake,
     group_id: GroupId,
-    chain: Chain,
+    chain: TokenChain,
     turn_index: int,
     messages: Sequence[Mapping[str, Any]],
 ) -> SessionPosition:
@@ -115,7 +115,7 @@ async def _after(
     )
 
 
-async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcript) -> Chain | None:
+async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcript) -> TokenChain | None:
     """Return the chain of the longest known prefix, only in the client's session if it gives one.
 
     Live state may have lost any of its entries, so a shorter prefix that it knows does not mean that nobody knows a
@@ -142,8 +142,8 @@ def _find_turn(
         return view.turns.find_transcript(namespace, digests, session_id)
 
 
-def chain_of(turn: Completion, num_messages: int) -> Chain:
-    return Chain(
+def chain_of(turn: Completion, num_messages: int) -> TokenChain:
+    return TokenChain(
         inference_id=turn.inference_id,
         session_id=turn.session_id,
         turn_index=turn.turn_index,

@@ -47,7 +47,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     top_logprobs: int = 0
 
 
-class Delta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The words of one choice in its output tokens [token_start, token_end)."""
 
     reasoning: str
@@ -159,12 +159,12 @@ class Turn:
         engine_reason = "tool_calls" if reason == "stop" and self.tool_calls else reason
         self.finish_reason = self._wording.ended or engine_reason
 
-    def deliver(self) -> Delta:
+    def deliver(self) -> TurnDelta:
         """Return what is new; from now on it counts as delivered."""
         self._read()
         reasoning, content, calls = self._wording.take()
         start, self.delivered_tokens = self.delivered_tokens, self._read_tokens
-        return Delta(
+        return TurnDelta(
             reasoning=reasoning, content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens
         )
 

@@ -14,7 +14,7 @@ from bench.deltas.delta_peers import Snapshot, gaps_bytes, whole_bytes
 from bench.deltas.delta_training import Weights
 from core.blobs import FsspecBlobs
 from core.ids import base_ref
-from serving.weights.deltas.delta import Step, apply, encode
+from serving.weights.deltas.delta import DeltaStep, apply, encode
 from serving.weights.published import BlobWeights
 
 ANCHOR_EVERY = 25
@@ -101,7 +101,7 @@ class Line:
             delta, built = Path(directory) / "delta", Path(directory) / "built"
             encoded = encode([parent], [child], delta)
             built.mkdir()
-            apply([parent], [Step(delta, encoded.tensors, "delta")], built)
+            apply([parent], [DeltaStep(delta, encoded.tensors, "delta")], built)
             assert _same(built / parent.name, child), f"{child} is not what was encoded"
         return encoded.file.bytes
 

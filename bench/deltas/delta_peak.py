@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.weights.deltas.delta import Step, apply, encode
+from serving.weights.deltas.delta import DeltaStep, apply, encode
 from serving.weights.deltas.manifest import ChangedTensor
 
 
@@ -27,7 +27,7 @@ def main(job: str, first: Path, second: Path, target: Path) -> None:
     else:
         target.mkdir()
         tensors = msgspec.json.decode(second.with_suffix(".json").read_bytes(), type=dict[str, ChangedTensor])
-        apply([first], [Step(second, tensors, "delta")], target)
+        apply([first], [DeltaStep(second, tensors, "delta")], target)
     print(memory("VmHWM"), before)
 
 

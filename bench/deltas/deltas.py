@@ -26,7 +26,7 @@ from bench.deltas.delta_lines import ANCHOR_EVERY, Line
 from bench.deltas.delta_peers import LEVEL
 from bench.deltas.delta_training import SOURCES
 from bench.table import Row, interleave, report
-from serving.weights.deltas.delta import Step, apply, encode
+from serving.weights.deltas.delta import DeltaStep, apply, encode
 
 RATES = (1e-6, 1e-5, 1e-4, 5e-4)
 WARM = 12
@@ -113,7 +113,7 @@ def speeds(name: str, pair: list[Path], scratch: Path, advance: Callable[[], Non
 
     jobs: dict[str, Callable[[Path], object]] = {
         "encode": lambda directory: encode([parent], [child], directory / "delta"),
-        "apply": lambda directory: apply([parent], [Step(delta, tensors, "delta")], directory),
+        "apply": lambda directory: apply([parent], [DeltaStep(delta, tensors, "delta")], directory),
     }
     found = interleave({job: partial(timed, jobs[job]) for job in jobs}, ROUNDS)
     rows = []

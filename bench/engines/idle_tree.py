@@ -1,4 +1,4 @@
-"""What a tree of distributed processes costs while nobody asks anything of it, in processors.
+"""Measure what a tree of distributed processes costs while nobody asks anything of it, in processors.
 
 Two of each as `make demo MODE=distributed` starts them, on the services of `make services`; the engines' own processes
 are SGLang's and do not count.
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _settings_of(shell: str) -> dict[str, str]:
-    """Of lines NAME='value'."""
+    """Read the settings of lines NAME='value'."""
     return dict(word.partition("=")[::2] for word in shlex.split(shell))
 
 
@@ -74,7 +74,7 @@ def _tree(directory: Path, environment: dict[str, str]) -> Iterator[subprocess.P
 
 
 def _cores(root: int) -> dict[str, float]:
-    """By part, over `_MEASURED_S`."""
+    """Return the processors that each part keeps busy, over `_MEASURED_S`."""
     before, began_s = _cpu_s(root), time.monotonic()
     time.sleep(_MEASURED_S)
     after, took_s = _cpu_s(root), time.monotonic() - began_s
@@ -85,7 +85,7 @@ def _cores(root: int) -> dict[str, float]:
 
 
 def _cpu_s(root: int) -> dict[tuple[int, str], float]:
-    """Of the processes of ours: by number and part."""
+    """Return the processor time of our processes, by number and part."""
     parent = psutil.Process(root)
     found = {}
     for process in [parent, *parent.children(recursive=True)]:
@@ -96,7 +96,7 @@ def _cpu_s(root: int) -> dict[tuple[int, str], float]:
 
 
 def _part(command: list[str]) -> str:
-    """As it is named in the tree; several of one kind as one."""
+    """Return a process's name in the tree; several of one kind have one name."""
     if "--child" in command:
         return command[command.index("--child") + 1].rstrip("0123456789").rstrip("-")
     return "tree" if "run" in command else Path(command[-1]).name

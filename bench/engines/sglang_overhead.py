@@ -31,7 +31,7 @@ from bench.engines.sglang_world import (
     sglang_servers,
     wait_for,
 )
-from bench.engines.stream_load import Answer, Target, streaming
+from bench.engines.stream_load import StreamedAnswer, Target, streaming
 from bench.table import Row, report
 
 ROUNDS = 7
@@ -59,7 +59,7 @@ class Figures:
     requests_per_s: float
 
     @classmethod
-    def of(cls, answers: list[Answer], seconds: float) -> "Figures":
+    def of(cls, answers: list[StreamedAnswer], seconds: float) -> "Figures":
         p50_ms, p99_ms = np.percentile([answer.first_token_ms for answer in answers], [50, 99])
         return cls(float(p50_ms), float(p99_ms), len(answers) / seconds)
 

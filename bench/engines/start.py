@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Start:
     ready_s: float
     own_cpu_s: float
-    """What the service's own process computed for until then."""
+    """The processor time of the service's own process until then."""
     others: float
     """Processors that others than the service and its processes kept busy, on average."""
 

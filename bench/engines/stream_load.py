@@ -34,7 +34,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StreamedAnswer:
     asked_s: float
     arrivals_s: list[float]
 
@@ -44,10 +44,10 @@ class Answer:
 
 
 @contextmanager
-def streaming(target: Target, clients: int) -> Iterator[list[Answer]]:
+def streaming(target: Target, clients: int) -> Iterator[list[StreamedAnswer]]:
     """Stream from here to the end of the block; then the answers are in the list."""
     command = [sys.executable, "-m", "bench.engines.stream_load", json.dumps(asdict(target)), str(clients)]
-    answers: list[Answer] = []
+    answers: list[StreamedAnswer] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         if not child.stdout.readline():
@@ -58,7 +58,7 @@ def streaming(target: Target, clients: int) -> Iterator[list[Answer]]:
             output, _ = child.communicate()
     if child.returncode:
         raise SystemExit(f"clients of {target.path} at port {target.port} ended with {child.returncode}")
-    answers += [Answer(asked_s, arrivals_s) for asked_s, arrivals_s in json.loads(output)]
+    answers += [StreamedAnswer(asked_s, arrivals_s) for asked_s, arrivals_s in json.loads(output)]
 
 
 class Client(asyncio.Protocol):
@@ -66,7 +66,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self, request: bytes) -> None:
         self._request = request
-        self.answers: list[Answer] = []
+        self.answers: list[StreamedAnswer] = []
         self.stopping = False
         self.ended = asyncio.get_running_loop().create_future()
 
@@ -76,7 +76,7 @@ class Client(asyncio.Protocol):
 
     def _send(self) -> None:
         self._parser, self._line = httptools.HttpResponseParser(self), b""
-        self._answer = Answer(time.monotonic(), [])
+        self._answer = StreamedAnswer(time.monotonic(), [])
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -121,7 +121,7 @@ def request_bytes(target: Target) -> bytes:
     return f"{head}Authorization: Bearer sk-bench\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def run(target: Target, count: int) -> list[Answer]:
+async def run(target: Target, count: int) -> list[StreamedAnswer]:
     request, loop = request_bytes(target), asyncio.get_running_loop()
     connected = [await loop.create_connection(lambda: Client(request), "127.0.0.1", target.port) for _ in range(count)]
     clients = [client for _, client in connected]

@@ -13,7 +13,7 @@ from core.stages.rounds import Rounds
 from onward.wiring.foundation import open_foundation
 from serving.engines.host import EngineHost
 from serving.engines.sglang.engine import SglangEngine
-from serving.engines.sglang.swap import Step
+from serving.engines.sglang.swap import SwapStep
 
 NAME = "engine-1"
 
@@ -22,7 +22,7 @@ def main(directory: Path, url: str, steps: Path) -> None:
     foundation = open_foundation(directory)
     with steps.open("a", buffering=1) as file:
 
-        def note(step: Step, version: PolicyRef) -> None:
+        def note(step: SwapStep, version: PolicyRef) -> None:
             file.write(f"{time.monotonic()} {step} {version}\n")
 
         engine = SglangEngine(

@@ -34,12 +34,12 @@ from bench.engines.sglang_world import (
     sglang_servers,
     wait_for,
 )
-from bench.engines.stream_load import Answer, Target, streaming
+from bench.engines.stream_load import StreamedAnswer, Target, streaming
 from bench.engines.swap_versions import Versions
 from bench.table import Row, report
 from core.ids import PolicyRef
 from serving.engines.sglang.admin import Admin
-from serving.engines.sglang.swap import Step
+from serving.engines.sglang.swap import SwapStep
 
 BLOCKS = 7
 SWAPS = 3  # of a block
@@ -95,7 +95,7 @@ class Contender:
         self.swaps += made
         self.quiet_ms += gaps_ms(answers, quiet)
         for times in made:
-            began_s, over_s = times[Step.PAUSE], times[Step.PROBE]
+            began_s, over_s = times[SwapStep.PAUSE], times[SwapStep.PROBE]
             self.by_swap_ms.append(gaps_ms(answers, (began_s - AROUND_S, over_s + AROUND_S)))
             self.across_pause_ms.append(gaps_ms(answers, (began_s, over_s)))
             self.after_pause_ms.append(gaps_ms(answers, (over_s, over_s + PROBED_S), begun_in_it=True))
@@ -103,11 +103,11 @@ class Contender:
     def gaps_ms(self) -> list[float]:
         return [gap for gaps in self.by_swap_ms for gap in gaps]
 
-    def step_ms(self, step: Step, after: Step) -> float:
+    def step_ms(self, step: SwapStep, after: SwapStep) -> float:
         return statistics.median(times[after] - times[step] for times in self.swaps) * 1000
 
 
-def gaps_ms(answers: Sequence[Answer], window: Interval, *, begun_in_it: bool = False) -> list[float]:
+def gaps_ms(answers: Sequence[StreamedAnswer], window: Interval, *, begun_in_it: bool = False) -> list[float]:
     """Return the gaps between arrivals of one answer that overlap the window, or that start in it."""
     return [
         (after_s - before_s) * 1000
@@ -118,13 +118,13 @@ def gaps_ms(answers: Sequence[Answer], window: Interval, *, begun_in_it: bool = 
 
 
 def bare_swap(admin: Admin, directory: Path, label: str) -> Times:
-    times = {Step.PAUSE: time.monotonic()}
+    times = {SwapStep.PAUSE: time.monotonic()}
     admin.pause()
-    times[Step.LOAD] = time.monotonic()
+    times[SwapStep.LOAD] = time.monotonic()
     admin.load(directory, label)
-    times[Step.RESUME] = time.monotonic()
+    times[SwapStep.RESUME] = time.monotonic()
     admin.resume()
-    times[Step.PROBE] = time.monotonic()  # there is none: it is over
+    times[SwapStep.PROBE] = time.monotonic()  # there is none: it is over
     return dict(times)
 
 
@@ -142,7 +142,7 @@ class Released:
     def _served(self, version: PolicyRef) -> Times | None:
         lines = [line.split() for line in self._steps.read_text().splitlines()]
         times = {step: float(at_s) for at_s, step, of in lines if of == str(version)}
-        return times if Step.SERVES in times else None
+        return times if SwapStep.SERVES in times else None
 
 
 def rows_of(onward: Contender, bare: Contender) -> Iterator[Row]:
@@ -162,11 +162,19 @@ def rows_of(onward: Contender, bare: Contender) -> Iterator[Row]:
     for percent in (50, 99):
         quiet = [_percentile(c.quiet_ms, percent) for c in (onward, bare)]
         yield _compare(f"gap between tokens, p{percent}, no swap near", *quiet)
-    yield _compare("the engine is paused, median", *(c.step_ms(Step.PAUSE, Step.PROBE) for c in (onward, bare)))
-    steps = [Step.PAUSE, Step.LOAD, Step.COMPARE, Step.FLUSH, Step.RESUME, Step.PROBE, Step.SERVES]
+    yield _compare("the engine is paused, median", *(c.step_ms(SwapStep.PAUSE, SwapStep.PROBE) for c in (onward, bare)))
+    steps = [
+        SwapStep.PAUSE,
+        SwapStep.LOAD,
+        SwapStep.COMPARE,
+        SwapStep.FLUSH,
+        SwapStep.RESUME,
+        SwapStep.PROBE,
+        SwapStep.SERVES,
+    ]
     for step, after in pairwise(steps):
         yield Row(f"step {step}, median", onward.step_ms(step, after), "ms")
-    for step, after in pairwise([Step.PAUSE, Step.LOAD, Step.RESUME, Step.PROBE]):
+    for step, after in pairwise([SwapStep.PAUSE, SwapStep.LOAD, SwapStep.RESUME, SwapStep.PROBE]):
         yield Row(f"{BARE}: step {step}, median", bare.step_ms(step, after), "ms")
 
 

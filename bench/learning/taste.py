@@ -1,4 +1,4 @@
-"""What a model learns of a taste that depends on the request, against the best one style for everything.
+"""Measure what a model learns of a taste that depends on the request, against the best one style for everything.
 
     python -m bench taste [--seeds 3] [--updates 70]
 

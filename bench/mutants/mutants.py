@@ -30,7 +30,7 @@ GOAL = 0.85
 SAMPLED = 300
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 Run = dict[str, str | None]
-"""Of a mutation: who killed it (None: nobody), which tests it met last, and the commit upon which it was tried."""
+"""The result of a mutation: who killed it (None: nobody), which tests it met last, and the commit it was tried on."""
 NEW: Run = {"killed_by": None, "met": None}
 WHERE = {"beside": beside, "elsewhere": elsewhere}
 

@@ -19,14 +19,14 @@ PARTS = tuple(str(path) for path in config().source_paths)
 
 
 @dataclass(frozen=True)
-class Place:
+class MutationSite:
     """A place in a file that can be changed, and the change."""
 
     path: str
     module: cst.Module
     mutation: Candidate
     occurrence: int
-    """Which of several in the file that read alike."""
+    """Its number among those in the file that read alike."""
 
     def rank(self, seed: int) -> bytes:
         """Return its place in the sample, which no change elsewhere moves."""
@@ -57,14 +57,14 @@ def sample(seed: int, count: int, parts: Sequence[str] = PARTS) -> list[Mutation
     return [made(place) for place in sorted(found, key=lambda place: place.rank(seed))[:count]]
 
 
-def places(path: str, text: str) -> Iterator[Place]:
+def places(path: str, text: str) -> Iterator[MutationSite]:
     module, mutations, *_ = create_mutations(path, text)
     seen: Counter[tuple[str, str]] = Counter()
     for each in mutations:
         change = _change(each)
         if each.contained_by_top_level_function is None or _is_prose(each.original_node) or change[0] == change[1]:
             continue
-        yield Place(path, module, each, seen[change])
+        yield MutationSite(path, module, each, seen[change])
         seen[change] += 1
 
 
@@ -77,7 +77,7 @@ def _is_prose(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.SimpleString) and " " in node.value
 
 
-def made(place: Place) -> Mutation:
+def made(place: MutationSite) -> Mutation:
     source = deep_replace(place.module, place.mutation.original_node, place.mutation.mutated_node).code
     lines = enumerate(zip_longest(place.module.code.splitlines(), source.splitlines(), fillvalue=""), start=1)
     line, before, after = next((number, old.strip(), new.strip()) for number, (old, new) in lines if old != new)

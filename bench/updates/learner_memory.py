@@ -1,4 +1,4 @@
-"""What a learner needs in memory, by the size of the model, what trains and the number of cards.
+"""Measure the memory that a learner needs, by the size of the model, what trains and the number of cards.
 
     python -m bench learner_memory
 

@@ -1,4 +1,4 @@
-"""How many bytes a learner needs for a model: arithmetic over the shapes of its tensors, without any tensor library.
+"""The bytes that a learner needs for a model: arithmetic over the shapes of its tensors, without any tensor library.
 
 Shapes are read from the headers of a model's files (`shapes_in`), or follow from its config.json (`shapes_by_config`),
 for dense models of the kind of Llama, Qwen and Mistral that are not on this machine. What is said here is measured by
@@ -81,13 +81,13 @@ class LearnerBytes:
     """The model: the frozen base as it is stored, with its adapters; or the weights that train, in float32."""
     moments: int
     gradients: int
-    """From the first micro-batch of an update to its step."""
+    """Held from the first micro-batch of an update to its step."""
     anchor: int
     """0 where adapters train: it is the base without them."""
     gathered: int
     """With several cards: the layers, embedding and output matrix that are whole while they compute."""
     activations: int
-    """What a micro-batch's forward pass keeps for its backward pass."""
+    """Kept by a micro-batch's forward pass for its backward pass."""
 
     @property
     def total(self) -> int:
@@ -96,7 +96,7 @@ class LearnerBytes:
 
 @dataclass(frozen=True)
 class LearnerPlan:
-    """How a learner computes. `positions`: of a micro-batch; `stored`: bytes of a number in the model's files."""
+    """A learner's way to compute. `positions`: of a micro-batch; `stored`: bytes of a number in the model's files."""
 
     rank: int = 0
     cards: int = 1

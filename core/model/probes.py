@@ -50,7 +50,7 @@ _DTYPES = {
 
 
 class ProbeShape(NamedTuple):
-    """How much a probe looks at."""
+    """The size of a probe: how many texts, and how long they are."""
 
     texts: int
     least: int  # tokens of a text

@@ -13,13 +13,13 @@ from core.events import Alarm, AlarmState, Severity
 from core.ids import Namespace
 
 RELEASE: Final = "release"
-"""What an alarm `holds` that no version goes live under."""
+"""The value of `holds` in an alarm under which no version goes live."""
 NOT_FINITE: Final = "non_finite_loss"
 """The learner's own alarm: an update was skipped."""
 STAGE_DOWN: Final = "stage_down"
-"""Of who keeps stages going: one, which stands as the alarm's workload, is down."""
+"""The runner's own alarm: a stage is down, and the alarm's workload names it."""
 NO_MONITORS: Final = frozenset({NOT_FINITE, STAGE_DOWN})
-"""What the stage that watches neither opens nor closes."""
+"""The alarms that the monitors' stage neither opens nor closes."""
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ suite per port, run over every implementation.
 from core.events import TopicPartition
 from core.ports.clock import Clock
 from core.ports.engine import Engine
-from core.ports.live_state import REWARDS, Allowance, Announcer, Bucket, Chain, Changes, LiveState, RecentCounts
+from core.ports.live_state import REWARDS, Allowance, Announcer, Bucket, Changes, LiveState, RecentCounts, TokenChain
 from core.ports.log import Consumer, EventLog, LogReader, Position, RebalanceListener, Record
 from core.ports.model import GenerateRequest, OutputDelta, OutputParser, Policy, Renderer, TokenChunk, Traffic
 from core.ports.store import Store
@@ -20,7 +20,6 @@ __all__ = [
     "Announcer",
     "Blobs",
     "Bucket",
-    "Chain",
     "Changes",
     "Clock",
     "Consumer",
@@ -39,6 +38,7 @@ __all__ = [
     "Record",
     "Renderer",
     "Store",
+    "TokenChain",
     "TokenChunk",
     "TopicPartition",
     "Traffic",

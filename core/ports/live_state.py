@@ -12,7 +12,7 @@ from core.ids import InferenceId, Namespace, SessionId
 REWARDS: Final = "rewards"  # the channel on which a scorer says that the store has new rewards
 
 
-class Chain(msgspec.Struct, frozen=True, kw_only=True):
+class TokenChain(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of a transcript up to and including one answer: what the next turn's prompt continues."""
 
     inference_id: InferenceId
@@ -81,7 +81,7 @@ class LiveState(Announcer, Protocol):
 
     async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None: ...
 
-    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: Chain) -> None:
+    async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: TokenChain) -> None:
         """Under each of the digests. Its inference is put too, as by `put_inference`."""
         ...
 
@@ -91,7 +91,7 @@ class LiveState(Announcer, Protocol):
         They may fail to; `state` says so then."""
         ...
 
-    async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> Chain | None:
+    async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> TokenChain | None:
         """Return the chain of the first known digest."""
         ...
 

@@ -1,4 +1,4 @@
-"""What a model is expected to cost under given settings on a given machine: memory, disk and time.
+"""The costs that a model is expected to have under given settings on a given machine: memory, disk and time.
 
 The figures that are no arithmetic were measured on the service itself; `onward doctor` holds a
 running service to all of them."""
@@ -18,7 +18,7 @@ LEARNER_BYTES = 800_000_000
 _SERVICE_BYTES = 650_000_000  # the service's, with torch
 _LIGHT_BYTES = 250_000_000  # without
 CORE_FLOPS = 45e9
-"""Of one core in float32, with AVX2; the learner and the engine use one each."""
+"""Speed of one core in float32, with AVX2; the learner and the engine use one each."""
 _CARD_MFU = 0.3
 _UNKNOWN_CARD_TFLOPS = 300.0
 _SWAP_S = 5.0  # publishing, gate and swap
@@ -31,7 +31,7 @@ class Expectation:
 
     service_bytes: int
     engine_bytes: int
-    """Of an engine on cards; within the service it counts there."""
+    """Memory of an engine on cards; an engine within the service counts as the service's memory."""
     learner_bytes: int
     """For sessions that share a micro-batch, as most do."""
     learner_most_bytes: int
@@ -39,10 +39,10 @@ class Expectation:
     version_bytes: int
     checkpoint_bytes: int
     disk_bytes: int
-    """Of the given model as the first version, and of the versions and checkpoints that are kept."""
+    """Disk for the given model as the first version, and for the versions and checkpoints that are kept."""
     update_s: float
     served_s: float
-    """From feedback to a version that learned from it, when updates follow each other without a rest."""
+    """Time from feedback to a version that learned from it, when updates follow each other without a rest."""
 
 
 def expect(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 _PEAK_BF16_TFLOPS = {"B200": 2250.0, "H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0}
-"""By a part of the card's name, dense, from the vendor's data sheets."""
+"""Speeds by a part of the card's name, for dense matrices, from the vendor's data sheets."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,6 @@ class Card:
 class Machine:
     cores: int
     memory_bytes: int
-    """What the service may use of it."""
+    """The memory that the service may use."""
     cards: tuple[Card, ...] = ()
     """GPUs, all alike; none: everything is computed on the processor."""

@@ -17,7 +17,7 @@ KINDS = ("llama", "mistral", "qwen2", "qwen3")
 class ModelShape:
     kind: str
     shapes: Shapes
-    """Of all tensors."""
+    """The shapes of all tensors."""
     layers: int
     hidden: int
     intermediate: int

@@ -82,9 +82,9 @@ class ClaimSpec(Part):
     """A claim and its evidence. Patterns are regular expressions, as RE2 has them, searched in any case of letters."""
 
     says: str
-    """What of an answer's words makes the claim."""
+    """The pattern in an answer's words that makes the claim."""
     needs: str
-    """What a tool call must match, as `NAME ARGUMENTS`, to be evidence of it; a run (`derived.tests`, `builds`,
+    """The pattern that a tool call, as `NAME ARGUMENTS`, must match to be evidence; a run (`derived.tests`, `builds`,
     `lints`) whose result says that it failed is none."""
     voided_by: str | None = None
     """A later call that matches makes earlier evidence void (an edit after the tests ran)."""

@@ -28,15 +28,15 @@ class DerivedSpec(Part):
     ARGUMENTS`."""
 
     rules: tuple[DerivedRule, ...] = ()
-    """Which rules are applied."""
+    """The rules that are applied."""
     displeased: str = (
         r"^\W*(no|nope|wrong|stop|undo|revert)\b|\b(not what i|that'?s (not|wrong)|isn'?t (right|what)"
         r"|does ?n[o']t work|did ?n[o']t work|still (fails?|failing|broken|wrong|not)|you (broke|forgot|missed|ignored)"
         r"|try again|as i said|i (already )?(said|asked|told you))\b"
     )
-    """What a displeased user writes next (`follow_up`)."""
+    """The pattern of what a displeased user writes next (`follow_up`)."""
     takes_back: str = r"\b(undo|revert|roll ?back|discard|restore)\b.{0,40}\b(that|this|it|edits?|changes?|last)\b"
-    """What a user writes who wants an edit taken back (`reverted`)."""
+    """The pattern of what a user writes who wants an edit taken back (`reverted`)."""
     repeats: float = 0.85
     """Likeness, 0 to 1, from which a request counts as the one before it, asked again (`follow_up`)."""
     edits: str = r"^\w*(edit|write|replace|patch|insert|create)\w* "

@@ -13,7 +13,7 @@ from core.text.patterns import Pattern
 
 _HEADER = Pattern(r"^\s*(\[\[?)\s*([^\]#]+?)\s*\]")
 _ENTRY = Pattern(r"""^\s*([A-Za-z0-9_.'" -]+?)\s*=""")
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
 def load_reward_spec(path: Path) -> RewardSpec:
@@ -33,13 +33,13 @@ def load_reward_spec(path: Path) -> RewardSpec:
         raise ConfigError(f"{path}: " + "; ".join(mistakes)) from error
 
 
-def _place(mistake: ErrorDetails) -> Place:
+def _place(mistake: ErrorDetails) -> KeyPath:
     """Return the place of a mistake; one of the whole file names it in its text, as in `clip: ...`."""
     words = said(mistake).removeprefix("file: ").partition(":")[0]
     return mistake["loc"] or tuple(int(part) if part.isdigit() else part for part in words.split("."))
 
 
-def _where(lines: dict[Place, int], place: Place) -> str:
+def _where(lines: dict[KeyPath, int], place: KeyPath) -> str:
     """Return the line of the entry, of the table that should have it, or of its first part."""
     found = next((lines[place[:size]] for size in range(len(place), 0, -1) if place[:size] in lines), None)
     if found is None:
@@ -47,11 +47,11 @@ def _where(lines: dict[Place, int], place: Place) -> str:
     return "" if found is None else f"line {found}: "
 
 
-def _lines(text: str) -> dict[Place, int]:
+def _lines(text: str) -> dict[KeyPath, int]:
     """Return the line of every table and entry, by its place as pydantic gives it."""
-    found: dict[Place, int] = {}
-    table: Place = ()
-    counts: Counter[Place] = Counter()
+    found: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    counts: Counter[KeyPath] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.groups(line):
             brackets, name = header[0]
@@ -69,5 +69,5 @@ def _lines(text: str) -> dict[Place, int]:
     return found
 
 
-def _named(dotted: str) -> Place:
+def _named(dotted: str) -> KeyPath:
     return tuple(part.strip().strip("'\"") for part in dotted.split("."))

@@ -20,14 +20,14 @@ class OutcomeSpec(Part):
 
     type: Annotated[OutcomeType, BeforeValidator(lambda name: _OTHER_NAMES.get(name, name))]
     role: Role | None = None
-    """What it says of an answer, by which monitors, the judge's agreement and contradictions know it. None: the usual
-    one for that name (`USUAL`), where the type fits, else nothing."""
+    """The meaning of the outcome for an answer, by which monitors, the judge's agreement and contradictions count it.
+    None: the usual role for that name (`USUAL`), where the type fits, else no role."""
     level: Literal["inference", "session"] | None = None
-    """What it is about; None: either."""
+    """The outcome is about one answer or about a whole session; None: about either."""
     optimize: Literal["max", "min"] = "max"
     """`min`: less of it is better, and its weights are subtracted."""
     measure: Measure | None = None
-    """What the API computes where feedback has a text instead of a value: by edit distance, the share that was `kept`
+    """The value that the API computes where feedback has a text instead: by edit distance, the share that was `kept`
     or the `distance`, or the share of lines that `survived`."""
     weight: Number = 0.0
     """Added to the reward, times the value (a boolean true is 1, false is 0)."""
@@ -41,9 +41,9 @@ class OutcomeSpec(Part):
     default: bool | Number | None = None
     """The value that stands in when the wait is over; None: the outcome then adds nothing."""
     default_reward: Number | None = None
-    """What is added then, instead of a `default`."""
+    """The reward that is added when the wait is over, instead of a `default`."""
     aggregation: Aggregation = "last"
-    """Which of several outcomes of one name counts."""
+    """The rule by which several outcomes of one name become one value."""
     trim: float = Field(default=0.0, ge=0, lt=0.5)
     """Share of the values that a mean leaves out at either end."""
     decides: bool = False
@@ -149,9 +149,9 @@ class SuggestionSpec(Part):
     """Inline suggestions (purpose `suggestion`)."""
 
     show_threshold: float | None = Field(default=None, gt=0, lt=1)
-    """What was accepted pays 1 - p, what was not costs p, silence is 0, so that to show pays where acceptance is
-    likelier than p (Cursor Tab). It takes the place of the weights of `accepted`, `partially_accepted` and `rejected`,
-    and of `ignored_reward`. None: those."""
+    """The probability p of acceptance from which showing a suggestion pays (Cursor Tab): an accepted one earns 1 - p,
+    one that was not costs p, and silence is 0. It takes the place of the weights of `accepted`, `partially_accepted`
+    and `rejected`, and of `ignored_reward`. None: those."""
     empty_reward: Number = 0.0
     """The model stayed silent: decided at once."""
     ignored_reward: Number = -0.05
@@ -167,13 +167,13 @@ class SuggestionSpec(Part):
 
 
 class SessionSpec(Part):
-    """How a session's outcomes are shared among its turns."""
+    """The rules by which a session's outcomes are shared among its turns."""
 
     credit: Literal["equal", "last", "discounted"] = "equal"
     """A session-level outcome counts for each of its turns, for the last one alone, or for each the less the more turns
     came after it."""
     discount: float = Field(default=0.9, gt=0, le=1)
-    """What each later turn leaves of it, where it is discounted."""
+    """The factor for each later turn, with credit `discounted`."""
     purposes: tuple[Purpose, ...] = ("turn", "suggestion")
     """Turns of other purposes (side, summary, judge) live by their own outcomes alone."""
     end_wait_s: Seconds = 30.0

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 LARGEST: Final = 1e12
-"""Of any number: more than anybody means, and so little that no sum, product or square of some overflows a float."""
+"""The largest number that a spec may have: no sum, product or square of a few such numbers overflows a float."""
 _LONGEST_S: Final = 3650 * 86400.0  # from any date of ours, such a one can still be written
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]

@@ -72,7 +72,7 @@ class ScopeSpec(Part):
     namespace: str | None = None
     """None: of any."""
     outcomes: dict[str, Table] = Field(default_factory=dict)
-    """Of outcomes that the file has; their `type`, `role`, `level`, `measure` and bounds stay."""
+    """Changes to outcomes that the file has; their `type`, `role`, `level`, `measure` and bounds stay."""
     suggestion: Table = Field(default_factory=dict)
     session: Table = Field(default_factory=dict)
     effort: Table = Field(default_factory=dict)

@@ -134,16 +134,16 @@ __all__ = [
 
 class Settings(Section):
     mode: Literal["embedded", "distributed"] = "embedded"
-    """What it runs on: one process tree and one directory, or Kafka, Postgres and Redis."""
+    """One process tree on one directory, or processes that share Kafka, Postgres and Redis."""
     blobs: str | None = None
-    """Where weights, manifests and probes are kept: a directory, or a URL (`s3://bucket/prefix`, `gs://bucket/prefix`,
+    """The place of weights, manifests and probes: a directory, or a URL (`s3://bucket/prefix`, `gs://bucket/prefix`,
     by the extras `s3` and `gcs`); None: `blobs` in the service's directory."""
     api: ApiSettings = ApiSettings()
     ingest: IngestSettings = IngestSettings()
     archive: ArchiveSettings = ArchiveSettings()
     scoring: ScoringSettings = ScoringSettings()
     monitors: MonitorSettings = MonitorSettings()
-    """What the model and its users are watched for."""
+    """The watch over signs that rewards are being gamed."""
     judge: JudgeSettings = JudgeSettings()
     """Who else says how good answers are."""
     learner: LearnerSettings = LearnerSettings()
@@ -158,9 +158,9 @@ class Settings(Section):
     processes: ProcessSettings = ProcessSettings()
     """How many of each stage `onward run` starts in that mode."""
     stages: StageSettings = StageSettings()
-    """How they go on at what fails them."""
+    """Limits for retries and restarts of stages."""
     metrics: MetricsSettings = MetricsSettings()
-    """What stages that run alone show of themselves."""
+    """The metrics page of stages that run alone."""
 
     @model_validator(mode="after")
     def _hosts_may_drain(self) -> Self:

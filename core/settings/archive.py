@@ -9,7 +9,7 @@ class ArchiveSettings(Section):
     enabled: bool = False
     """Whether turns and rewards are copied from the log into Parquet files."""
     url: str | None = None
-    """Where these are, under `archive/`: a directory or a URL, as of `blobs`; None: in `blobs`."""
+    """The directory or URL that holds these files, under `archive/`, given like `blobs`; None: in `blobs`."""
     interval_s: float = Field(default=3600.0, gt=0)
     """How often new records are copied from the log, and old ones deleted."""
     segment_bytes: int = Field(default=64 << 20, ge=1 << 16)

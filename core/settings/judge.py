@@ -35,7 +35,7 @@ class JudgedTurnSettings(Section):
     share: float = Field(default=1.0, gt=0, le=1)
     """Share of turns that are judged, chosen by a hash of their ids, so that it is always the same ones."""
     purposes: tuple[Literal["turn", "suggestion", "side", "summary"], ...] = Field(default=("turn",), min_length=1)
-    """Of the turns that are judged."""
+    """Purposes of the turns that are judged."""
     workloads: tuple[str, ...] = ()
     """Workloads whose turns are judged; none named: all."""
     per_minute: int = Field(default=60, ge=1)
@@ -63,7 +63,7 @@ class JudgeSettings(Section):
     requests: JudgeRequestSettings = JudgeRequestSettings()
     """How it is asked."""
     turns: JudgedTurnSettings = JudgedTurnSettings()
-    """What it is asked of."""
+    """The choice of turns about which it is asked."""
 
     @model_validator(mode="after")
     def _has_somebody_to_ask(self) -> Self:

@@ -138,7 +138,7 @@ FORMER: Final[Mapping[str, str]] = {
     "serving.sglang.start_timeout_s": "serving.sglang.timeouts.start_s",
     "serving.slots": "serving.local.slots",
 }
-"""What was called so, and is called otherwise now. Sections took the places of settings of the same name."""
+"""Settings that have another name now, by their former one. Sections took the places of settings of the same name."""
 
 
 class Removed(NamedTuple):
@@ -150,7 +150,7 @@ REMOVED: Final[Mapping[str, Removed]] = dict.fromkeys(
     ("learner.discount", "learner.gae_lambda", "learner.advantage.discount", "learner.advantage.gae_lambda"),
     Removed(1.0, "every token of a turn has the turn's whole reward, as with the former default 1"),
 )
-"""What is no setting any more, under each of its names."""
+"""Settings that no longer exist, under each of their names."""
 
 
 def refuse_former(sources: Iterable[Mapping[str, Any]]) -> None:

@@ -32,8 +32,8 @@ class EvalSettings(Section):
 
 class CanarySettings(Section):
     enabled: Literal["auto", "on", "off"] = "auto"
-    """Whether a version is tried on a share of users first; auto: with a fleet of several engines. One engine of one
-    version cannot; then versions are released directly, under guards."""
+    """Try each version on a share of users first; auto: with a fleet of several engines. One engine of one version
+    cannot: there versions are released directly, under guards."""
     share: float = Field(default=0.2, gt=0, lt=1)
     """Share of users that a canary serves."""
     maturity_s: float = Field(default=30.0, ge=0)
@@ -56,7 +56,7 @@ class HoldbackSettings(Section):
     share: float = Field(default=0.0, ge=0, lt=1)
     """Share of users that stay on the first version, against which slow drift is measured."""
     salt: str = "holdback"
-    """Which users these are; changing it chooses others."""
+    """The salt of the hash that chooses these users; another one chooses others."""
 
 
 class ReleaseSettings(Section):
@@ -69,8 +69,8 @@ class ReleaseSettings(Section):
     gate: GateSettings = GateSettings()
     """The sanity gate: bounds of a version's probe."""
     evals: EvalSettings = EvalSettings()
-    """What a version must show before a canary, or before it serves all."""
+    """Eval cases that a version must pass before a canary, or before it serves all."""
     canary: CanarySettings = CanarySettings()
-    """What it must show to some users before it serves all."""
+    """The trial of a version on some users before it serves all."""
     holdback: HoldbackSettings = HoldbackSettings()
     """Users that stay on the first version."""

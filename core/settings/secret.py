@@ -13,7 +13,7 @@ NAMES: Final = frozenset(
 )
 """All of what they say is secret."""
 URLS: Final = frozenset({"postgres.url", "redis.url", "blobs", "archive.url", "judge.base_url", "serving.sglang.urls"})
-"""Of these a password alone."""
+"""Settings in which only a password, where there is one, is secret."""
 
 
 def secrets_of(settings: "Settings") -> Iterator[str]:

@@ -12,7 +12,7 @@ class LocalEngineSettings(Section):
     device: str = "cpu"
     """Torch device."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """What it computes in."""
+    """The number format that it computes in."""
     slots: int = Field(default=48, ge=1)
     """Requests decoded together; each slot keeps its prefix for reuse afterwards."""
     prefill_tokens: int = Field(default=4096, ge=16)
@@ -42,9 +42,9 @@ class SglangSettings(Section):
     urls: tuple[str, ...] = ()
     """Servers that run already: `onward run` starts a host beside each of these instead."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """What the servers compute on."""
+    """The kind of hardware that the servers compute on."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """What they compute in: what log-probabilities may differ by depends on it."""
+    """The number format that they compute in; log-probabilities may differ the more, the coarser it is."""
     arguments: tuple[str, ...] = ()
     """More arguments for the servers, as SGLang's own command line takes them."""
     admin_key: str | None = Field(default=None, repr=False)

@@ -16,7 +16,7 @@ from core.store.archived import Archived
 from ingest.archive.files import ArchivedRange, Files, folder, parse
 
 TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
-"""What is archived, and deleted by age. Of the others there is little, and their readers need all of it."""
+"""Topics that are archived, and deleted by age. The others are small, and their readers need all of their records."""
 _BATCH: Final = 512
 _POLL_S: Final = 0.5
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Progress:
-    """How far a partition was read, in the order of offsets, and which offsets were missing."""
+    """The progress of reading a partition in the order of offsets, and the offsets that were missing."""
 
     has_begun: bool
     """Whether what is not there is missed: all is asked for, or something was found that is."""
@@ -27,7 +27,7 @@ class _Progress:
     missing: int = 0
     """Offsets between two wanted records that were in none."""
     missing_before: int = 0
-    """Where the last of them end."""
+    """The offset at which the last of them ends."""
     _gaps: int = 0
     _gaps_before: int = 0
 

@@ -1,4 +1,4 @@
-"""How Kafka's clients are configured and made, and what their errors mean to Onward."""
+"""Kafka's clients: their configuration, their making, and the meaning of their errors to Onward."""
 
 import logging
 import socket

@@ -26,7 +26,7 @@ _Kind = Literal["assigned", "revoked", "lost"]
 
 
 class _Notes(AsyncConsumerRebalanceListener):  # type: ignore[misc]
-    """What Kafka's rebalance thread reports, for the polling thread to act on.
+    """The reports of Kafka's rebalance thread, for the polling thread to act on.
 
     Newly assigned partitions are paused until then."""
 

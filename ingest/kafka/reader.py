@@ -43,7 +43,7 @@ class RoundConsumer(KafkaConsumer):  # type: ignore[misc]
 
 
 class KafkaReader:
-    """Implements core.ports.Reader. It connects when first used."""
+    """Implements core.ports.LogReader. It connects when first used."""
 
     def __init__(self, settings: KafkaSettings, topics: Sequence[Topic], count: Callable[[Topic], int]) -> None:
         """Make a reader. `count` returns a topic's number of partitions, and raises LogUnavailable."""

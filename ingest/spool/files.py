@@ -17,7 +17,7 @@ _TORN = ".torn"  # drained, but did not end in a whole frame: kept for whoever w
 
 
 @dataclass(frozen=True)
-class Segment:
+class SpoolFile:
     """A file's content: the payloads of its whole frames, and how many bytes after them are no whole frame."""
 
     path: Path
@@ -45,10 +45,10 @@ def _payloads(content: bytes) -> Iterator[bytes]:
         position = start + length
 
 
-def read_segment(path: Path) -> Segment:
+def read_segment(path: Path) -> SpoolFile:
     content = path.read_bytes()
     payloads = tuple(_payloads(content))
-    return Segment(path, payloads, len(content) - sum(map(frame_bytes, payloads)))
+    return SpoolFile(path, payloads, len(content) - sum(map(frame_bytes, payloads)))
 
 
 def has_segments(directory: Path) -> bool:
@@ -112,7 +112,7 @@ class SegmentFiles:
         finally:
             os.close(directory)
 
-    def remove(self, segment: Segment) -> None:
+    def remove(self, segment: SpoolFile) -> None:
         if segment.torn_bytes:
             segment.path.rename(segment.path.with_suffix(_TORN))
         else:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from ingest.settling import Settler, Waiter
 
 
-class Gate:
+class AppendBarrier:
     """A gate that appends pass; thread-safe.
 
     An append may pass just before the gate closes, so appends in progress must be waited for, too."""

@@ -21,8 +21,8 @@ from core.events import Event, Topic
 from core.ports import Consumer, EventLog, LogReader, Position, RebalanceListener, TopicPartition
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
-from ingest.spool.files import Segment, SegmentFiles, frame_bytes, read_segment
-from ingest.spool.handover import Gate
+from ingest.spool.files import SegmentFiles, SpoolFile, frame_bytes, read_segment
+from ingest.spool.handover import AppendBarrier
 
 _MAX_BATCH_ITEMS = 512
 _SEGMENT_BYTES = 1 << 20
@@ -57,7 +57,7 @@ class SpoolingLog:
         self._reason: str | None = None  # why the log does not take appends
         self._closing = False
         self._done: tuple[Path | None, Counter[Topic]] = (None, Counter())  # of a segment: what is in the log already
-        self._gate = Gate()
+        self._gate = AppendBarrier()
         self._count_what_is_left()
         self._spool = GroupCommit[_Payloads, None](f"spool {directory}", self._write, _MAX_BATCH_ITEMS)
         self._drainer = threading.Thread(target=self._drain, name="spool-drain", daemon=True)
@@ -221,7 +221,7 @@ class SpoolingLog:
                 self._note(None)
             self._release(segment.payloads)  # last: direct appends may follow from here on
 
-    def _append_segment(self, segment: Segment) -> None:
+    def _append_segment(self, segment: SpoolFile) -> None:
         """Append a segment topic by topic: the log has no order between topics.
 
         It continues after what an earlier attempt achieved."""

@@ -50,7 +50,7 @@ class Wakeups:
 
 
 class SqliteReader:
-    """Implements core.ports.Reader.
+    """Implements core.ports.LogReader.
 
     Records come in the order in which they were appended, over all partitions, so that two readings of one log see the
     same."""

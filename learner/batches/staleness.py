@@ -1,4 +1,4 @@
-"""Which turns are too stale to train: judged by what staleness does before it is counted in versions.
+"""The choice of turns that are too stale to train, by the effect of staleness first and by its count in versions last.
 
 - A turn's divergence: mean k3 between the current policy and the one that sampled it, over its tokens.
 - The effective sample size of the batch's turns under their importance weights, as a share

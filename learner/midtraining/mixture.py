@@ -38,7 +38,7 @@ class Mixture:
         self._taken = 0  # batches of this buffer
         self._before = self._now()
         self.read: dict[str, Any] = {}
-        """What went into buffers: documents of the corpus, and how often it and the sessions came to their end."""
+        """Counts of what was read: documents of the corpus, and how often it and the sessions came to their end."""
 
     def batches(self, pad_id: int, progress: Progress) -> Iterator[PackedRows]:
         """Yield batches without end.

@@ -44,7 +44,7 @@ class MidtrainOptions:
     buffer_tokens: int = 1 << 24
     """So many are in memory at once, and shuffled among each other; 12 bytes each."""
     long: Long = "refuse"
-    """What becomes of a document that no row holds."""
+    """The treatment of a document that is longer than a row."""
     mix: float = 0.0
     """Share of the tokens that are of replayed sessions."""
 

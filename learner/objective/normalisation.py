@@ -15,4 +15,4 @@ class BatchTotals:
 
 
 USUAL = BatchTotals()
-"""What holds of nearly every batch: nobody is left out, nothing trains by KTO."""
+"""The totals of nearly every batch: no turn is left out, and none trains by KTO."""

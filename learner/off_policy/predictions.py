@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from learner.off_policy.jackknife import Floats
 
 PRIOR_TURNS = 10.0
-"""Of a stratum: with as many, its own mean counts as much as that of all."""
+"""Turns with which a stratum's own mean counts as much as the mean of all."""
 
 
 def predictions(rewards: ArrayLike, strata: ArrayLike, clusters: ArrayLike) -> Floats:

@@ -47,7 +47,7 @@ class ScoredTurn:
 
     @property
     def age_s(self) -> float:
-        """From the turn to the outcome that decided its reward."""
+        """The time from the turn to the outcome that decided its reward."""
         return ((self.reward.last_outcome_at or self.reward.decided_at) - self.turn.received_at).total_seconds()
 
     @property

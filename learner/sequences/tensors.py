@@ -36,7 +36,7 @@ class MicroBatch:
 
     @property
     def positions(self) -> int:
-        """How many positions are computed."""
+        """The number of positions that are computed."""
         return self.ids_BT.numel() + (0 if self.prompt_P is None else len(self.prompt_P))
 
 

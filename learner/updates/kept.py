@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a state: what trains and the optimizer's moments, shard by shard, and the small rest.
+"""The part of a state that a checkpoint keeps: what trains and the optimizer's moments, by shards, and the small rest.
 
 Legend of names: `weights.NAME` is a parameter, `optimizer.NAME.KEY` what the optimizer remembers of it."""
 

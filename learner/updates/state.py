@@ -37,7 +37,7 @@ class LearnerState:
 
     @property
     def adapter(self) -> AdapterConfig | None:
-        """What the policy is published as: an adapter upon the given model; None for whole weights."""
+        """The adapter upon the given model as which the policy is published; None where whole weights are published."""
         if not (self.lora_rank and self.policy.is_given):
             return None
         return AdapterConfig(base_digest=self.policy.base_digest, rank=self.lora_rank, alpha=self.lora_alpha)

@@ -77,7 +77,7 @@ def _key_by_copy() -> None:
 
 
 def downgrade() -> None:
-    """Of the policy `base` alone: an earlier build knows no other."""
+    """Go back where the only policy is `base`: an earlier build knows no other."""
     for table in (*_GIVEN, "policies", "switches"):
         others = sa.select(sa.func.count()).select_from(sa.table(table)).where(sa.column("policy") != "base")
         assert not op.get_bind().execute(others).scalar(), f"{table} has rows of other policies"

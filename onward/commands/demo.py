@@ -36,7 +36,7 @@ _PRETRAINED = {
     "ONWARD_LEARNER__ADVANTAGE__BASELINE": "batch",
     "ONWARD_LEARNER__OBJECTIVE__KL__COEFFICIENT": "0.05",
 }
-"""What suits a model of some hundred million parameters that learns from a few hundred turns on two cores."""
+"""Settings for a model of some hundred million parameters that learns from a few hundred turns on two cores."""
 _MATURITY_S = 20.0  # users have spoken by then; the shipped spec waits ten minutes for them
 
 

@@ -18,7 +18,7 @@ From = Annotated[
 ]
 To = Annotated[str | None, Parameter(name="--to", help="Only records logged before this time.")]
 ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
-"""By which the process that started this one looks for it; it then ends with that."""
+"""The name by which its parent process finds this one, which then ends when the parent ends."""
 
 
 def _read_key(_type: Any, tokens: Sequence[Token]) -> str:

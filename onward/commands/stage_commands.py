@@ -72,4 +72,4 @@ def _archive(
 _archive.__doc__ = row_of("archive").help
 
 COMMANDS_OF_THEIR_OWN: Final[dict[str, Command]] = {"learn": _learn, "judge": judge, "archive": _archive}
-"""Of the stages that have an option or a command more than the others."""
+"""Commands of the stages that have more options or subcommands than the others."""

@@ -1,4 +1,4 @@
-"""What is said at the API's address before there is an API: what it waits for."""
+"""The answers at the API's address before there is an API: they say what the start waits for."""
 
 import logging
 from contextlib import ExitStack

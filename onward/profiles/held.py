@@ -12,7 +12,7 @@ from core.profile.words import gigabytes
 from onward.directory.layout import Layout
 
 _MARGIN = 1.25
-"""What is measured may be so much of what is expected."""
+"""The largest measured figure that passes, as a multiple of the expected one."""
 _SERVED = 'onward_feedback_to_served_quantile_seconds{quantile="0.5"}'
 
 

@@ -23,7 +23,7 @@ class Neighbours:
 
     log: "EventLog"
     announcer: Callable[[], "Announcer | None"]
-    """What announces new rewards; None: those who watch them look for themselves."""
+    """Makes the announcer of new rewards; None: readers of the reward stream look for themselves."""
     serving: "Serving | None" = None
 
 

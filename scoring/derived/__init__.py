@@ -15,7 +15,7 @@ from scoring.derived.conversation import Conversation
 from scoring.rewards.state import Session
 
 VERSION: Final = "3"
-"""Of all rules: to change what one concludes is to change it, and with it the outcomes' `source_version`."""
+"""Version of all rules, which is the outcomes' `source_version`: it changes when what a rule concludes changes."""
 
 _RULES: Final[dict[str, Callable[[Conversation, DerivedSpec], Iterable[Conclusion]]]] = {
     "follow_up": follow_ups.displeased,

@@ -11,7 +11,7 @@ from scoring.derived.conversation import Call, Conversation
 
 _HOUR_S, _DAY_S, _WEEK_S = 3600.0, 86400.0, 604800.0
 _NAMES = ((_WEEK_S, "survived_1w"), (_DAY_S, "survived_1d"), (_HOUR_S, "survived_1h"), (0.0, "survived"))
-"""What it is called from which age on."""
+"""Ages, and the outcome's name from each of them on."""
 _PATHS = ("path", "file_path", "file", "filename", "target_file")
 
 

@@ -38,11 +38,11 @@ class _Choice(msgspec.Struct):
     message: _Said
 
 
-class _Answer(msgspec.Struct):
+class _ChatCompletion(msgspec.Struct):
     choices: list[_Choice]
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_ChatCompletion).decode
 
 
 class Endpoint:

@@ -16,7 +16,7 @@ from core.settings import JudgeSettings
 
 _JUDGEMENTS: Final = uuid.UUID("2b7f6a52-8f0b-5d0f-a5c4-6f5d5a0f7e31")
 _RULES: Final = "1"
-"""Of how votes are asked for and counted, where settings and prompt do not say it: to change that is to change it."""
+"""Version of how votes are asked for and counted, beyond what settings and prompt say; it changes when that changes."""
 _DIGEST_BYTES: Final = 6
 
 

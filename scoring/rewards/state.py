@@ -52,9 +52,9 @@ class Session(msgspec.Struct, kw_only=True):
     places: set[tuple[str, Namespace]] = set()
     """Workload and namespace of its turns."""
     memory: dict[Hashable, Any] = {}
-    """What others worked out from its turns; forgotten when one is added."""
+    """A cache of what callers computed from its turns; emptied when a turn is added."""
     kept: dict[Hashable, Any] = {}
-    """What others keep up to date themselves."""
+    """A cache that callers keep up to date themselves."""
     _answers: dict[InferenceId | None, list[Turn]] = {}
     _said: dict[Subject, dict[OutcomeId, Heard]] = {}
     _chains: dict[OutcomeId, set[OutcomeId]] = {}

@@ -6,7 +6,7 @@ import msgspec
 from serving.evals.cases import CannotRun, Case
 
 _HEADERS = {"X-Turn-Type": "side", "x-onward-learn": "false"}
-"""Where the endpoint is Onward itself: no user's turn, and nothing to learn from."""
+"""Headers for an endpoint that is Onward itself: the request is no user's turn, and nothing is learned from it."""
 _SHOWN = 200  # characters of an answer, in a message
 
 
@@ -18,11 +18,11 @@ class _Choice(msgspec.Struct):
     message: _Said
 
 
-class _Answer(msgspec.Struct):
+class _ChatCompletion(msgspec.Struct):
     choices: list[_Choice]
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_ChatCompletion).decode
 
 
 class Endpoint:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from serving.evals.cases import Suite
 from serving.evals.comparison import Difference, Pair, by_group, cases_needed, difference, paired, power
-from serving.evals.run import Answer, CaseResult, Limits, run_suite, unscored
+from serving.evals.run import Answerer, CaseResult, Limits, run_suite, unscored
 
 _NAMED = 5  # cases or groups, in a text
 _HALF = 0.5  # of a group, lost on balance: nobody would call it the same, however few its cases are
@@ -47,7 +47,7 @@ class GateDecision:
     lost: Sequence[str] = ()
 
 
-async def evaluate(suite: Suite, candidate: Answer, live: Answer, limits: Limits, bounds: Bounds) -> GateDecision:
+async def evaluate(suite: Suite, candidate: Answerer, live: Answerer, limits: Limits, bounds: Bounds) -> GateDecision:
     """Run the suite on both versions and judge.
 
     Both answer at the same time, so that disturbances affect both; each has half of the requests."""

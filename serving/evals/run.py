@@ -11,8 +11,8 @@ from serving.evals import command
 from serving.evals.cases import CannotRun, Case, Suite
 from serving.evals.checkers import Command
 
-Answer = Callable[[Case], Awaitable[str]]
-"""What a version says to a case. Raises CannotRun when it says nothing."""
+Answerer = Callable[[Case], Awaitable[str]]
+"""Returns a version's answer to a case. Raises CannotRun when there is none."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CaseResult:
     why: str = ""
 
 
-async def run_suite(suite: Suite, answer: Answer, limits: Limits) -> list[CaseResult]:
+async def run_suite(suite: Suite, answer: Answerer, limits: Limits) -> list[CaseResult]:
     """Ask every case; return the results in the order of the suite."""
     free = asyncio.Semaphore(limits.concurrency)
     until_s = asyncio.get_running_loop().time() + limits.budget_s

@@ -30,7 +30,7 @@ class RemoteEngines(Protocol):
 
     @property
     def dtype(self) -> str:
-        """What the engines compute in, as torch names it."""
+        """The number format that the engines compute in, as torch names it."""
         ...
 
     def generation(self, url: str, request: GenerateRequest) -> RemoteGeneration:

@@ -21,7 +21,7 @@ from core.settings import EvalSettings
 from serving.evals.cases import Case, Suite
 from serving.evals.engine_answers import EngineAnswers, Lost
 from serving.evals.gate import Bounds, GateDecision, evaluate
-from serving.evals.run import Answer, Limits
+from serving.evals.run import Answerer, Limits
 from serving.evals.verdicts import of_cases, together
 from serving.releases.view import ReleaseView
 
@@ -97,7 +97,7 @@ class CaseGate:
             return await evaluate(self._suite, sides[0], sides[1], limits, Bounds(margin=self._settings.margin))
 
 
-def _patient(answer: Answer, until_s: float) -> Answer:
+def _patient(answer: Answerer, until_s: float) -> Answerer:
     """Asks again what was lost, while there is time; then it says how it was lost."""
 
     async def ask(case: Case) -> str:

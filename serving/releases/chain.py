@@ -32,7 +32,8 @@ STEPS: dict[ReleaseState, frozenset[ReleaseState]] = {
     "rolled_back": frozenset({"live"}),
     "rejected": frozenset(),
 }
-"""What may follow what. An operator may make live again what was superseded or rolled back, never what was rejected."""
+"""The states that may follow a state. An operator may make a version live again that was superseded or rolled back,
+never one that was rejected."""
 
 
 class Chain:

@@ -13,11 +13,11 @@ from serving.rendering.formats.deepseek import DEEPSEEK
 from serving.rendering.formats.function_xml import FUNCTION_XML
 from serving.rendering.formats.gemma import GEMMA, GEMMA_THINKING
 from serving.rendering.formats.glm import GLM
-from serving.rendering.formats.harmony import ENDS, HarmonyReader
+from serving.rendering.formats.harmony import ENDS, HarmonyParser
 from serving.rendering.formats.hermes import HERMES
 from serving.rendering.formats.llama import LLAMA
 from serving.rendering.formats.mistral import MISTRAL, MISTRAL_THINKING
-from serving.rendering.formats.reader import BlockFormat, BlockReader, Reader, Thinking
+from serving.rendering.formats.parser import BlockFormat, BlockParser, FormatParser, Thinking
 
 _THINK: Final = Thinking("<think>", "</think>")
 _TEXT_ALONE: Final = BlockFormat()
@@ -41,7 +41,7 @@ class Family:
     has_short_ids: bool = False
     """Its template takes ids of calls of nine letters and digits only."""
     reasoning_field: str = "reasoning_content"
-    """Where its template looks for the thinking of an answer."""
+    """The field in which its template looks for the thinking of an answer."""
     ends: tuple[str, ...] = ()
     """Marks of which any may end an answer, beside the stop tokens."""
     ends_are_one: bool = False
@@ -51,12 +51,12 @@ class Family:
     def reads_calls(self) -> bool:
         return self.form is None or bool(self.form.blocks)
 
-    def reader(self, tools: Sequence[Mapping[str, Any]], *, thinks: bool, is_thinking: bool) -> Reader:
-        """Return the reader of one answer; `is_thinking`: the prompt has opened the thinking."""
+    def parser(self, tools: Sequence[Mapping[str, Any]], *, thinks: bool, is_thinking: bool) -> FormatParser:
+        """Return the parser of one answer; `is_thinking`: the prompt has opened the thinking."""
         schemas = schemas_of(tools)
         if self.form is None:
-            return HarmonyReader(schemas)
-        return BlockReader(self.form, schemas, self.thinking if thinks else None, is_thinking=thinks and is_thinking)
+            return HarmonyParser(schemas)
+        return BlockParser(self.form, schemas, self.thinking if thinks else None, is_thinking=thinks and is_thinking)
 
 
 PLAIN: Final = Family("plain")

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from core.events import ToolCall
 from core.ports import OutputDelta
-from serving.rendering.formats.reader import Reader, Words
+from serving.rendering.formats.parser import FormatParser, Words
 from serving.rendering.vocabulary import Vocabulary
 
 
-class PlainReader:
-    """The reader of text that is nothing but text."""
+class PlainParser:
+    """The parser of text that is nothing but text."""
 
     def read(self, text: str, *, last: bool) -> Words:
         return Words(content=text)
@@ -20,11 +20,11 @@ class PlainReader:
 class StreamParser:
     """One answer. Bytes that are no character yet are held back; at the end they become U+FFFD."""
 
-    def __init__(self, vocabulary: Vocabulary, silent_ids: Iterable[int], reader: Reader) -> None:
+    def __init__(self, vocabulary: Vocabulary, silent_ids: Iterable[int], parser: FormatParser) -> None:
         """Begin an answer. `silent_ids` are tokens that say nothing, such as the one that ends it."""
         self._vocabulary = vocabulary
         self._silent_ids = frozenset(silent_ids)
-        self._reader = reader
+        self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._calls = 0
         self._drops_space = vocabulary.drops_first_space
@@ -33,10 +33,10 @@ class StreamParser:
         data = b"".join(self._vocabulary.token_bytes(i) for i in token_ids if i not in self._silent_ids)
         if self._drops_space and data:
             data, self._drops_space = data.removeprefix(b" "), False
-        return self._delta(self._reader.read(self._decoder.decode(data), last=False))
+        return self._delta(self._parser.read(self._decoder.decode(data), last=False))
 
     def finish(self) -> OutputDelta:
-        return self._delta(self._reader.read(self._decoder.decode(b"", final=True), last=True))
+        return self._delta(self._parser.read(self._decoder.decode(b"", final=True), last=True))
 
     def _delta(self, words: Words) -> OutputDelta:
         calls = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.errors import ConfigError, InvalidRequest
 from serving.rendering.families import Family, find_family
-from serving.rendering.parser import PlainReader, StreamParser
+from serving.rendering.parser import PlainParser, StreamParser
 from serving.rendering.template import ChatTemplate, read_template, reason_against_tools
 from serving.rendering.vocabulary import Vocabulary
 
@@ -95,11 +95,11 @@ class ModelRenderer:
 
     def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> StreamParser:
         if tools is None:
-            return StreamParser(self._vocabulary, self._stop_token_ids, PlainReader())
+            return StreamParser(self._vocabulary, self._stop_token_ids, PlainParser())
         opening = self.family.thinking.opening.rstrip()
         tail = b"".join(map(self._vocabulary.token_bytes, after[-_TAIL_TOKENS:])).decode("utf-8", "replace")
-        reader = self.family.reader(tools, thinks=self.has_thinking, is_thinking=tail.rstrip().endswith(opening))
-        return StreamParser(self._vocabulary, self._silent_ids, reader)
+        parser = self.family.parser(tools, thinks=self.has_thinking, is_thinking=tail.rstrip().endswith(opening))
+        return StreamParser(self._vocabulary, self._silent_ids, parser)
 
     def token_text(self, token_id: int) -> str:
         return self._vocabulary.token_bytes(token_id).decode("utf-8", "replace")

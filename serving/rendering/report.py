@@ -1,4 +1,4 @@
-"""What a model's files say of how it is talked to, in sentences for its operator."""
+"""The report on a model's chat format, read from its files, in sentences for the operator."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -26,12 +26,12 @@ from core.model.weights_digest import PassingDigest, checksum_of
 from core.ports import AdapterConfig, Blobs, Opened, WeightsRef
 from serving.weights.cache import Fingerprint, VersionCache, fingerprint, link_or_copy
 from serving.weights.deltas.checkpoint import layout
-from serving.weights.deltas.delta import Step, apply, encode
+from serving.weights.deltas.delta import DeltaStep, apply, encode
 from serving.weights.deltas.manifest import (
     FORMAT,
     Delta,
     File,
-    Manifest,
+    WeightsManifest,
     delta_name,
     folder,
     link_path,
@@ -111,11 +111,11 @@ class BlobWeights:
 
     def _publish_files(
         self, version: PolicyRef, parent: PolicyRef | None, shards: Sequence[Path], adapter: AdapterConfig | None
-    ) -> Manifest:
+    ) -> WeightsManifest:
         """Publish the files as they are: digest and checksums are taken while they are copied."""
         digest = PassingDigest(shards)
         files = [self._put(version, shard, digest) for shard in shards]
-        return Manifest(
+        return WeightsManifest(
             version=version,
             digest=digest_upon(digest.finish(), adapter),
             parent=parent,
@@ -135,7 +135,9 @@ class BlobWeights:
         self._blobs.put_file(f"{folder(version)}/{file.name}", file, see)
         return File(name=file.name, bytes=size, checksum=str(checksum.hexdigest()))
 
-    def _publish_delta(self, version: PolicyRef, parent: PolicyRef | None, shards: Sequence[Path]) -> Manifest | None:
+    def _publish_delta(
+        self, version: PolicyRef, parent: PolicyRef | None, shards: Sequence[Path]
+    ) -> WeightsManifest | None:
         """Publish a delta; None when the version should be a full one."""
         base = self._base_for(version, parent)
         if base is None or self._cache is None:
@@ -151,7 +153,7 @@ class BlobWeights:
             file = scratch / delta_name(base.version)
             encoded = encode(base_shards, shards, file)
             delta = Delta(base.version, base.digest, _depth(base) + 1, encoded.file, encoded.tensors, FORMAT)
-            manifest = Manifest(version=version, digest=encoded.digest, parent=parent, shards=[], delta=delta)
+            manifest = WeightsManifest(version=version, digest=encoded.digest, parent=parent, shards=[], delta=delta)
             size = encoded.file.bytes + len(manifest.encode())
             if size > sum(shard.stat().st_size for shard in shards):
                 return None
@@ -162,7 +164,7 @@ class BlobWeights:
             return None
         return manifest
 
-    def _base_for(self, version: PolicyRef, parent: PolicyRef | None) -> Manifest | None:
+    def _base_for(self, version: PolicyRef, parent: PolicyRef | None) -> WeightsManifest | None:
         """Return the parent's manifest when a delta upon it may be tried."""
         if self._cache is None or parent is None or parent >= version:
             return None
@@ -172,7 +174,7 @@ class BlobWeights:
             return None
         return base if _depth(base) + 1 < self._anchor_every else None
 
-    def _glance(self, base: Manifest) -> list[Path]:
+    def _glance(self, base: WeightsManifest) -> list[Path]:
         """Return a version's shards, unverified if possible.
 
         That is good enough for an estimate, and most versions of a small float32 model need no more."""
@@ -197,13 +199,13 @@ class BlobWeights:
         manifest = self._manifest(ref)
         return Opened(manifest.digest, self._open(ref.path, manifest), manifest.adapter)
 
-    def _manifest(self, ref: WeightsRef) -> Manifest:
+    def _manifest(self, ref: WeightsRef) -> WeightsManifest:
         manifest = read_manifest(self._blobs, ref.path)
         if manifest.digest != ref.digest:
             raise WeightsError(f"{ref.path}: digest {manifest.digest}, version {ref.version} has {ref.digest}")
         return manifest
 
-    def _open(self, path: str, manifest: Manifest, has_turn: bool = False) -> list[Path]:
+    def _open(self, path: str, manifest: WeightsManifest, has_turn: bool = False) -> list[Path]:
         if manifest.delta is None and (self._blobs.is_local or self._cache is None):
             return self._open_in_place(path, manifest)
         if self._cache is None:
@@ -216,7 +218,7 @@ class BlobWeights:
             make = self._build if manifest.delta else self._fetch
             return make(self._cache, path, manifest)
 
-    def _open_in_place(self, path: str, manifest: Manifest) -> list[Path]:
+    def _open_in_place(self, path: str, manifest: WeightsManifest) -> list[Path]:
         shards, seen = self._in_place.get(manifest.digest, ([], ()))
         with suppress(FileNotFoundError):
             if shards and fingerprint(shards) == seen:
@@ -227,7 +229,7 @@ class BlobWeights:
         self._in_place[manifest.digest] = (shards, seen)
         return shards
 
-    def _fetch(self, cache: VersionCache, path: str, manifest: Manifest) -> list[Path]:
+    def _fetch(self, cache: VersionCache, path: str, manifest: WeightsManifest) -> list[Path]:
         with cache.scratch() as scratch:
             version = scratch / "version"
             version.mkdir()
@@ -235,7 +237,7 @@ class BlobWeights:
             _check(path, manifest, digest_of_version(shards, manifest.adapter))
             return cache.add(manifest.digest, version, manifest.adapter)
 
-    def _build(self, cache: VersionCache, path: str, manifest: Manifest) -> list[Path]:
+    def _build(self, cache: VersionCache, path: str, manifest: WeightsManifest) -> list[Path]:
         """Build a version from the nearest cached one, all deltas since in one pass."""
         with cache.scratch() as scratch:
             base, links = self._nearest(cache, path, manifest, scratch)
@@ -245,7 +247,7 @@ class BlobWeights:
             _check(path, manifest, apply(base, steps, version))
             return cache.add(manifest.digest, version)
 
-    def _step(self, path: str, manifest: Manifest, scratch: Path) -> Step:
+    def _step(self, path: str, manifest: WeightsManifest, scratch: Path) -> DeltaStep:
         """Fetch a delta. Raises WeightsError also for one that another build wrote in a way of its own."""
         delta = manifest.delta
         assert delta, "what is whole ends the way"
@@ -256,11 +258,11 @@ class BlobWeights:
                 "roll back to a version that was published whole"
             )
         file = self._file(path, manifest, delta.file, scratch)
-        return Step(file, delta.tensors, f"{folder(manifest.version)}/{delta.file.name}")
+        return DeltaStep(file, delta.tensors, f"{folder(manifest.version)}/{delta.file.name}")
 
     def _nearest(
-        self, cache: VersionCache, path: str, manifest: Manifest, scratch: Path
-    ) -> tuple[list[Path], list[tuple[str, Manifest]]]:
+        self, cache: VersionCache, path: str, manifest: WeightsManifest, scratch: Path
+    ) -> tuple[list[Path], list[tuple[str, WeightsManifest]]]:
         """Its shards, and what leads from it to `manifest`, the last step first."""
         links = [(path, manifest)]
         while delta := links[-1][1].delta:
@@ -271,7 +273,7 @@ class BlobWeights:
         shards = self._open(path, manifest, has_turn=manifest.digest == wanted)  # where deltas changed nothing
         return cache.lend(manifest.digest, scratch) or shards, links
 
-    def _file(self, manifest_path: str, manifest: Manifest, file: File, directory: Path | None) -> Path:
+    def _file(self, manifest_path: str, manifest: WeightsManifest, file: File, directory: Path | None) -> Path:
         """Return a file of a version, verified: the blob itself, or a copy in `directory` when blobs are remote."""
         path = f"{folder(manifest.version)}/{file.name}"
         try:
@@ -320,11 +322,11 @@ def _is_worth(base: Sequence[Path], shards: Sequence[Path]) -> bool:
     return layout(base) == layout(shards) and promised_share(base, shards) <= _WORTH
 
 
-def _depth(manifest: Manifest) -> int:
+def _depth(manifest: WeightsManifest) -> int:
     return manifest.delta.depth if manifest.delta else 0
 
 
-def _check(path: str, manifest: Manifest, digest: str) -> None:
+def _check(path: str, manifest: WeightsManifest, digest: str) -> None:
     if digest != manifest.digest:
         raise WeightsError(f"{path}: the tensors' digest is {digest}, not {manifest.digest}")
 

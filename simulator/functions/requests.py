@@ -1,4 +1,4 @@
-"""What users ask for: functions in varying words, of which some are never asked for while the model learns."""
+"""The requests of users: functions in varying words, of which some are never asked for while the model learns."""
 
 import hashlib
 import random

@@ -13,7 +13,7 @@ _EXAMPLE = (
     ("user", "Write a Python function `triple(n)` that returns three times n."),
     ("assistant", "```python\ndef triple(n):\n    return 3 * n\n```"),
 )
-"""What an IDE puts before each request, to be answered in code alone."""
+"""The example that an IDE puts before each request, so that it is answered in code alone."""
 
 
 class Functions:

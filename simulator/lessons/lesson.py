@@ -49,7 +49,7 @@ class Answered:
 
 @dataclass
 class Record:
-    """What users remember of a lesson; nothing of it is told to the service but feedback."""
+    """The users' notes on a lesson; the service is told nothing of them but feedback."""
 
     answers: list[Answered] = field(default_factory=list)
     outcome_ids: dict[str, str] = field(default_factory=dict)  # acknowledged: feedback id to session id

@@ -1,4 +1,4 @@
-"""How far one style for everything would get: the share of `write` requests whose users like it, exactly.
+"""The best result of one style for everything: the share of `write` requests whose users like it, exactly.
 
 It bounds what a model can reach that turned two switches and learned nothing about repositories or functions."""
 

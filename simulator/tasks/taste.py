@@ -12,7 +12,7 @@ from simulator.tasks.sampling import REPOS, Task
 
 @dataclass(frozen=True)
 class Style:
-    """How one function is written."""
+    """The style in which one function is written."""
 
     hints: bool  # type hints in the signature
     one_liner: bool  # a body of one return
@@ -27,7 +27,7 @@ STYLES = tuple(Style(hints, one_liner) for hints, one_liner in itertools.product
 
 @dataclass(frozen=True)
 class Taste:
-    """What the team likes: the repositories with type hints, and what is returned by functions of one line.
+    """The team's taste: the repositories with type hints, and the return types of functions of one line.
 
     Those of other repositories have none, and other functions are written out as loops."""
 

@@ -1,4 +1,4 @@
-"""What a process says of its start."""
+"""A process says how its start goes."""
 
 import pytest
 

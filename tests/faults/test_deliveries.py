@@ -5,8 +5,8 @@ import threading
 from collections import Counter
 
 import pytest
+from fault_counts import settle
 from fault_table import IS_FULL, FaultTable
-from fault_tally import settle
 from fault_users import Users
 from fault_world import World
 from made_turns import another, append, judgement, real_turn

@@ -3,8 +3,8 @@
 import random
 
 import pytest
+from fault_counts import settle
 from fault_table import KILLS, FaultTable
-from fault_tally import settle
 from fault_users import Users
 from fault_world import World
 

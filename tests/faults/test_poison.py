@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
+from fault_counts import settle
 from fault_table import FaultTable
-from fault_tally import settle
 from fault_users import Users
 from fault_world import World
 from kafka import KafkaProducer

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 
 import pytest
+from fault_counts import settle
 from fault_table import AWAY_S, FaultTable
-from fault_tally import settle
 from fault_users import Users
 from fault_world import World
 from service_tree import wait_for

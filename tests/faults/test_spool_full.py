@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_counts import settle
 from fault_table import IS_FULL, FaultTable
-from fault_tally import settle
 from fault_users import Users
 from fault_world import World, settings_of
 from service_tree import Refused, wait_for

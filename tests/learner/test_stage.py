@@ -292,13 +292,13 @@ def test_a_learner_that_cannot_be_made_holds_nothing(make_world: MakeWorld) -> N
     world = make_world("a")
     log = world.log
 
-    class Away(type(log)):  # type: ignore[misc]
+    class Unreachable(type(log)):  # type: ignore[misc]
         def reader(self, topics: Any) -> Any:
             raise LogUnavailable("not connected yet")
 
-    log.__class__ = Away
+    log.__class__ = Unreachable
     with pytest.raises(LogUnavailable) as failure:
         world.learner()
-    log.__class__ = Away.__base__
+    log.__class__ = Unreachable.__base__
     world.learner().close()
     assert failure.value.__traceback__ is not None  # which holds on to what was half made

@@ -72,7 +72,7 @@ PARAMETERS = {
     "qwen3-8b": 8_190_735_360,
     "qwen3-32b": 32_762_123_264,
 }
-"""What their authors count."""
+"""Parameters as their authors count them."""
 
 
 def written(directory: Path, name: str, **other: Any) -> Path:

@@ -32,7 +32,7 @@ from api.turns.intake import Intake, take_in
 from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import find_place
 from api.turns.transcripts import Transcript
-from api.turns.turn import Delta, Turn, TurnPlan
+from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core import codec
 from core.errors import InvalidRequest
 from core.ids import new_group_id
@@ -168,7 +168,7 @@ class ChatExchange(Exchange):
             onward=self.own_info(turn),
         )
 
-    def delta_event(self, turn: Turn, delta: Delta) -> bytes:
+    def delta_event(self, turn: Turn, delta: TurnDelta) -> bytes:
         said = delta.content or delta.reasoning or delta.tool_calls
         if not (said or (self._logprobs and delta.token_end > delta.token_start)):
             return b""

@@ -15,7 +15,7 @@ from api.requests.bodies import CompletionBody, completion_decoder
 from api.turns.intake import take_in
 from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import place_text
-from api.turns.turn import Delta, Turn, TurnPlan
+from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core import codec
 from core.ids import new_group_id
 
@@ -75,7 +75,7 @@ class CompletionExchange(Exchange):
         ]
         return _encode(self._completion(choices, with_info=True, with_usage=True))
 
-    def delta_event(self, turn: Turn, delta: Delta) -> bytes:
+    def delta_event(self, turn: Turn, delta: TurnDelta) -> bytes:
         if not (delta.content or (self._logprobs and delta.token_end > delta.token_start)):
             return b""
         logprobs = text_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None

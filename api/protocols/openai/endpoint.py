@@ -16,7 +16,7 @@ from api.http.errors import error_response
 from api.protocols.openai.answers import OnwardInfo, onward_headers, onward_info
 from api.protocols.openai.streaming import DONE, EventSender, event
 from api.requests.bodies import GenerationBody
-from api.turns.turn import Delta, Turn, TurnPlan
+from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 
 
@@ -58,7 +58,7 @@ class Exchange(ABC):
         """Return the whole answer, once all turns have run."""
 
     @abstractmethod
-    def delta_event(self, turn: Turn, delta: Delta) -> bytes:
+    def delta_event(self, turn: Turn, delta: TurnDelta) -> bytes:
         """Return one event; empty when the client would learn nothing from it."""
 
     @abstractmethod

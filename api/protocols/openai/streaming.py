@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from api.http.asgi import Send
 from api.protocols.openai.answers import Headers, onward_headers
-from api.turns.turn import Delta, Turn
+from api.turns.turn import Turn, TurnDelta
 
 DONE = b"data: [DONE]\n\n"
 EVENT_STREAM: Headers = [
@@ -29,7 +29,7 @@ class EventSender:
     A slow reader costs the memory of one answer at most, which the context bounds."""
 
     def __init__(
-        self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, Delta], bytes], headers: Headers
+        self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, TurnDelta], bytes], headers: Headers
     ) -> None:
         """Make a sender.
 

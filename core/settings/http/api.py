@@ -48,7 +48,7 @@ class ApiKey(RateLimit):
     """The only user it speaks for, whether a request names a user or not; another is refused. None: the user that each
     request names."""
     scopes: tuple[Scope, ...] = ("chat", "feedback")
-    """What it may do, as docs/security.md says route by route; `admin` stands for all of them."""
+    """The rights of the key, which docs/security.md lists route by route; `admin` stands for all of them."""
 
 
 class WorkloadSettings(Section):
@@ -125,7 +125,7 @@ class ApiSettings(Section):
     keys: tuple[ApiKey, ...] = ()
     """API keys; without any, requests from loopback act as `advanced.default_namespace` with all scopes."""
     namespaces: dict[Annotated[str, Field(min_length=1)], NamespaceSettings] = Field(default={})
-    """What all keys of a namespace together may do, by its name."""
+    """Limits for all keys of a namespace together, by its name."""
     user_hash_key: str = Field(default="onward-development", repr=False)
     """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
     workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = Field(default={})
@@ -133,7 +133,7 @@ class ApiSettings(Section):
     tls: TlsSettings = TlsSettings()
     """TLS of its own."""
     web: WebSettings = WebSettings()
-    """What browsers may do."""
+    """Access for web pages in browsers."""
     feedback: FeedbackSettings = FeedbackSettings()
     """How feedback is accepted."""
     bodies: BodySettings = BodySettings()

@@ -23,19 +23,19 @@ class LearnerSettings(Section):
     optimizer: OptimizerSettings = OptimizerSettings()
     """How far an update goes."""
     advantage: AdvantageSettings = AdvantageSettings()
-    """What a reward is compared with."""
+    """The baseline with which a reward is compared."""
     objective: ObjectiveSettings = ObjectiveSettings()
-    """What an update minimises."""
+    """The loss that an update minimises."""
     admission: AdmissionSettings = AdmissionSettings()
-    """Which turns train."""
+    """The choice of turns that train."""
     users: UserSettings = UserSettings()
     """How much one user counts."""
     compute: ComputeSettings = ComputeSettings()
-    """What an update costs in time and memory."""
+    """Time and memory of an update."""
     lora: LoraSettings = LoraSettings()
     """Adapters in the place of all weights."""
     checkpoints: CheckpointSettings = CheckpointSettings()
-    """What is kept of the learner's past."""
+    """Checkpoints: how often they are written, and how many are kept."""
 
     @model_validator(mode="after")
     def _distrust_has_a_value_head(self) -> Self:

@@ -9,9 +9,10 @@ from core.section import Section
 
 class AdvantageSettings(Section):
     baseline: Literal["value", "ema", "beta", "batch", "centre", "leave_one_out", "raw"] = "value"
-    """What a reward is compared with: a value head on the hidden states; per stratum (namespace, workload, channel) a
-    moving average or a decayed Beta tracker; the batch's mean, whitened (`batch`) or not (`centre`); the other answers
-    to the same request, where there are any, else the stratum's moving average; nothing (`raw`: for comparisons)."""
+    """The baseline with which a reward is compared: a value head on the hidden states; per stratum (namespace,
+    workload, channel) a moving average or a decayed Beta tracker; the batch's mean, whitened (`batch`) or not
+    (`centre`); the other answers to the same request, where there are any, else the stratum's moving average; nothing
+    (`raw`: for comparisons)."""
     channels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Outcomes, by name, that have base rates of their own (thumbs, test runs), by the channel that they come by.
     Outcomes that replace each other, as `accepted` and `rejected` do, belong in one channel: otherwise the baseline
@@ -21,9 +22,9 @@ class AdvantageSettings(Section):
     ema_decay: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the moving average, a turn."""
     reward_range: tuple[FiniteFloat, FiniteFloat] = (-1.0, 1.0)
-    """What `beta` maps onto failure and success, as the reward spec's `clip`; what lies outside counts as an end."""
+    """Rewards that `beta` maps onto failure and success, as the spec's `clip`; those outside count as its ends."""
     turn_discount: float = Field(default=0.0, ge=0, le=1)
-    """What a turn earns of what the turns that continue it do, of those in the same update; 0: its own reward alone."""
+    """The share that a turn earns of the rewards of the turns in the same update that continue it; 0: none."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

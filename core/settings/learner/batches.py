@@ -38,7 +38,7 @@ class AdmissionSettings(Section):
     """The same for outcomes not named above. None: a day; for an outcome that the reward spec waits for longer, or that
     comes no sooner, one and a half times that."""
     late: Literal["baseline", "kto"] = "baseline"
-    """What happens to turns that are too old or too divergent for importance weights: they teach the baselines alone,
+    """The use of turns that are too old or too divergent for importance weights: they teach the baselines alone,
     or also the policy, by KTO, which needs no such weights."""
     late_max_age_s: float = Field(default=14 * 86400.0, gt=0)
     """Age past which an outcome teaches the baselines alone, also where `late` is `kto`. The learner then remembers

@@ -11,7 +11,7 @@ Normaliser = Literal["token", "sequence", "constant"]
 
 class CorrectionSettings(Section):
     method: Literal["tis", "tis_sequence", "icepop", "geometric", "none"] = "tis"
-    """What is made of the ratio between the policy and the one that sampled a token."""
+    """The use of the ratio between the policy and the one that sampled a token."""
     ratio_cap: float = Field(default=2.0, ge=1)
     """Truncated importance sampling: the ratio's upper bound."""
     icepop_band: tuple[PositiveFloat, PositiveFloat] = (0.5, 5.0)
@@ -36,9 +36,9 @@ class KlSettings(Section):
     """After so many versions the live one becomes the anchor, so that the KL term bounds how fast the policy moves and
     not how far. None: the given model stays the anchor."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How it is estimated."""
+    """The estimator of the KL divergence from the sampled tokens."""
     placement: Literal["loss", "reward"] = "loss"
-    """Where it stands."""
+    """The place of the KL term: in the loss, or subtracted from the reward."""
     normaliser: Normaliser = "token"
     """Over what the KL in the loss is averaged, as `objective.policy_normaliser`."""
 

@@ -29,10 +29,10 @@ class OptimizerSettings(Section):
 
 class ComputeSettings(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
-    """What products are computed in. Weights that train, moments and log-probabilities are float32 in either."""
+    """The number format of matrix products. Weights that train, moments and log-probabilities are float32 in either."""
     published: Literal["float32", "bfloat16", "float16"] | None = None
-    """What versions of whole weights are published in, where that is narrower than the weights that train; these stay
-    as they are. None: what the service's engines compute in."""
+    """The number format in which versions of whole weights are published, where it is narrower than that of the weights
+    that train, which stay as they are. None: the format that the service's engines compute in."""
     micro_batch_tokens: int = Field(default=1024, ge=64)
     """Padded tokens in one forward pass; on a CPU, what fits its caches is fastest."""
     packed: bool = False
@@ -60,7 +60,7 @@ class LoraSettings(Section):
     they alone are published, and one copy of the model in memory, in the precision of its files. They learn at a higher
     `optimizer.learning_rate`."""
     alpha: float = Field(default=32.0, gt=0)
-    """What adapters add is scaled by `alpha` / `rank`."""
+    """The scale of adapters: their product is multiplied by `alpha` / `rank`."""
     targets: tuple[str, ...] = ()
     """Names of the modules that get adapters, `q_proj` for example; none: all linear ones but the output matrix."""
 

@@ -92,9 +92,9 @@ class KafkaSettings(Section):
     security: KafkaSecuritySettings = KafkaSecuritySettings()
     """The protocol and the credentials for the brokers."""
     topics: KafkaTopicSettings = KafkaTopicSettings()
-    """What they keep, and how safely."""
+    """Retention and replication of the topics."""
     client: KafkaClientSettings = KafkaClientSettings()
-    """How long requests to the brokers may take."""
+    """Time limits of requests to the brokers."""
 
     @field_validator("bootstrap_servers")
     @classmethod

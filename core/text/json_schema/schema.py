@@ -13,7 +13,7 @@ from core.text.patterns import Pattern
 
 MOST_STEPS: Final = 20_000
 _CHARACTERS: Final = 4  # of a text, that a pattern looks at in a step
-Verdict = bool | None
+Validity = bool | None
 
 
 class _Beyond(Exception):
@@ -42,7 +42,7 @@ class Schema:
             raise NoSchema("$: nested deeper than can be read") from None
         self.unfollowed = self._document.unfollowed
 
-    def admits(self, value: Any, budget: Budget | None = None) -> Verdict:
+    def admits(self, value: Any, budget: Budget | None = None) -> Validity:
         """Return whether the schema admits a value; None when that cannot be decided within the budget."""
         try:
             return _Walk(self._document, budget or Budget()).fits(self._document.root, value, 0)
@@ -55,7 +55,7 @@ class _Walk:
         self.document = document
         self.spend = budget.spend
 
-    def fits(self, schema: Any, value: Any, depth: int) -> Verdict:
+    def fits(self, schema: Any, value: Any, depth: int) -> Validity:
         if isinstance(schema, bool):
             self.spend()
             return schema
@@ -65,7 +65,7 @@ class _Walk:
         at = _At(self, schema, value, depth)
         return _all(rule(at, argument) for name, argument in schema.items() if (rule := _RULES.get(name)) is not None)
 
-    def matches(self, pattern: Pattern | None, text: str) -> Verdict:
+    def matches(self, pattern: Pattern | None, text: str) -> Validity:
         self.spend(1 + len(text) // _CHARACTERS)
         return None if pattern is None else pattern.is_in(text)
 
@@ -76,15 +76,15 @@ class _At:
     def __init__(self, walk: _Walk, schema: dict[str, Any], value: Any, depth: int) -> None:
         self.walk, self.schema, self.value, self._depth = walk, schema, value, depth
 
-    def fits(self, schema: Any, value: Any) -> Verdict:
+    def fits(self, schema: Any, value: Any) -> Validity:
         return self.walk.fits(schema, value, self._depth + 1)
 
-    def same(self, schema: Any) -> Verdict:
+    def same(self, schema: Any) -> Validity:
         return self.fits(schema, self.value)
 
 
-def _all(verdicts: Iterable[Verdict]) -> Verdict:
-    whole: Verdict = True
+def _all(verdicts: Iterable[Validity]) -> Validity:
+    whole: Validity = True
     for verdict in verdicts:
         if verdict is False:
             return False
@@ -92,15 +92,15 @@ def _all(verdicts: Iterable[Verdict]) -> Verdict:
     return whole
 
 
-def _any(verdicts: Iterable[Verdict]) -> Verdict:
+def _any(verdicts: Iterable[Validity]) -> Validity:
     return _not(_all(map(_not, verdicts)))
 
 
-def _not(verdict: Verdict) -> Verdict:
+def _not(verdict: Validity) -> Validity:
     return None if verdict is None else not verdict
 
 
-def _within(verdicts: Iterable[Verdict], least: float, most: float) -> Verdict:
+def _within(verdicts: Iterable[Validity], least: float, most: float) -> Validity:
     """Return whether the number of admitting schemas is within the bounds."""
     said = list(verdicts)
     sure, possible = sum(verdict is True for verdict in said), sum(verdict is not False for verdict in said)
@@ -112,7 +112,7 @@ def _within(verdicts: Iterable[Verdict], least: float, most: float) -> Verdict:
 # ---------------------------------------------------------------------------------------------- of any value
 
 
-def _type(at: _At, names: str | list[str]) -> Verdict:
+def _type(at: _At, names: str | list[str]) -> Validity:
     return any(_is_of(name, at.value) for name in ([names] if isinstance(names, str) else names))
 
 
@@ -129,24 +129,24 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _enum(at: _At, values: list[Any]) -> Verdict:
+def _enum(at: _At, values: list[Any]) -> Validity:
     return key_of(at.value, at.walk.spend) in at.walk.document.choices(values)
 
 
-def _const(at: _At, value: Any) -> Verdict:
+def _const(at: _At, value: Any) -> Validity:
     return key_of(at.value, at.walk.spend) == key_of(value, at.walk.spend)
 
 
-def _reference(at: _At, reference: str) -> Verdict:
+def _reference(at: _At, reference: str) -> Validity:
     target = at.walk.document.target(reference)
     return None if target is None else at.same(target)
 
 
-def _one_of(at: _At, schemas: list[Any]) -> Verdict:
+def _one_of(at: _At, schemas: list[Any]) -> Validity:
     return _within([at.same(schema) for schema in schemas], 1, 1)
 
 
-def _if(at: _At, condition: Any) -> Verdict:
+def _if(at: _At, condition: Any) -> Validity:
     holds = at.same(condition)
     branches = [name for name, when in (("then", True), ("else", False)) if holds is None or holds is when]
     said = {at.same(at.schema[name]) if name in at.schema else True for name in branches}
@@ -156,11 +156,11 @@ def _if(at: _At, condition: Any) -> Verdict:
 # ---------------------------------------------------------------------------------------------- of numbers and texts
 
 
-def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[_At, Any], Verdict]:
+def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[_At, Any], Validity]:
     return lambda at, bound: not _is_number(at.value) or holds(at.value, bound)
 
 
-def _multiple_of(at: _At, of: float) -> Verdict:
+def _multiple_of(at: _At, of: float) -> Validity:
     if not _is_number(at.value):
         return True
     if not (math.isfinite(of) and (isinstance(at.value, int) or math.isfinite(at.value))):
@@ -168,11 +168,11 @@ def _multiple_of(at: _At, of: float) -> Verdict:
     return Fraction(str(at.value)) % Fraction(str(of)) == 0
 
 
-def _pattern(at: _At, source: str) -> Verdict:
+def _pattern(at: _At, source: str) -> Validity:
     return not isinstance(at.value, str) or at.walk.matches(at.walk.document.pattern(source), at.value)
 
 
-def _sized(kind: type, holds: Callable[[int, float], bool]) -> Callable[[_At, float], Verdict]:
+def _sized(kind: type, holds: Callable[[int, float], bool]) -> Callable[[_At, float], Validity]:
     return lambda at, bound: not isinstance(at.value, kind) or holds(_size(at.value), bound)
 
 
@@ -183,25 +183,25 @@ def _size(value: Any) -> int:
 # ---------------------------------------------------------------------------------------------- of arrays
 
 
-def _unique(at: _At, wanted: bool) -> Verdict:
+def _unique(at: _At, wanted: bool) -> Validity:
     if not wanted or not isinstance(at.value, list):
         return True
     return len({key_of(item, at.walk.spend) for item in at.value}) == len(at.value)
 
 
-def _prefix(at: _At, schemas: list[Any]) -> Verdict:
+def _prefix(at: _At, schemas: list[Any]) -> Validity:
     items = at.value if isinstance(at.value, list) else []
     return _all(at.fits(schema, item) for schema, item in zip(schemas, items, strict=False))
 
 
-def _items(at: _At, schema: Any) -> Verdict:
+def _items(at: _At, schema: Any) -> Validity:
     if not isinstance(at.value, list):
         return True
     first: list[Any] = at.schema.get("prefixItems", [])
     return _all(at.fits(schema, item) for item in at.value[len(first) :])
 
 
-def _contains(at: _At, schema: Any) -> Verdict:
+def _contains(at: _At, schema: Any) -> Validity:
     if not isinstance(at.value, list):
         return True
     bounds = at.schema.get("minContains", 1), at.schema.get("maxContains", math.inf)
@@ -215,18 +215,18 @@ def _object(at: _At) -> dict[str, Any]:
     return at.value if isinstance(at.value, dict) else {}
 
 
-def _required(at: _At, names: list[str]) -> Verdict:
+def _required(at: _At, names: list[str]) -> Validity:
     at.walk.spend(len(names))
     return not isinstance(at.value, dict) or all(name in at.value for name in names)
 
 
-def _properties(at: _At, schemas: dict[str, Any]) -> Verdict:
+def _properties(at: _At, schemas: dict[str, Any]) -> Validity:
     value = _object(at)
     at.walk.spend(min(len(schemas), len(value)))
     return _all(at.fits(schemas[name], value[name]) for name in value if name in schemas)
 
 
-def _pattern_properties(at: _At, schemas: dict[str, Any]) -> Verdict:
+def _pattern_properties(at: _At, schemas: dict[str, Any]) -> Validity:
     return _all(
         _any((_not(at.walk.matches(at.walk.document.pattern(source), name)), at.fits(schema, part)))
         for source, schema in schemas.items()
@@ -234,7 +234,7 @@ def _pattern_properties(at: _At, schemas: dict[str, Any]) -> Verdict:
     )
 
 
-def _additional(at: _At, schema: Any) -> Verdict:
+def _additional(at: _At, schema: Any) -> Validity:
     named = at.schema.get("properties", {})
     patterns = [at.walk.document.pattern(source) for source in at.schema.get("patternProperties", {})]
     return _all(
@@ -244,25 +244,25 @@ def _additional(at: _At, schema: Any) -> Verdict:
     )
 
 
-def _names(at: _At, schema: Any) -> Verdict:
+def _names(at: _At, schema: Any) -> Validity:
     return _all(at.fits(schema, name) for name in _object(at))
 
 
-def _dependent_required(at: _At, needs: dict[str, list[str]]) -> Verdict:
+def _dependent_required(at: _At, needs: dict[str, list[str]]) -> Validity:
     at.walk.spend(sum(map(len, needs.values())))
     value = _object(at)
     return all(name in value for given, names in needs.items() if given in value for name in names)
 
 
-def _dependent_schemas(at: _At, schemas: dict[str, Any]) -> Verdict:
+def _dependent_schemas(at: _At, schemas: dict[str, Any]) -> Validity:
     return _all(at.same(schema) for name, schema in schemas.items() if name in _object(at))
 
 
-def _unfollowed(at: _At, argument: Any) -> Verdict:
+def _unfollowed(at: _At, argument: Any) -> Validity:
     return None
 
 
-_RULES: Final[dict[str, Callable[[_At, Any], Verdict]]] = {
+_RULES: Final[dict[str, Callable[[_At, Any], Validity]]] = {
     "type": _type,
     "enum": _enum,
     "const": _const,

@@ -17,7 +17,7 @@ _LOST_TOKENS = 8  # a slot that holds more beyond a prefix is left as it is, and
 
 
 @dataclass(frozen=True)
-class Place:
+class SlotAssignment:
     """A slot, and how many of the prompt's tokens are known: those of the slot `source`, which may be another."""
 
     slot: int
@@ -40,7 +40,7 @@ class SlotTable:
     def num_free(self) -> int:
         return int(self._is_free_S.sum())
 
-    def take(self, prompt: Sequence[int], version: PolicyRef) -> Place:
+    def take(self, prompt: Sequence[int], version: PolicyRef) -> SlotAssignment:
         """Return a free slot, and what is known of the prompt.
 
         Never all of it, since the last token must be computed to sample from. The longest common prefix wins, unless it
@@ -54,7 +54,7 @@ class SlotTable:
         slot = source if goes_on else self._first_freed(free, source if cached else None)
         self._is_free_S[slot] = False
         self._lengths_S[slot] = 0  # until it is known what it holds
-        return Place(slot, cached, source if cached else slot)
+        return SlotAssignment(slot, cached, source if cached else slot)
 
     def _common(self, prompt: Sequence[int], version: PolicyRef) -> np.ndarray:
         """Return how many tokens each slot has in common with the prompt: 0 where they are not worth it."""

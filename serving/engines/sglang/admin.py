@@ -41,8 +41,8 @@ class Admin:
         version = str(found.get("version"))
         if version not in SUPPORTED:
             raise ConfigError(
-                f"{self._url}: SGLang {version} is not supported: install {' or '.join(SUPPORTED)} (pip install "
-                "'onward[sglang]', or `make sglang-cpu`)"
+                f"{self._url}: SGLang {version} is not supported: install {' or '.join(SUPPORTED)} "
+                "(`pip install sglang==VERSION`, or `make sglang-cpu`)"
             )
         return EngineInfo(version, str(found["dtype"]), int(found["max_req_input_len"]))
 

@@ -17,7 +17,7 @@ from core.ports import Blobs, Weights, WeightsRef
 from core.settings import SglangSettings
 from serving.engines.sglang.admin import Admin
 from serving.engines.sglang.process import EngineProcess
-from serving.engines.sglang.swap import Observer, Step, Swap, nothing
+from serving.engines.sglang.swap import Observer, Swap, SwapStep, nothing
 from serving.engines.sglang.verified_versions import VerifiedVersion, VerifiedVersions
 
 _ASK_AGAIN_S = 0.05
@@ -144,7 +144,7 @@ class SglangEngine:
 
     def _reload(self, ref: WeightsRef) -> None:
         """Full load: the directory is made again from what is published."""
-        self._observe(Step.RELOAD, ref.version)
+        self._observe(SwapStep.RELOAD, ref.version)
         self._accept(self._shelf.put(ref, self._weights.open(ref)), self._swap.to)
 
     def _restore(self, failed: PolicyRef) -> None:
@@ -153,7 +153,7 @@ class SglangEngine:
         if good is None:
             self._end()
             return
-        self._observe(Step.RESTORE, good.ref.version)
+        self._observe(SwapStep.RESTORE, good.ref.version)
         try:
             self._accept(good, self._swap.to)
         except (WeightsError, EngineUnavailable) as error:
@@ -162,7 +162,7 @@ class SglangEngine:
 
     def _end(self) -> None:
         """End the server; the next switch starts it again. One started elsewhere must be restarted there."""
-        self._observe(Step.AWAY, self._good or ANCHOR)
+        self._observe(SwapStep.AWAY, self._good or ANCHOR)
         if self._process is not None:
             self._process.kill()
 
@@ -177,7 +177,7 @@ class SglangEngine:
             self._check_server()
             return False
         if not process.is_alive and not process.is_starting:
-            self._observe(Step.RESTART, held.ref.version)
+            self._observe(SwapStep.RESTART, held.ref.version)
             process.start(held.directory, held.ref.version)
         if not process.is_starting:
             return False

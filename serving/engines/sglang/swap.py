@@ -15,7 +15,7 @@ from serving.engines.sglang.checksums import covers, disagreement
 from serving.engines.sglang.verified_versions import VerifiedVersion
 
 
-class Step(StrEnum):
+class SwapStep(StrEnum):
     PAUSE = "pause"
     LOAD = "load"
     COMPARE = "compare"
@@ -29,35 +29,32 @@ class Step(StrEnum):
     AWAY = "away"
 
 
-NEXT: dict[Step, tuple[Step, ...]] = {
-    Step.PAUSE: (Step.LOAD, Step.RELOAD),
-    Step.LOAD: (Step.COMPARE, Step.RELOAD),
-    Step.COMPARE: (Step.FLUSH, Step.RELOAD),
-    Step.FLUSH: (Step.RESUME, Step.RELOAD),
-    Step.RESUME: (Step.PROBE, Step.RELOAD),
-    Step.PROBE: (Step.SERVES, Step.RELOAD),
-    Step.RELOAD: (Step.PAUSE, Step.RESTORE),
-    Step.RESTORE: (Step.PAUSE, Step.RESTART),
-    Step.RESTART: (Step.SERVES, Step.AWAY),
-    Step.SERVES: (Step.PAUSE,),
-    Step.AWAY: (Step.RESTART,),
+NEXT: dict[SwapStep, tuple[SwapStep, ...]] = {
+    SwapStep.PAUSE: (SwapStep.LOAD, SwapStep.RELOAD),
+    SwapStep.LOAD: (SwapStep.COMPARE, SwapStep.RELOAD),
+    SwapStep.COMPARE: (SwapStep.FLUSH, SwapStep.RELOAD),
+    SwapStep.FLUSH: (SwapStep.RESUME, SwapStep.RELOAD),
+    SwapStep.RESUME: (SwapStep.PROBE, SwapStep.RELOAD),
+    SwapStep.PROBE: (SwapStep.SERVES, SwapStep.RELOAD),
+    SwapStep.RELOAD: (SwapStep.PAUSE, SwapStep.RESTORE),
+    SwapStep.RESTORE: (SwapStep.PAUSE, SwapStep.RESTART),
+    SwapStep.RESTART: (SwapStep.SERVES, SwapStep.AWAY),
+    SwapStep.SERVES: (SwapStep.PAUSE,),
+    SwapStep.AWAY: (SwapStep.RESTART,),
 }
-"""What may follow what: the first when it went well, the second when it did not."""
+"""The steps that may follow a step: the first after success, the second after failure."""
 
 
-def drawing() -> str:
-    """Return the state machine as a Mermaid state diagram."""
-    arrows = []
-    for step, after in NEXT.items():
-        arrows.append(f"    {step} --> {after[0]}")
-        arrows += [f"    {step} --> {other}: failed" for other in after[1:]]
-    return "\n".join(["stateDiagram-v2", "    [*] --> restart", *arrows])
+def table() -> str:
+    """Return the state machine as a table in Markdown."""
+    rows = [f"| {' | '.join([step, *after, ''][:3])} |" for step, after in NEXT.items()]
+    return "\n".join(["| step | after success | after failure |", "|---|---|---|", *rows])
 
 
-Observer = Callable[[Step, PolicyRef], None]
+Observer = Callable[[SwapStep, PolicyRef], None]
 
 
-def nothing(_: Step, __: PolicyRef) -> None:
+def nothing(_: SwapStep, __: PolicyRef) -> None:
     """Nobody watches."""
 
 
@@ -74,24 +71,24 @@ class Swap:
         Raises WeightsError when the engine does not serve the version afterwards, and EngineUnavailable when it is
         unreachable; it may then be paused, or hold any weights: its label is no version's."""
         version = held.ref.version
-        self._do(Step.PAUSE, version, self._admin.pause)
-        self._do(Step.LOAD, version, lambda: self._admin.load(held.directory, str(version)))
-        self._do(Step.COMPARE, version, lambda: self._compare(held))
-        self._do(Step.FLUSH, version, self._admin.flush)
-        self._do(Step.RESUME, version, self._admin.resume)
+        self._do(SwapStep.PAUSE, version, self._admin.pause)
+        self._do(SwapStep.LOAD, version, lambda: self._admin.load(held.directory, str(version)))
+        self._do(SwapStep.COMPARE, version, lambda: self._compare(held))
+        self._do(SwapStep.FLUSH, version, self._admin.flush)
+        self._do(SwapStep.RESUME, version, self._admin.resume)
         self._confirm(version)
 
     def accept_started(self, held: VerifiedVersion) -> None:
         """Accept an engine that was started on this version and that nobody uses yet. Raises as `to` does."""
-        self._do(Step.COMPARE, held.ref.version, lambda: self._compare(held))
+        self._do(SwapStep.COMPARE, held.ref.version, lambda: self._compare(held))
         self._confirm(held.ref.version)
 
     def _confirm(self, version: PolicyRef) -> None:
-        self._observe(Step.PROBE, version)
+        self._observe(SwapStep.PROBE, version)
         wrong = self._probe(version)
         if wrong is not None:
             raise WeightsError(f"version {version}: what the engine serves is another: {wrong}")
-        self._observe(Step.SERVES, version)
+        self._observe(SwapStep.SERVES, version)
 
     def _compare(self, held: VerifiedVersion) -> None:
         loaded = self._admin.checksums()
@@ -101,6 +98,6 @@ class Swap:
         if wrong is not None:
             raise WeightsError(f"version {held.ref.version}: the engine loaded another {wrong} than is in the file")
 
-    def _do(self, step: Step, version: PolicyRef, work: Callable[[], object]) -> None:
+    def _do(self, step: SwapStep, version: PolicyRef, work: Callable[[], object]) -> None:
         self._observe(step, version)
         work()

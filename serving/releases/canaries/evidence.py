@@ -9,7 +9,7 @@ from core.ids import InferenceId
 from serving.releases.canaries.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 
 LIKENESS = 0.1
-"""How far turns of one user are taken to resemble each other (intraclass correlation) when users are weighed. The
+"""The intraclass correlation that turns of one user are taken to have when users are weighed. The
 error is the users' own whatever this is; near the truth it is smallest (Liang & Zeger 1986)."""
 
 

@@ -16,8 +16,8 @@ LEAST_STEPS = 2
 """One step is what the experiment itself decides on."""
 MOST_STEPS = 12
 LIKELY_STEP = 0.07
-"""Of reward: what steps are taken to be like before anything is known of them. What was found early and large is luck
-for the most part, and would hide the steps around it."""
+"""The size of steps, in reward, that is assumed before anything is known. A large step that is found early is mostly
+luck, and would hide the steps around it."""
 REFUSED_AT = 1.3
 """Standard errors by which a canary must be behind an earlier version to be refused for that: one look, at its end."""
 RETURNED_AT = 0.0

@@ -1,1 +1,1 @@
-"""How model families write their answers: thinking, calls of tools, and text. One file for each form."""
+"""The forms in which model families write thinking, calls of tools, and text. One file for each form."""

@@ -13,7 +13,7 @@ _WORDS = {"True": True, "False": False, "None": None}  # as templates that write
 
 
 class NoCall(ValueError):
-    """What looked like a call is none. `begun`: whether the model meant one, so that it counts as broken."""
+    """Raised for text that looks like a call and is none. `begun`: the model meant one, so that it counts as broken."""
 
     def __init__(self, what: str, *, begun: bool = True) -> None:
         super().__init__(what)
@@ -21,13 +21,13 @@ class NoCall(ValueError):
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedCall:
     name: str
     arguments: str
     """A JSON object."""
 
 
-def checked_call(name: object, arguments: object) -> Call:
+def checked_call(name: object, arguments: object) -> ParsedCall:
     """Return the call. Raises NoCall for a name that is no text, or arguments that are no object of JSON."""
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise NoCall("a call has a name and an object of arguments")
@@ -36,10 +36,10 @@ def checked_call(name: object, arguments: object) -> Call:
         (name + written).encode()  # half a surrogate pair is no character
     except (ValueError, RecursionError) as error:
         raise NoCall(str(error)) from error
-    return Call(name, written)
+    return ParsedCall(name, written)
 
 
-def call_of_object(value: object, *keys: str) -> Call:
+def call_of_object(value: object, *keys: str) -> ParsedCall:
     """Return the call that an object describes; its arguments stand under the first of `keys` that it has."""
     if not isinstance(value, dict):
         raise NoCall("a call is an object")

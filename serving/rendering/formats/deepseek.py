@@ -9,15 +9,15 @@
 
 V3 and R1 write a block of code, V3.1 the JSON alone."""
 
-from serving.rendering.formats.calls import Call, NoCall, Schemas, checked_call, parsed_json
-from serving.rendering.formats.reader import BlockFormat, CallBlock
+from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, checked_call, parsed_json
+from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 _BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _SEPARATOR = "<｜tool▁sep｜>"
 _FENCE = "```"
 
 
-def _read(text: str, tools: Schemas) -> list[Call]:
+def _read(text: str, tools: Schemas) -> list[ParsedCall]:
     head, mark, rest = text.partition(_SEPARATOR)
     if not mark:
         raise NoCall("a call has a separator")

@@ -10,14 +10,14 @@
 
 A value has the type that the tool's schema gives its parameter."""
 
-from serving.rendering.formats.calls import Call, NoCall, Schemas, checked_call, typed
-from serving.rendering.formats.reader import BlockFormat, CallBlock
+from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, checked_call, typed
+from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 _FUNCTION, _END = "<function=", "</function>"
 _PARAMETER, _END_PARAMETER = "<parameter=", "</parameter>"
 
 
-def _read(text: str, tools: Schemas) -> list[Call]:
+def _read(text: str, tools: Schemas) -> list[ParsedCall]:
     head, _, rest = text.partition(_FUNCTION)
     name, bracket, body = rest.partition(">")
     inside, end, tail = body.rpartition(_END)

@@ -6,15 +6,15 @@ It is JSON with bare keys, and with a mark of its own for quotes."""
 
 from typing import Any
 
-from serving.rendering.formats.calls import Call, NoCall, Schemas, checked_call, parsed_json
-from serving.rendering.formats.reader import BlockFormat, CallBlock, Thinking
+from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, checked_call, parsed_json
+from serving.rendering.formats.parser import BlockFormat, CallBlock, Thinking
 
 _QUOTE = '<|"|>'
 _DEEPEST = 64
 GEMMA_THINKING = Thinking("<|channel>thought\n", "<channel|>")
 
 
-def _read(text: str, tools: Schemas) -> list[Call]:
+def _read(text: str, tools: Schemas) -> list[ParsedCall]:
     head, brace, rest = text.strip().partition("{")
     if not head.startswith("call:") or not brace:
         raise NoCall("a call begins with its name")

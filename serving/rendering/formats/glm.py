@@ -7,14 +7,14 @@
 
 A value that is text is not quoted: it has the type that the tool's schema gives it."""
 
-from serving.rendering.formats.calls import Call, NoCall, Schemas, checked_call, typed
-from serving.rendering.formats.reader import BlockFormat, CallBlock
+from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, checked_call, typed
+from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 _KEY, _END_KEY = "<arg_key>", "</arg_key>"
 _VALUE, _END_VALUE = "<arg_value>", "</arg_value>"
 
 
-def _read(text: str, tools: Schemas) -> list[Call]:
+def _read(text: str, tools: Schemas) -> list[ParsedCall]:
     head, *pairs = text.split(_KEY)
     name = head.strip()
     if not name or "\n" in name or "<" in name:

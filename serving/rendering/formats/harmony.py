@@ -8,8 +8,8 @@ that is none of this is content too."""
 
 from collections.abc import Sequence
 
-from serving.rendering.formats.calls import Call, NoCall, Schemas, checked_call, parsed_json
-from serving.rendering.formats.reader import Words, overlap
+from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, checked_call, parsed_json
+from serving.rendering.formats.parser import Words, overlap
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -18,7 +18,7 @@ _HEADS = (_START, _SPEAKER, _CHANNEL, " to=")
 _FUNCTIONS = "functions."
 
 
-class HarmonyReader:
+class HarmonyParser:
     def __init__(self, tools: Schemas) -> None:
         self._has_tools = bool(tools)
         self._held = ""
@@ -97,7 +97,7 @@ def _recipient(head: str) -> str | None:
     return name[0] if name else None
 
 
-def _call(name: str, body: str, *, is_whole: bool) -> Call:
+def _call(name: str, body: str, *, is_whole: bool) -> ParsedCall:
     if not is_whole:
         raise NoCall("it was cut off, or there are no tools")
     return checked_call(name, parsed_json(body))

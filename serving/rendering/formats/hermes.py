@@ -6,11 +6,11 @@
 
 Each call is a JSON object in a block of its own."""
 
-from serving.rendering.formats.calls import Call, Schemas, call_of_object, parsed_json
-from serving.rendering.formats.reader import BlockFormat, CallBlock
+from serving.rendering.formats.calls import ParsedCall, Schemas, call_of_object, parsed_json
+from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 
-def _read(text: str, tools: Schemas) -> list[Call]:
+def _read(text: str, tools: Schemas) -> list[ParsedCall]:
     return [call_of_object(parsed_json(text), "arguments")]
 
 

@@ -7,14 +7,14 @@
 import json
 from typing import Any
 
-from serving.rendering.formats.calls import Call, NoCall, Schemas, call_of_object
-from serving.rendering.formats.reader import BlockFormat, CallBlock
+from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, call_of_object
+from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 _TAG = "<|python_tag|>"
 _decode = json.JSONDecoder().raw_decode
 
 
-def _read(text: str, tools: Schemas) -> list[Call]:
+def _read(text: str, tools: Schemas) -> list[ParsedCall]:
     text = text.removeprefix(_TAG)
     try:
         return [call_of_object(value, "parameters", "arguments") for value in _values(text.strip())]

@@ -5,14 +5,14 @@
 
 Earlier models write one JSON list, later ones a name and JSON for each call."""
 
-from serving.rendering.formats.calls import Call, NoCall, Schemas, call_of_object, checked_call, parsed_json
-from serving.rendering.formats.reader import BlockFormat, CallBlock, Thinking
+from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, call_of_object, checked_call, parsed_json
+from serving.rendering.formats.parser import BlockFormat, CallBlock, Thinking
 
 _ID, _ARGUMENTS = "[CALL_ID]", "[ARGS]"
 MISTRAL_THINKING = Thinking("[THINK]", "[/THINK]")
 
 
-def _read(text: str, tools: Schemas) -> list[Call]:
+def _read(text: str, tools: Schemas) -> list[ParsedCall]:
     text = text.strip()
     if text.startswith("["):
         calls = [call_of_object(value, "arguments") for value in parsed_json(text)]

@@ -99,7 +99,7 @@ def _encode_tensor(
 # ------------------------------------------------------------------------------------------------ apply
 
 
-class Step(NamedTuple):
+class DeltaStep(NamedTuple):
     """A delta's file, the tensors that it changes, and what errors call it."""
 
     path: Path
@@ -113,7 +113,7 @@ class _Job(NamedTuple):
     chunks: list[bytes]  # one of each delta
 
 
-def apply(base: Sequence[Path], steps: Sequence[Step], directory: Path) -> str:
+def apply(base: Sequence[Path], steps: Sequence[DeltaStep], directory: Path) -> str:
     """Apply deltas in order to `base`, write the shards into `directory`, and return their digest.
 
     The digest is that of core.model.weights_digest. Raises WeightsError naming file and tensor for what does not fit;
@@ -156,7 +156,7 @@ def _jobs(name: str, tensor: StoredTensor, deltas: Sequence["_DeltaReader"]) -> 
 class _DeltaReader:
     """A delta, read tensor by tensor. Its bytes were verified: what does not fit is no accident of disk or network."""
 
-    def __init__(self, step: Step, file: BinaryIO, base: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, step: DeltaStep, file: BinaryIO, base: Mapping[str, StoredTensor]) -> None:
         """Take an open delta. Raises WeightsError when a tensor is none of the base's."""
         self._name, self._tensors, self._file = step.name, step.tensors, file
         if unknown := self._tensors.keys() - base.keys():

@@ -44,7 +44,7 @@ class Delta(msgspec.Struct, frozen=True):
     format: int = 1  # of the file; format 1 did not say so
 
 
-class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+class WeightsManifest(msgspec.Struct, frozen=True, omit_defaults=True):
     version: PolicyRef
     digest: Digest
     parent: PolicyRef | None
@@ -88,10 +88,10 @@ def version_in(name: str) -> PolicyRef | None:
         return None
 
 
-def read_manifest(blobs: Blobs, path: str) -> Manifest:
+def read_manifest(blobs: Blobs, path: str) -> WeightsManifest:
     """Read a manifest. Raises WeightsError naming one that is missing or invalid."""
     try:
-        manifest = msgspec.json.decode(blobs.get(path), type=Manifest, dec_hook=codec.typed)
+        manifest = msgspec.json.decode(blobs.get(path), type=WeightsManifest, dec_hook=codec.typed)
     except FileNotFoundError as error:
         raise WeightsError(f"{path}: missing") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -105,7 +105,7 @@ def read_manifest(blobs: Blobs, path: str) -> Manifest:
     return manifest
 
 
-def read_base(blobs: Blobs, delta: Delta) -> tuple[str, Manifest]:
+def read_base(blobs: Blobs, delta: Delta) -> tuple[str, WeightsManifest]:
     """Path and manifest of what a delta needs, discarded or not. Raises WeightsError naming it."""
     path = manifest_path(delta.base)
     if not blobs.exists(path) and blobs.exists(link_path(delta.base)):

@@ -15,7 +15,7 @@ from api_harness import MODEL, Service, serve
 from browser import running_browser
 from playwright.sync_api import Browser
 
-from api.access.door import Door
+from api.access.origin_check import OriginCheck
 from core.settings import ApiSettings, WebSettings
 
 PIN = "/v1/policies/1/pin"
@@ -154,13 +154,13 @@ def test_origins_are_named_one_by_one(origin: str) -> None:
 
 def test_beyond_loopback_any_name_will_do_until_some_are_given() -> None:
     def admits(host: str, **settings: Any) -> bool:
-        door, told = Door(ApiSettings(host="0.0.0.0", **settings)), []
+        check, told = OriginCheck(ApiSettings(host="0.0.0.0", **settings)), []
 
         async def send(message: Any) -> None:
             told.append(message)
 
         scope = {"type": "http", "method": "GET", "headers": [(b"host", host.encode())]}
-        return asyncio.run(door.admit(scope, None, send)) is not None  # type: ignore[arg-type]
+        return asyncio.run(check.admit(scope, None, send)) is not None  # type: ignore[arg-type]
 
     assert admits("any.example")
     assert admits("a.example:80", web={"allowed_hosts": ("a.example",)})
@@ -177,7 +177,7 @@ async def _of_a_web_socket(headers: list[tuple[bytes, bytes]]) -> list[Any]:
     async def send(message: Any) -> None:
         told.append(message)
 
-    admitted = await Door(ApiSettings()).admit({"type": "websocket", "headers": headers}, receive, send)
+    admitted = await OriginCheck(ApiSettings()).admit({"type": "websocket", "headers": headers}, receive, send)
     return told if admitted is None else ["in"]
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html.parser import HTMLParser
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +22,12 @@ MakeService = Callable[..., Service]
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 KEYS = ({"key": "key-of-ada", "namespace": "ada", "scopes": ("read",)},)
 ADA = {"authorization": "Bearer key-of-ada"}
+
+CONSOLE = Path(__file__).resolve().parents[3] / "api" / "console"
+
+
+def console_files(*suffixes: str) -> list[Path]:
+    return [file for file in CONSOLE.rglob("*") if file.suffix in suffixes]
 
 
 def put_version(service: Service, *states: ReleaseState) -> None:
@@ -167,7 +173,7 @@ def test_its_parts_are_there_and_the_charts_are_those_of_uplots_release(service:
     page = Page(service.get("/").text)
     parts = {str(e["src"] or e["href"]): e for e in ({"src": None, "href": None, **e} for e in page.elements)}
     linked = {path: part.get("integrity") for path, part in parts.items() if path.startswith("console/")}
-    own = {f"console/{file.name}" for file in files("api.console").iterdir() if file.name.endswith((".js", ".css"))}
+    own = {f"console/{file.relative_to(CONSOLE)}" for file in console_files(".js", ".css")}
     assert set(linked) == {"console/uplot.css", "console/uplot.js", *own}
     for path, integrity in linked.items():
         answer = service.get(f"/{path}")
@@ -189,7 +195,7 @@ def test_parts_are_zipped_and_asked_for_once(service: Service) -> None:
 
 
 def test_the_console_needs_nothing_from_elsewhere_and_writes_no_markup() -> None:
-    own = [file for file in files("api.console").iterdir() if file.name.endswith((".js", ".html", ".css"))]
+    own = console_files(".js", ".html", ".css")
     assert len(own) > 8
     for file in own:
         text = file.read_text("utf-8")
@@ -199,12 +205,12 @@ def test_the_console_needs_nothing_from_elsewhere_and_writes_no_markup() -> None
             for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "://", "eval(")
             if word in text
         ], file.name
-        imported = re.findall(r'from "\./([\w.]+)"', text)
-        assert {files("api.console").joinpath(name).is_file() for name in imported} <= {True}
+        imported = re.findall(r'from "(\.[\w./]+)"', text)
+        assert {(file.parent / name).is_file() for name in imported} <= {True}
         assert "localStorage" not in text
 
 
 def test_what_scripts_look_for_stands_in_the_page() -> None:
-    ids = {str(element.get("id")) for element in Page(files("api.console").joinpath("index.html").read_text()).elements}
-    scripts = "".join(f.read_text("utf-8") for f in files("api.console").iterdir() if f.name.endswith(".js"))
+    ids = {str(element.get("id")) for element in Page((CONSOLE / "index.html").read_text()).elements}
+    scripts = "".join(file.read_text("utf-8") for file in console_files(".js"))
     assert set(re.findall(r'\bat\("([\w-]+)"\)', scripts)) <= ids

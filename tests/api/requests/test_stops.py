@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from api.live_state.memory import MemoryLiveState
 from api.requests.stops import StopCutter
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Chain
+from core.ports import TokenChain
 
 TEXT = st.text(alphabet="abc", max_size=20)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=4)
@@ -38,8 +38,8 @@ def test_pieces_do_not_matter_and_no_part_of_a_stop_string_leaves(pieces: list[s
         assert not any(stop in sent for stop in stops)
 
 
-def chain(number: int, tokens: int) -> Chain:
-    return Chain(
+def chain(number: int, tokens: int) -> TokenChain:
+    return TokenChain(
         inference_id=InferenceId(f"i{number}"),
         session_id=SessionId("s"),
         turn_index=0,

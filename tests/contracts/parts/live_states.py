@@ -12,7 +12,7 @@ from services import require_services
 from api.live_state.memory import MemoryLiveState
 from api.live_state.redis_live_state import RedisLiveState
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Bucket, Chain, LiveState
+from core.ports import Bucket, LiveState, TokenChain
 from core.settings import RedisSettings
 
 ACME, OTHER = Namespace("acme"), Namespace("other")
@@ -56,8 +56,8 @@ async def in_redis(chosen: RedisSettings | None = None) -> AsyncIterator[tuple[R
 ADAPTERS = {"memory": Adapter(in_memory), "redis": Adapter(in_redis)}
 
 
-def chain(number: int = 1, token_ids: tuple[int, ...] = (1, 2, 3)) -> Chain:
-    return Chain(
+def chain(number: int = 1, token_ids: tuple[int, ...] = (1, 2, 3)) -> TokenChain:
+    return TokenChain(
         inference_id=InferenceId(f"i{number}"),
         session_id=SessionId(f"s{number}"),
         turn_index=number,

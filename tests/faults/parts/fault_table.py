@@ -3,7 +3,7 @@
 import json
 import os
 
-from fault_tally import Tally
+from fault_counts import FaultCounts
 
 from bench.table import RESULTS, Row, report
 
@@ -19,7 +19,7 @@ class FaultTable:
     def __init__(self) -> None:
         self._rows: list[Row] = []
 
-    def add(self, fault: str, tally: Tally, *more: Row) -> None:
+    def add(self, fault: str, tally: FaultCounts, *more: Row) -> None:
         """Add a fault's rows, and then assert that nothing was lost, counted twice or refused."""
         acknowledged = tally.turns + tally.outcomes
         rows = [

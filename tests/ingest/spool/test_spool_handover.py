@@ -16,7 +16,7 @@ from waiting import wait_for
 from core.errors import LogUnavailable
 from core.events import Event, SessionEnded, Topic
 from core.ports import Position
-from ingest.spool.handover import Gate
+from ingest.spool.handover import AppendBarrier
 from ingest.spool.spool import SpoolingLog
 from ingest.sqlite.log import SqliteEventLog
 
@@ -146,7 +146,7 @@ def test_what_is_drained_takes_one_append_of_each_topic_and_not_of_each_record(t
 
 
 def test_whoever_gives_up_at_the_gate_holds_nobody_up() -> None:
-    gate = Gate()
+    gate = AppendBarrier()
 
     async def main() -> None:
         with gate.shut():

@@ -1,4 +1,4 @@
-"""What tensors hold in memory, and what is kept for a backward pass."""
+"""The bytes that tensors hold in memory, and those that are kept for a backward pass."""
 
 import gc
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 
 from core.ids import BASE, PolicyRef
 from core.ports import AdapterConfig
-from serving.weights.deltas.manifest import Manifest, manifest_path
+from serving.weights.deltas.manifest import WeightsManifest, manifest_path
 
 
 def doctor(directory: Path, *settings: str) -> tuple[int, str]:
@@ -107,7 +107,7 @@ def test_settings_that_take_more_than_the_machine_has_are_named(tmp_path: Path) 
 def test_a_base_that_adapters_do_not_stand_upon_is_named(tmp_path: Path) -> None:
     adapter = AdapterConfig(base_digest="0" * 64, rank=1, alpha=1.0)
     version = PolicyRef(BASE, 2)
-    manifest = Manifest(version=version, digest="1" * 64, parent=None, shards=[], adapter=adapter)
+    manifest = WeightsManifest(version=version, digest="1" * 64, parent=None, shards=[], adapter=adapter)
     path = tmp_path / "service" / "blobs" / manifest_path(version)
     path.parent.mkdir(parents=True)
     path.write_bytes(manifest.encode())

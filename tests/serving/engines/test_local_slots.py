@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.ids import base_ref
-from serving.engines.local.slots import Place, SlotTable
+from serving.engines.local.slots import SlotAssignment, SlotTable
 
 tokens = st.lists(st.integers(0, 1), min_size=1, max_size=24)
 left = st.lists(st.tuples(tokens, st.integers(1, 2), st.booleans()), min_size=1, max_size=3)
@@ -41,7 +41,7 @@ def test_the_longest_prefix_of_the_same_version_is_gone_on_from(
     first_freed = [*free, *range(len(earlier), SLOTS)]
     assert place.slot in first_freed
     if not longest:
-        assert place == Place(first_freed[0], 0, first_freed[0])
+        assert place == SlotAssignment(first_freed[0], 0, first_freed[0])
         return
     assert matches[place.source] == longest
     if place.source == place.slot:
@@ -53,7 +53,7 @@ def test_the_longest_prefix_of_the_same_version_is_gone_on_from(
 def test_the_only_free_slot_is_used_even_if_it_holds_more() -> None:
     table = SlotTable(1, 24)
     table.release(table.take([1], base_ref(1)).slot, [1] * 20, base_ref(1))
-    assert table.take([1] * 10 + [2, 2], base_ref(1)) == Place(0, 10, 0)
+    assert table.take([1] * 10 + [2, 2], base_ref(1)) == SlotAssignment(0, 10, 0)
 
 
 def test_who_is_computed_anew_is_gone_on_from_by_nobody() -> None:

@@ -18,7 +18,7 @@ from core.model.probes import agrees, get_probe
 from core.settings import SglangSettings, SglangTimeoutSettings
 from serving.engines.sglang.admin import Admin
 from serving.engines.sglang.engine import SglangEngine
-from serving.engines.sglang.swap import NEXT, Step, drawing
+from serving.engines.sglang.swap import NEXT, SwapStep, table
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 TWO, THREE = base_ref(2), base_ref(3)
@@ -33,10 +33,10 @@ class Watcher:
     """A recorder of steps, which runs a test's action before one of them."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self.before: dict[Step, object] = {}
+        self.steps: list[SwapStep] = []
+        self.before: dict[SwapStep, object] = {}
 
-    def __call__(self, step: Step, version: PolicyRef) -> None:
+    def __call__(self, step: SwapStep, version: PolicyRef) -> None:
         self.steps.append(step)
         action = self.before.get(step)
         if action is not None:
@@ -90,19 +90,28 @@ def really_serves(world: Published, server: SglangServer, version: PolicyRef) ->
         admin.close()
 
 
-def test_the_steps_of_a_swap_are_the_drawings(engine: SglangEngine, watcher: Watcher) -> None:
+def test_the_steps_of_a_swap_are_those_of_the_table(engine: SglangEngine, watcher: Watcher) -> None:
     engine.switch(THREE)
-    assert watcher.steps == [Step.PAUSE, Step.LOAD, Step.COMPARE, Step.FLUSH, Step.RESUME, Step.PROBE, Step.SERVES]
+    assert watcher.steps == [
+        SwapStep.PAUSE,
+        SwapStep.LOAD,
+        SwapStep.COMPARE,
+        SwapStep.FLUSH,
+        SwapStep.RESUME,
+        SwapStep.PROBE,
+        SwapStep.SERVES,
+    ]
     for step, after in zip(watcher.steps, watcher.steps[1:], strict=False):
         assert after == NEXT[step][0]
-        assert f"{step} --> {after}" in drawing()
+        assert f"| {step} | {after} |" in table()
 
 
 @pytest.mark.parametrize(
-    "step", [Step.PAUSE, Step.LOAD, Step.COMPARE, Step.FLUSH, Step.RESUME, Step.PROBE, Step.SERVES]
+    "step",
+    [SwapStep.PAUSE, SwapStep.LOAD, SwapStep.COMPARE, SwapStep.FLUSH, SwapStep.RESUME, SwapStep.PROBE, SwapStep.SERVES],
 )
 def test_a_host_that_ends_at_any_step_is_followed_by_one_that_finishes(
-    step: Step, world: Published, server: SglangServer, engine: SglangEngine, watcher: Watcher, tmp_path: Path
+    step: SwapStep, world: Published, server: SglangServer, engine: SglangEngine, watcher: Watcher, tmp_path: Path
 ) -> None:
     def die() -> None:
         raise Killed
@@ -131,8 +140,13 @@ def test_a_file_that_rots_after_it_was_verified_never_speaks(
 ) -> None:
     damage(tmp_path / "versions" / "00000003" / "model.safetensors")
     engine.switch(THREE)
-    assert watcher.steps[:4] == [Step.PAUSE, Step.LOAD, Step.COMPARE, Step.RELOAD]  # before it was let go on
-    assert watcher.steps[-1] == Step.SERVES
+    assert watcher.steps[:4] == [
+        SwapStep.PAUSE,
+        SwapStep.LOAD,
+        SwapStep.COMPARE,
+        SwapStep.RELOAD,
+    ]  # before it was let go on
+    assert watcher.steps[-1] == SwapStep.SERVES
     assert really_serves(world, server, THREE)
 
 
@@ -140,12 +154,12 @@ def test_what_cannot_be_loaded_at_all_leaves_the_last_good_version(
     world: Published, server: SglangServer, engine: SglangEngine, watcher: Watcher, tmp_path: Path
 ) -> None:
     file = tmp_path / "versions" / "00000003" / "model.safetensors"
-    watcher.before[Step.LOAD] = lambda: damage(file)
-    watcher.before[Step.RESTORE] = watcher.before.clear
+    watcher.before[SwapStep.LOAD] = lambda: damage(file)
+    watcher.before[SwapStep.RESTORE] = watcher.before.clear
     with pytest.raises(WeightsError, match="version 3"):
         engine.switch(THREE)
-    assert Step.RESTORE in watcher.steps
-    assert Step.RESUME not in watcher.steps[: watcher.steps.index(Step.RESTORE)]
+    assert SwapStep.RESTORE in watcher.steps
+    assert SwapStep.RESUME not in watcher.steps[: watcher.steps.index(SwapStep.RESTORE)]
     assert engine.serving() == ANCHOR
     assert really_serves(world, server, ANCHOR)
 
@@ -161,10 +175,10 @@ def test_neighbours_at_a_small_learning_rate_are_told_apart(
         file.unlink()
         file.write_bytes(anchors)
 
-    watcher.before[Step.LOAD] = put_the_anchors
-    watcher.before[Step.RELOAD] = watcher.before.clear
+    watcher.before[SwapStep.LOAD] = put_the_anchors
+    watcher.before[SwapStep.RELOAD] = watcher.before.clear
     engine.switch(TWO)
-    assert Step.RELOAD in watcher.steps
+    assert SwapStep.RELOAD in watcher.steps
     assert really_serves(world, server, TWO)
 
 

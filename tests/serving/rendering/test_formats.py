@@ -209,7 +209,7 @@ def test_character_by_character_too(renderers: dict[str, ModelRenderer], case: s
     model, text, *_ = RECORDED.get(case) or BROKEN[case]
     family = renderers[model].family
     read_by = [
-        family.reader(TOOLS, thinks=renderers[model].has_thinking, is_thinking=model.startswith("Deep")) for _ in "ab"
+        family.parser(TOOLS, thinks=renderers[model].has_thinking, is_thinking=model.startswith("Deep")) for _ in "ab"
     ]
     whole = [read_by[0].read(text, last=False), read_by[0].read("", last=True)]
     parts = [*(read_by[1].read(letter, last=False) for letter in text), read_by[1].read("", last=True)]
@@ -345,7 +345,7 @@ def test_any_text_is_read_alike_in_any_parts(
     made, text = renderers[model], "".join(pieces)
     seen = []
     for parts in ([text], list(text), pieces):
-        reader = made.family.reader(TOOLS, thinks=made.has_thinking, is_thinking=is_thinking)
+        reader = made.family.parser(TOOLS, thinks=made.has_thinking, is_thinking=is_thinking)
         words = [*(reader.read(part, last=False) for part in parts), reader.read("", last=True)]
         joined = tuple("".join(getattr(each, name) for each in words) for name in ("content", "reasoning"))
         seen.append((joined, [call for each in words for call in each.calls], sum(each.broken_calls for each in words)))

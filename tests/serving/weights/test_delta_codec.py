@@ -84,7 +84,7 @@ def test_any_bits_become_any_bits(word: type, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("share", [0.0001, 0.001, 0.01, 0.04, 0.2, 0.45, 0.7, 1.0])
 def test_small_steps_take_little_more_than_their_entropy(share: float) -> None:
-    """Which elements changed, and a bit for the direction of each."""
+    """The entropy is that of which elements changed, and a bit for the direction of each."""
     rng = np.random.default_rng(0)
     parent_N = weights(rng, "BF16", 400_000)
     changed_N = rng.random(len(parent_N)) < share

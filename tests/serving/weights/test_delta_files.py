@@ -15,7 +15,7 @@ from core.errors import WeightsError
 from core.model.weights_digest import checksum_of, digest_of_shards
 from serving.weights.deltas import checkpoint
 from serving.weights.deltas.checkpoint import Files
-from serving.weights.deltas.delta import Encoded, Step, apply, encode
+from serving.weights.deltas.delta import DeltaStep, Encoded, apply, encode
 from serving.weights.deltas.finite import check_finite
 
 SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -45,7 +45,7 @@ def tensors(rng: np.random.Generator) -> Checkpoint:
     return {name: random_weights(rng, dtype, shape) for name, (dtype, shape) in SHAPES.items()}
 
 
-def applied(base: list[Path], steps: list[Step], directory: Path) -> list[Path]:
+def applied(base: list[Path], steps: list[DeltaStep], directory: Path) -> list[Path]:
     directory.mkdir()
     digest = apply(base, steps, directory)
     made = [directory / path.name for path in base]
@@ -73,7 +73,7 @@ def test_every_dtype_comes_back_file_by_file(
     everything = {name for name in tensors if name != "nothing"}
     assert set(encoded.tensors) == (set() if share == 0 else everything) or share == 0.05
     assert encoded.digest == digest_of_shards(child)
-    made = applied(parent, [Step(tmp_path / "delta", encoded.tensors, "delta")], tmp_path / "made")
+    made = applied(parent, [DeltaStep(tmp_path / "delta", encoded.tensors, "delta")], tmp_path / "made")
     assert [path.read_bytes() for path in made] == [path.read_bytes() for path in child]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["child", "delta", "made", "parent"]
 
@@ -92,7 +92,7 @@ def test_a_delta_is_what_changed_and_nothing_else(
     assert list(changed) == ["embed"]
     assert file.bytes == changed["embed"].bytes == (tmp_path / "delta").stat().st_size < 300
     assert (file.name, file.checksum) == ("delta", checksum_of(tmp_path / "delta"))
-    made = applied([parent], [Step(tmp_path / "delta", changed, "delta")], tmp_path / "made")
+    made = applied([parent], [DeltaStep(tmp_path / "delta", changed, "delta")], tmp_path / "made")
     assert made[0].read_bytes() == child.read_bytes()
 
 
@@ -102,7 +102,7 @@ def test_a_chain_is_applied_in_one_pass(tmp_path: Path, rng: np.random.Generator
         tensors = tensors | small_step(rng, dict(list(tensors.items())[number : number + 4]), share=0.3)
         files.append(write(tmp_path / str(number) / "model", tensors))
         delta = tmp_path / f"delta-{number}"
-        steps.append(Step(delta, encode([files[-2]], [files[-1]], delta).tensors, "delta"))
+        steps.append(DeltaStep(delta, encode([files[-2]], [files[-1]], delta).tensors, "delta"))
     (made,) = applied([files[0]], steps, tmp_path / "made")
     assert made.read_bytes() == files[-1].read_bytes()
 
@@ -129,7 +129,7 @@ def test_upon_another_parent_it_is_refused(tmp_path: Path, pair: Pair, tensors: 
     other = write(tmp_path / "other", tensors | {"embed": (dtype, shape, bits)})
     (tmp_path / "made").mkdir()
     with pytest.raises(WeightsError, match=r"delta: tensor embed is not what was published"):
-        apply([other], [Step(tmp_path / "delta", pair[1].tensors, "delta")], tmp_path / "made")
+        apply([other], [DeltaStep(tmp_path / "delta", pair[1].tensors, "delta")], tmp_path / "made")
 
 
 @pytest.mark.parametrize("broken", ["shape", "missing", "dtype"])
@@ -145,7 +145,7 @@ def test_upon_a_parent_of_another_shape_it_is_refused(
     other = write(tmp_path / "other", tensors)
     (tmp_path / "made").mkdir()
     with pytest.raises(WeightsError, match="delta: tensor embed"):
-        apply([other], [Step(tmp_path / "delta", pair[1].tensors, "delta")], tmp_path / "made")
+        apply([other], [DeltaStep(tmp_path / "delta", pair[1].tensors, "delta")], tmp_path / "made")
 
 
 @pytest.mark.parametrize("place", ["first", "last"])
@@ -161,7 +161,7 @@ def test_a_stream_of_another_length_is_refused(tmp_path: Path, pair: Pair, place
     entry = msgspec.structs.replace(tensors[name], bytes=tensors[name].bytes + length)
     (tmp_path / "made").mkdir()
     with pytest.raises(WeightsError, match=f"delta: tensor {name}"):
-        apply([parent], [Step(delta, tensors | {name: entry}, "delta")], tmp_path / "made")
+        apply([parent], [DeltaStep(delta, tensors | {name: entry}, "delta")], tmp_path / "made")
 
 
 def test_a_file_that_is_cut_is_named(tmp_path: Path, tensors: Checkpoint) -> None:
@@ -241,7 +241,7 @@ import json, re, sys
 from pathlib import Path
 from serving.weights.deltas import checkpoint
 from serving.weights.deltas.checkpoint import Files
-from serving.weights.deltas.delta import Encoded, Step, apply, encode
+from serving.weights.deltas.delta import DeltaStep, Encoded, apply, encode
 from serving.weights.deltas.finite import check_finite
 from serving.weights.sample import promised_share
 from core.model.weights_digest import digest_of_shards
@@ -256,7 +256,7 @@ pair = [root / "parent"], [root / "child"]
 assert promised_share(*pair) < 0.5
 encoded = encode(*pair, root / "delta")
 (root / "made").mkdir()
-assert apply(pair[0], [Step(root / "delta", encoded.tensors, "delta")], root / "made") == digest_of_shards(pair[1])
+assert apply(pair[0], [DeltaStep(root / "delta", encoded.tensors, "delta")], root / "made") == digest_of_shards(pair[1])
 assert encoded.digest == digest_of_shards(pair[1])
 check_finite(pair[1])
 print(json.dumps(peak() - start))

@@ -88,7 +88,7 @@ def test_where_more_depends_on_the_request_one_style_is_worth_less() -> None:
 
 
 def test_the_shares_are_those_of_what_users_ask() -> None:
-    """What is enumerated is what is drawn, as often as it is drawn."""
+    """The enumeration has the tasks that are drawn, with the odds with which they are drawn."""
     assert {identity(task) for task, _ in served()} >= {
         identity(sample_task(random.Random(seed), "write")) for seed in range(200)
     }

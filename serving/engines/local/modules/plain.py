@@ -28,7 +28,7 @@ _NO_PART = {
 
 @dataclass(frozen=True)
 class PlainConfig:
-    """What `config.json` says of a decoder, under transformers' names."""
+    """The fields of `config.json` that describe a decoder, under transformers' names."""
 
     vocab_size: int
     hidden_size: int
@@ -156,7 +156,7 @@ class _Mlp(nn.Module):
 
 
 class _Linear(nn.Module):
-    """As torch's, which draws weights at first: that takes longer than to load them."""
+    """Torch's linear module without its random initial weights: drawing them takes longer than loading."""
 
     def __init__(self, in_features: int, out_features: int, has_bias: bool, empty: Empty) -> None:
         super().__init__()

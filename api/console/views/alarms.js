@@ -1,8 +1,8 @@
 // What monitors found: figures, what it holds back, and the operator's word that it is known.
 
-import { at, button, make, plain, refill, state, time } from "./dom.js";
-import { ask } from "./order.js";
-import { get } from "./wire.js";
+import { at, button, make, plain, refill, state, time } from "../dom.js";
+import { ask } from "../order.js";
+import { get } from "../wire.js";
 
 const figure = value => Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 

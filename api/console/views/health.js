@@ -1,7 +1,7 @@
 // Lag and health of each stage.
 
-import { at, fill, make, number, percent, plain, time } from "./dom.js";
-import { get } from "./wire.js";
+import { at, fill, make, number, percent, plain, time } from "../dom.js";
+import { get } from "../wire.js";
 
 const SILENT_S = 5;
 let before = null;  // how long engines had worked, and when that was asked

@@ -1,7 +1,7 @@
 // The story of one turn: what was asked, what was sampled and by whom, what users said of it, what it was worth and why.
 
-import { at, button, duration, make, named, percent, plain, signed, state, time, tone } from "./dom.js";
-import { get } from "./wire.js";
+import { at, button, duration, make, named, percent, plain, signed, state, time, tone } from "../dom.js";
+import { get } from "../wire.js";
 
 const SHADES = 8, SHOWN_TOKENS = 1500;
 const story = at("story");

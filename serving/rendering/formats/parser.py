@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from serving.rendering.formats.calls import Call, NoCall, Schemas
+from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas
 
 
 @dataclass
 class Words:
-    """What newly arrived text adds to an answer."""
+    """The parts that newly arrived text adds to an answer."""
 
     content: str = ""
     reasoning: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ParsedCall] = field(default_factory=list)
     broken_calls: int = 0
     thinking_ended: bool = False
 
 
-class Reader(Protocol):
+class FormatParser(Protocol):
     """One answer."""
 
     def read(self, text: str, *, last: bool) -> Words:
@@ -44,7 +44,7 @@ class CallBlock:
     opening: str
     closing: str | None
     """None: the block goes on to the next one, or to the end of the answer."""
-    read: Callable[[str, Schemas], list[Call]]
+    read: Callable[[str, Schemas], list[ParsedCall]]
     """Returns the calls of the text between the marks. Raises NoCall."""
     only_first: bool = False
     """Only at the beginning of an answer, and its opening is part of what is read."""
@@ -59,7 +59,7 @@ class BlockFormat:
     """Marks around several blocks, which say nothing more."""
 
 
-class BlockReader:
+class BlockParser:
     def __init__(
         self, form: BlockFormat, tools: Schemas, thinking: Thinking | None, *, is_thinking: bool = False
     ) -> None:

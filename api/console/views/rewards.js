@@ -1,7 +1,7 @@
 // The live stream of rewards, the newest first.
 
-import { at, make, signed, time, tone } from "./dom.js";
-import { follow, get } from "./wire.js";
+import { at, make, signed, time, tone } from "../dom.js";
+import { follow, get } from "../wire.js";
 import { open } from "./story.js";
 
 const PAGE = 200, MOST = 2000, NEWEST = Number.MAX_SAFE_INTEGER;

@@ -1,8 +1,8 @@
 // Curves: what the newest turns were worth, by time, version and arm; how long feedback took to be served; conduct.
 
-import { at, duration, make, number, plain } from "./dom.js";
-import { Chart, columns } from "./charts.js";
-import { get } from "./wire.js";
+import { at, duration, make, number, plain } from "../dom.js";
+import { Chart, columns } from "../charts.js";
+import { get } from "../wire.js";
 
 const amount = value => value.toFixed(2);
 const seconds = stamp => Date.parse(stamp) / 1000;

@@ -20,7 +20,7 @@ _JSON = b"application/json"
 _POLICY_VIOLATION = 1008  # of RFC 6455
 
 
-class Door:
+class OriginCheck:
     def __init__(self, settings: ApiSettings) -> None:
         self._is_ours: Callable[[bytes], bool] = lru_cache(maxsize=256)(_host_check(settings))
         self._origins = frozenset(origin.encode() for origin in settings.web.allowed_origins)

@@ -1,8 +1,8 @@
 // Versions, what became of them, and the operator's word.
 
-import { at, button, make, number, percent, plain, refill, state, time } from "./dom.js";
-import { ask } from "./order.js";
-import { get } from "./wire.js";
+import { at, button, make, number, percent, plain, refill, state, time } from "../dom.js";
+import { ask } from "../order.js";
+import { get } from "../wire.js";
 
 const VERSIONS = 60, STEPS = 100;
 const MEANING = {

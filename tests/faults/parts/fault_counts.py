@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Tally:
+class FaultCounts:
     """Counts of a fault's outcome; all but the first four must be 0."""
 
     turns: int
@@ -56,16 +56,16 @@ class _Fate:
     rewards: list[Reward]
 
 
-def settle(world: World, users: Users) -> Tally:
+def settle(world: World, users: Users) -> FaultCounts:
     """Wait until everything acknowledged by now is learned from, while users go on; then stop them and count."""
     judged = set(users.outcomes.values())
     lineage = Lineage(world)
     _wait(lambda: not _missing(world, users, judged, lineage))
     users.leave()
     _wait(lambda: not _lost_from_store(_fate(world, users.turns), users))
-    tally = _count(world, users, judged, lineage)
-    logger.warning("%s", tally)
-    return tally
+    counts = _count(world, users, judged, lineage)
+    logger.warning("%s", counts)
+    return counts
 
 
 def _wait(condition: object) -> None:
@@ -144,7 +144,7 @@ class Lineage:
         return ids - told - {one for manifest in manifests for dropped in manifest.drops.values() for one in dropped}
 
 
-def _count(world: World, users: Users, judged: set[InferenceId], lineage: Lineage) -> Tally:
+def _count(world: World, users: Users, judged: set[InferenceId], lineage: Lineage) -> FaultCounts:
     fate, manifests = _fate(world, users.turns), lineage.manifests()
     steps = Counter(
         (record.inference_id, record.revision)
@@ -161,7 +161,7 @@ def _count(world: World, users: Users, judged: set[InferenceId], lineage: Lineag
     untrained = lineage.without(_to_train(fate) & judged)
     if untrained:
         logger.error("untrained: %s", _where(world, untrained))
-    return Tally(
+    return FaultCounts(
         turns=len(users.turns),
         outcomes=len(users.outcomes),
         trained=sum(1 for inference_id, _ in steps if inference_id in fate.turns),

@@ -1,8 +1,8 @@
 // The learner: what each version's update was made of, how stale its turns were, where the learner's time went.
 
-import { at } from "./dom.js";
-import { Chart, columns } from "./charts.js";
-import { get } from "./wire.js";
+import { at } from "../dom.js";
+import { Chart, columns } from "../charts.js";
+import { get } from "../wire.js";
 
 const VERSIONS = 100;
 const fine = value => value.toPrecision(3);
