@@ -61,7 +61,8 @@ def test_it_is_read_and_searched_in_a_browser_without_the_internet(world: Servic
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(world.url + "/docs/")
-        page.get_by_role("link", name="Architecture").first.click()
+        with page.expect_response(lambda answer: answer.url.endswith("/search_index.json")):  # the search has begun
+            page.get_by_role("link", name="Architecture").first.click()
         expect(page.get_by_role("heading", level=1)).to_contain_text("Architecture")
         page.get_by_placeholder("Search").fill("max_share")
         expect(page.locator(".md-search-result__link").first).to_be_visible()
