@@ -10,7 +10,7 @@ import coverage
 import pytest
 
 from bench.mutants.mutations import PARTS, ROOT, Mutation
-from bench.mutants.trial import QUIET, in_child
+from bench.mutants.trial import in_child, options
 
 PLACE = ROOT / "build" / "mutants"
 CPU_S = 600.0  # for a file of tests
@@ -71,7 +71,7 @@ def _measure(tests: str, place: Path) -> int:
     measured = coverage.Coverage(data_file=str(place.with_suffix(".coverage")), source=sources, config_file=False)
     contexts = _Contexts(measured)
     measured.start()
-    status = pytest.main([*QUIET, tests], plugins=[contexts])
+    status = pytest.main(list(options([tests])), plugins=[contexts])
     measured.stop()
     measured.save()
     place.with_suffix(".json").write_text(json.dumps(contexts.seconds))

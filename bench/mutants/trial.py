@@ -19,8 +19,8 @@ import pytest
 
 from bench.mutants.mutations import ROOT, Mutation
 
-QUIET = ("-q", "-p", "no:cacheprovider", "-m", "not verify and not compose and not hostile")
-QUIET += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # what is loaded before is no plugin whose asserts matter
+LOADED_BEFORE = "ignore::pytest.PytestAssertRewriteWarning"  # no plugin whose asserts matter
+QUIET = ("-q", "-p", "no:cacheprovider", "-W", LOADED_BEFORE)
 LIBRARIES = ("torch", "transformers", "hypothesis", "sqlalchemy", "pydantic", "pyarrow.parquet", "fastapi", "httpx")
 SPARE_CPU_S = 20.0  # for a child to come up, and for a busy machine
 TIMES = 4  # as long as its tests take else, before a child is taken to hang
@@ -72,6 +72,13 @@ class _Chosen:
             os.write(self._told, f"{report.nodeid}\n".encode())
 
 
+def options(files: Sequence[str]) -> tuple[str, ...]:
+    """Return pytest's options for some files. Tests that need services run where a fault meets no others."""
+    on_a_broker = all(file.startswith("tests/ingest/kafka/") for file in files)
+    left_out = "not compose and not hostile" if on_a_broker else "not verify and not compose and not hostile"
+    return (*QUIET, "-m", left_out, *files)
+
+
 def put_in_place(mutation: Mutation) -> None:
     """Make every later import of the module load the changed one."""
     sys.meta_path.insert(0, _Finder(mutation))
@@ -89,7 +96,7 @@ def killer(mutation: Mutation, seconds: Mapping[str, float]) -> str | None:
 
     def work() -> int:
         put_in_place(mutation)
-        return int(pytest.main([*QUIET, "-x", *files], plugins=[_Chosen(list(seconds), telling)]))
+        return int(pytest.main(["-x", *options(files)], plugins=[_Chosen(list(seconds), telling)]))
 
     cpu_s = SPARE_CPU_S + TIMES * sum(seconds.values())
     status = in_child(work, cpu_s, ROOT / "build" / "mutants" / "trial.log")
