@@ -158,7 +158,7 @@ def test_a_route_of_which_nobody_says_who_may_use_it_starts_no_service(route: An
 
 
 def path_of(path: str, turn: Made) -> str:
-    ids = {**vars(turn), "version": "7", "name": "main.js", "model:path": MODEL, "path:path": ""}
+    ids = {**vars(turn), "version": "7", "name:path": "main.js", "model:path": MODEL, "path:path": ""}
     return re.sub(r"\{([^}]+)\}", lambda found: ids[found[1]], path)
 
 
