@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from core.ids import UserHash
 from core.settings import LearnerSettings, UserSettings
 from core.settings.names import nested
-from learner.objective.influence import Influence, user_of
+from learner.objective.influence import _MOST, Influence, _raised, user_of
 from learner.objective.trust import Trust
 from learner.sequences.scored import ScoredTurn
 
@@ -208,3 +208,7 @@ def test_a_correction_takes_back_what_was_applied(make_world: MakeWorld) -> None
     assert published is not None
     assert published.metrics["limited_turns"] == 4
     learner.close()
+
+
+def test_users_too_few_for_the_sum_are_raised_as_far_as_anybody() -> None:
+    assert _raised([3.0, 0.0], most=1.0, turns=2.0) == _MOST

@@ -18,7 +18,7 @@ from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
 from learner.timing import DOINGS, Pace, is_of_machine
 from learner.updates.state import make_state
-from learner.updates.update import update
+from learner.updates.update import computing_in, update
 
 RELEASED = tuple(map(base_ref, (1, 3, 4, 9)))
 
@@ -110,3 +110,8 @@ def test_no_time_is_less_than_nothing(make_world: Callable[[str], World]) -> Non
     spent_s = [value for each in versions for name, value in each.metrics.items() if name.startswith("seconds_")]
     assert len(spent_s) == 4 * len(DOINGS)
     assert min(spent_s) >= 0
+
+
+def test_products_are_computed_in_low_precision_on_a_numbered_device() -> None:
+    with computing_in(changed(DEFAULT, {"compute.precision": "bfloat16", "device": "cpu:0"})):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 from judge_world import (
     SPEC,
@@ -32,7 +33,7 @@ from ingest.writer import Writer
 from onward.directory.layout import SHIPPED_REWARDS
 from scoring.judge import endpoint as asking
 from scoring.judge.choice import Budget, place_of
-from scoring.judge.endpoint import try_endpoint
+from scoring.judge.endpoint import NoVote, _read, try_endpoint
 from scoring.judge.prompt import ask_about, read_prompt
 from scoring.judge.votes import read_vote, version_of
 
@@ -498,3 +499,9 @@ def test_doctors_question_is_answered_or_says_what_is_wrong(endpoint: Endpoint) 
     endpoint.answer = lambda _: (401, "wrong key", {})
     with pytest.raises(ConfigError, match="refused: 401: wrong key"):
         try_endpoint(settings_of(endpoint))
+
+
+@pytest.mark.parametrize("body", ["no JSON", '{"choices": []}'])
+def test_an_answer_that_is_no_completion_is_named_as_such(body: str) -> None:
+    with pytest.raises(NoVote, match="no chat completion: "):
+        _read(httpx.Response(200, text=body))

@@ -6,12 +6,14 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from clean_turns import Change, turns
 
 from core.events import ToolCall
 from core.reward_spec import DerivedSpec
-from scoring.monitors import MONITORS, Watched, Window, watch
+from scoring.monitors import LEAST, MONITORS, Watched, Window, watch
+from scoring.monitors.signals import _gap, _shares
 from scoring.monitors.users import gini, top_share
 from scoring.monitors.watched import repetition
 
@@ -210,3 +212,28 @@ def test_repetition_gini_and_top_share_are_what_they_say() -> None:
     assert gini([1, 1, 1, 1]) == pytest.approx(0)
     assert gini([0, 0, 0, 1]) == pytest.approx(0.75)
     assert top_share([1] * 99 + [101]) == pytest.approx(101 / 200)
+
+
+def test_the_gap_between_environments_and_its_squared_error() -> None:
+    values = {"simulated": [1.0, 2.0, 3.0, 4.0], "production": [0.0, 0.0, 1.0, 1.0]}
+    some_turns = iter(turns(0, count=8 * LEAST))
+    made = [
+        msgspec.structs.replace(next(some_turns), workload="fix", environment=environment, value=value)
+        for environment, each in values.items()
+        for value in each * LEAST
+    ]
+    found = _gap(made)
+    assert found is not None
+    gap, error = found
+    simulated, production = (np.array(each * LEAST) for each in values.values())
+    squared = simulated.var(ddof=1) / len(simulated) + production.var(ddof=1) / len(production)
+    assert (gap, error) == pytest.approx((2.0, squared))
+
+
+def test_components_of_no_mass_have_no_share() -> None:
+    turn = msgspec.structs.replace(turns(0, count=1)[0], components={"style": 0.0})
+    assert _shares([turn]) == {}
+    assert _shares([msgspec.structs.replace(turn, components={"style": 3.0, "tests": -1.0})]) == {
+        "style": 0.75,
+        "tests": 0.25,
+    }

@@ -1,0 +1,31 @@
+"""The windows of one workload hold as many turns as they may, and a reference only once it is whole."""
+
+from clean_turns import turns
+
+from core.settings import MonitorSettings
+from scoring.watching.turns import Turns
+from scoring.watching.workload import Workload
+
+SETTINGS = MonitorSettings(window_turns=50, reference_turns=60)
+
+
+def workload_after(count: int) -> Workload:
+    made = Workload(Turns(), SETTINGS, maturity_s=1e9, roles={})
+    for turn in turns(0, count=count):
+        made.add(turn)
+    return made
+
+
+def test_the_latest_window_holds_the_newest_turns_and_no_more() -> None:
+    recent = workload_after(80).window(ripe=False).recent
+    assert [turn.inference_id for turn in recent] == [turn.inference_id for turn in turns(0, count=80)[-50:]]
+
+
+def test_nothing_is_compared_before_there_is_enough_to_compare_with() -> None:
+    assert not workload_after(59).window(ripe=False).reference
+
+
+def test_what_is_ripe_is_compared_with_nothing_that_is_not() -> None:
+    workload = workload_after(60)
+    assert len(workload.window(ripe=False).reference) == 60
+    assert not workload.window(ripe=True).reference
