@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -95,4 +97,27 @@ def test_a_defect_ends_it_and_nobody_waits_for_ever() -> None:
         commits.submit_blocking(0)
     with pytest.raises(LogUnavailable, match="closed"):
         commits.submit_blocking(1)
+    commits.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_defect_refuses_what_waits_behind_it() -> None:
+    applying, going_on = threading.Event(), threading.Event()
+
+    def apply(items: Sequence[int]) -> Sequence[int]:
+        applying.set()
+        assert going_on.wait(10)
+        return [1 // item for item in items]
+
+    commits = GroupCommit[int, int]("test", apply, max_items=1)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(commits.submit_blocking, 0)
+        assert applying.wait(10)
+        behind = threads.submit(commits.submit_blocking, 1)
+        while commits._queue.empty():
+            time.sleep(0.001)
+        going_on.set()
+        for waiting in (first, behind):
+            with pytest.raises(LogUnavailable, match="broke down"):
+                waiting.result(10)
     commits.close()

@@ -237,3 +237,18 @@ def test_components_of_no_mass_have_no_share() -> None:
         "style": 0.75,
         "tests": 0.25,
     }
+
+
+@pytest.mark.parametrize(("most", "trips"), [(20, False), (30, True)])
+def test_who_says_more_than_a_fifth_must_also_say_ten_times_what_others_do(most: int, trips: bool) -> None:
+    said = {"loud": most, **{f"quiet {number}": 2 for number in range(20)}}
+    names = [f"name {number}" for number in range(most)]
+    some_turns = turns(0, count=len(said))
+    made = [
+        msgspec.structs.replace(turn, unit=unit, told=dict.fromkeys(names[:count], 1.0))
+        for turn, (unit, count) in zip(some_turns, said.items(), strict=True)
+    ]
+    finding = BY_NAME["feedback_rate"].examine(Window.of(made, made))
+    assert finding is not None
+    assert finding.figures["share"] > 0.2
+    assert finding.trips is trips
