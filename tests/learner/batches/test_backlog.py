@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+import msgspec
+import pytest
 from logged_world import World, make_reward, make_turn, manifests, settle
 
 from core.events import Reward
-from learner.batches.backlog import Backlog
+from learner.batches.backlog import Backlog, Bounds, refusal
 from learner.sequences.scored import Applied
 
 MakeWorld = Callable[[str], World]
@@ -75,3 +77,21 @@ def test_they_are_counted_by_reason(make_world: MakeWorld) -> None:
     assert {why: len(ids) for why, ids in only.drops.items()} == {"uninformative": 2, "backlog_full": 1}
     assert len(only.turns) == 8
     learner.close()
+
+
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [((0, 5, 99), None), ((0, 5, 100), "unknown_tokens"), ((-1, 5, 99), "unknown_tokens")],
+    ids=["all of them", "one beyond the last", "one before the first"],
+)
+def test_a_turn_is_of_tokens_that_the_model_has(ids: tuple[int, ...], why: str | None) -> None:
+    turn = msgspec.structs.replace(make_turn(0), prompt_token_ids=ids)
+    turn = msgspec.structs.replace(turn, token_ids=tuple(7 for _ in turn.token_ids))
+    assert refusal(turn, make_reward(turn, 1.0), Bounds(vocabulary=100)) == why
+
+
+@pytest.mark.parametrize(("room", "why"), [(0, None), (-1, "over_context")])
+def test_a_turn_fits_into_the_context(room: int, why: str | None) -> None:
+    turn = make_turn(0)
+    length = len(turn.prompt_token_ids) + len(turn.token_ids)
+    assert refusal(turn, make_reward(turn, 1.0), Bounds(context_length=length + room)) == why
