@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from one_update_script import CASE, COUNTS
 from torch import Tensor
 
+from learner.batches import admission
+
 SCRIPT = Path(__file__).parents[1] / "parts" / "one_update_script.py"
 ALL_AT_ONCE = 100_000
 
@@ -55,6 +57,13 @@ def test_the_batch_as_a_whole_decides() -> None:
     """Otherwise the tests above would show nothing."""
     assert {record.dropped for record in at_once("ess").result.records} == {None, "too_divergent"}
     assert any(record.late for record in at_once("kto").result.records)
+
+
+def test_late_outcomes_are_held_against_the_reference_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = at_once("kto")
+    monkeypatch.setattr(admission, "reference_of", lambda _: 3.0)
+    other = updated("kto", settings={"compute.micro_batch_tokens": ALL_AT_ONCE})
+    assert farthest(other.gradients, usual.gradients) > 1e-3
 
 
 @pytest.mark.timeout(600)
