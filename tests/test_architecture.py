@@ -174,6 +174,7 @@ THREADS = {
     "onward/processes/supervisor.py": "waits for a child process",
     "scoring/judge/background.py": "an event loop of requests",
     "serving/engines/local/scheduler.py": "the engine",
+    "serving/weights/sharing/server.py": "gives files to other hosts",
 }
 """Modules that start threads of their own, each with its reason: none of them renews anything."""
 

@@ -38,6 +38,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     cluster: str
     url: str  # of the engine; "" for the engine within the service's process
+    shares: str = ""  # URL at which its host gives weights to others; "": it gives none
     state: ReplicaState
     detail: str = ""
     serving: PolicyRef | None  # confirmed by the probe; None: takes no traffic

@@ -72,6 +72,19 @@ class VersionSettings(Section):
     """Versions rebuilt from deltas, or fetched, that a host keeps on its disk: the last used."""
 
 
+class SharingSettings(Section):
+    """How hosts give each other the weights that they fetched from remote blobs (`blobs`)."""
+
+    port: int | None = Field(default=None, ge=0, le=65535)
+    """The port on which a host gives other hosts files of versions, by their checksums, so that one of them alone reads
+    the blobs. Processes that `onward run` starts get ports from this one on. 0 asks the system for a free one; None:
+    each host fetches all by itself."""
+    host: str = "0.0.0.0"
+    """The address that it listens on."""
+    name: str | None = None
+    """The name or address by which other hosts reach it; None: its host name."""
+
+
 class FleetSettings(Section):
     engine_wait_s: float = Field(default=10.0, ge=0)
     """How long a request waits for an engine while none serves, or the one that had it is lost before a token."""
@@ -98,6 +111,8 @@ class ServingSettings(Section):
     """The SGLang servers."""
     versions: VersionSettings = VersionSettings()
     """Published weights."""
+    sharing: SharingSettings = SharingSettings()
+    """Weights given from host to host."""
     fleet: FleetSettings = FleetSettings()
     """How long engines are waited for."""
     cluster: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")

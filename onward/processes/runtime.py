@@ -16,7 +16,7 @@ from onward.http.tls import server_context
 from onward.http.waiting import Waiting
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
-from onward.processes.tree import metrics_port, run_tree
+from onward.processes.tree import own_ports, run_tree
 from onward.wiring.foundation import Foundation, is_distributed, open_foundation, read_directory
 from onward.wiring.service import Service, build_api, build_app, build_service, children_of
 
@@ -67,7 +67,7 @@ def _children(foundation: Foundation) -> Iterator[list[ChildProcess]]:
             each.name,
             each.arguments,
             each.ready,
-            {**foundation.overrides, **metrics_port(settings, number)},
+            {**foundation.overrides, **own_ports(settings, number)},
             settings.stages,
             serves_users=each.serves_users,
         )

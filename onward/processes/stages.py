@@ -26,6 +26,7 @@ from onward.processes.stage_alarms import StageAlarms, look_last, watched
 from onward.wiring.engines import build_host, publish_anchor
 from onward.wiring.foundation import Foundation, open_foundation, read_directory
 from onward.wiring.service import announcing
+from onward.wiring.sharing import shared_weights
 from onward.wiring.stages import Neighbours, StageRow, row_of
 
 _STEP_S = 0.2
@@ -83,7 +84,9 @@ class HostStage(Stage):
 
     def __init__(self, foundation: Foundation, name: str, url: str | None) -> None:
         self._drain_s = foundation.settings.serving.sglang.timeouts.drain_s
-        self._engine, self._host = build_host(foundation, name, url)
+        self._sharing = ExitStack()
+        weights, shares = self._sharing.enter_context(shared_weights(foundation, name))
+        self._engine, self._host = build_host(foundation, name, url, weights, shares)
         self.woken = self._host.woken
 
     @property
@@ -103,10 +106,8 @@ class HostStage(Stage):
             now_s = time.monotonic()
             if now_s - began_s > _ROUTERS_NOTICE_S and self._engine.is_idle():
                 break
-        try:
+        with self._sharing, closing(self._engine):
             self._host.close()
-        finally:
-            self._engine.close()
 
 
 # ---------------------------------------------------------------------------------------------- one process

@@ -29,7 +29,7 @@ def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -
             child.name,
             child.arguments,
             child.ready,
-            {**overrides, **metrics_port(settings, number)},
+            {**overrides, **own_ports(settings, number)},
             settings.stages,
         )
         for number, child in enumerate(_children(layout, settings))
@@ -83,7 +83,7 @@ def _api(layout: Layout, settings: Settings, number: int) -> Child:
     return child_of(layout, f"api-{number + 1}", "api", "--port", str(port))
 
 
-def metrics_port(settings: Settings, number: int) -> dict[str, str]:
-    """Return the environment that gives the child of this number a metrics port of its own."""
-    port = settings.metrics.port
-    return {} if not port else {"ONWARD_METRICS__PORT": str(port + number)}
+def own_ports(settings: Settings, number: int) -> dict[str, str]:
+    """Return the environment that gives the child of this number ports of its own."""
+    ports = {"METRICS__PORT": settings.metrics.port, "SERVING__SHARING__PORT": settings.serving.sharing.port}
+    return {f"ONWARD_{name}": str(port + number) for name, port in ports.items() if port}

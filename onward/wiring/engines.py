@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.errors import ConfigError
 from core.model.probe_prompts import probe_prompts
-from core.ports import EventLog, Policy, Store, WeightsRef
+from core.ports import EventLog, Policy, Store, Weights, WeightsRef
 from core.settings import Settings
 from core.stages.rounds import Rounds
 from core.stages.stage import Stage
@@ -252,16 +252,21 @@ def host_children(layout: Layout, settings: Settings) -> list[Child]:
     return children
 
 
-def build_host(foundation: Foundation, name: str, url: str | None) -> tuple["SglangEngine", "EngineHost"]:
-    """Build one SGLang server's engine and host. Raises ConfigError naming the setting at fault."""
+def build_host(
+    foundation: Foundation, name: str, url: str | None, weights: Weights, shares: str
+) -> tuple["SglangEngine", "EngineHost"]:
+    """Build one SGLang server's engine and host, which opens `weights` and gives them to others at `shares`.
+
+    Raises ConfigError naming the setting at fault."""
     from serving.engines.host import EngineHost
     from serving.engines.model_facts import read_model_facts
     from serving.engines.sglang.engine import SglangEngine
 
     settings, directory = foundation.settings.serving.sglang, foundation.layout.host(name)
     read_model_facts(foundation.model)
-    engine = SglangEngine(name, settings, foundation.weights, foundation.blobs, foundation.model, directory, url=url)
-    return engine, EngineHost(engine, foundation.store, foundation.settings.serving.cluster, foundation.clock)
+    engine = SglangEngine(name, settings, weights, foundation.blobs, foundation.model, directory, url=url)
+    cluster = foundation.settings.serving.cluster
+    return engine, EngineHost(engine, foundation.store, cluster, foundation.clock, shares=shares)
 
 
 def publish_anchor(foundation: Foundation, log: EventLog, *, makes_probe: bool = True) -> WeightsRef:

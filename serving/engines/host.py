@@ -37,10 +37,13 @@ class EngineHost(Stage):
         cluster: str,
         clock: Clock,
         *,
+        shares: str = "",
         heartbeat_s: float = 1.0,
         poll_s: float = 0.1,
     ) -> None:
+        """`shares`: the URL at which this host gives weights to others."""
         super().__init__()
+        self._shares = shares
         self._engine, self._store, self._cluster, self._clock = engine, store, cluster, clock
         store.wake(self.woken)
         self._heartbeat_s, self._poll_s = heartbeat_s, poll_s
@@ -241,6 +244,7 @@ class EngineHost(Stage):
             name=self._engine.name,
             cluster=self._cluster,
             url=self._engine.url,
+            shares=self._shares,
             state="draining" if self._draining else self._phase,
             detail=self._detail,
             serving=None if target is None else serving,

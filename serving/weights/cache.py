@@ -17,6 +17,7 @@ from tempfile import mkdtemp
 from core.errors import WeightsError
 from core.model.adapters import digest_of_version
 from core.ports import AdapterConfig
+from serving.weights.file_turns import is_locked, turn_at
 
 _SCRATCH, _LOCK, _TURN = ".scratch-", ".lock", ".turn-"
 _SETTLED_S = 60.0  # a scratch directory so old has its lock, or lost its owner
@@ -49,18 +50,8 @@ class VersionCache:
     @contextmanager
     def turn(self, digest: str) -> Iterator[None]:
         """Wait while another process or thread builds this version. The wait also ends when its process does."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / f"{_TURN}{digest}"
-        while True:
-            with path.open("a") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                if not _is_named(file.fileno(), path):  # by whoever had it before, who is done
-                    continue
-                try:
-                    yield
-                finally:
-                    path.unlink()
-                return
+        with turn_at(self._directory / f"{_TURN}{digest}"):
+            yield
 
     def known(self, digest: str) -> list[Path] | None:
         """Return a version's shards if they were verified in this process and are unchanged since; else None."""
@@ -145,14 +136,6 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _is_named(descriptor: int, path: Path) -> bool:
-    """Return whether a path still leads to an open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _renamed(built: Path, home: Path) -> bool:
     """Rename; return False when the target exists."""
     try:
@@ -175,12 +158,9 @@ def _used(directory: Path) -> float:
 def _is_locked(path: Path) -> bool:
     try:
         with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return is_locked(file.fileno())
     except FileNotFoundError:
         return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _digest(shards: Sequence[Path], adapter: AdapterConfig | None) -> str | None:

@@ -42,6 +42,7 @@ from serving.weights.deltas.manifest import (
     version_in,
 )
 from serving.weights.sample import promised_share
+from serving.weights.sharing.peers import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -56,15 +57,23 @@ class BlobWeights:
     """
 
     def __init__(
-        self, blobs: Blobs, cache: Path | None = None, anchor_every: int = 25, cached_versions: int = 4
+        self,
+        blobs: Blobs,
+        cache: Path | None = None,
+        anchor_every: int = 25,
+        cached_versions: int = 4,
+        peers: Peers | None = None,
     ) -> None:
         """Open published weights. `cache`: a directory for the `cached_versions` last used versions.
+
+        `peers`: other hosts, which remote blobs' files are fetched from where they have them.
 
         Full versions in local blobs need no cache. Without one every version is published full, and a delta cannot be
         opened."""
         self._blobs = blobs
         self._cache = VersionCache(cache, cached_versions) if cache else None
         self._anchor_every = anchor_every
+        self._peers = peers
         self._in_place: dict[str, tuple[list[Path], Fingerprint]] = {}  # verified, by digest
 
     # ------------------------------------------------------------------------------------------ publish
@@ -275,6 +284,15 @@ class BlobWeights:
 
     def _file(self, manifest_path: str, manifest: WeightsManifest, file: File, directory: Path | None) -> Path:
         """Return a file of a version, verified: the blob itself, or a copy in `directory` when blobs are remote."""
+        if self._peers is None or self._blobs.is_local or directory is None:
+            return self._blob(manifest_path, manifest, file, directory)
+        target = directory / file.name
+        if target.parent != directory or target.exists():
+            raise WeightsError(f"{manifest_path}: {file.name!r} is no name of a file, or stands there twice")
+        self._peers.obtain(manifest.digest, file, target, lambda: self._blob(manifest_path, manifest, file, directory))
+        return target
+
+    def _blob(self, manifest_path: str, manifest: WeightsManifest, file: File, directory: Path | None) -> Path:
         path = f"{folder(manifest.version)}/{file.name}"
         try:
             local = self._blobs.local(path, directory and directory / file.name)
