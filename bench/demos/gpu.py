@@ -3,7 +3,7 @@
     python -m bench gpu --model DIR [--minutes 3] [--clients 32]
 
 For each way to learn `onward init` makes a directory, `onward run` the service, and clients ask, judge and stream as in
-`bench.demos.real_model`. Where there is no GPU that is said, and the rows stand there without values."""
+`bench.demos.brief_users`. Where there is no GPU that is said, and the rows stand there without values."""
 
 import argparse
 import json
@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.demos.real_model import Users, Watch, made_directory, samples_of
+from bench.demos.brief_users import Users, made_directory
+from bench.demos.watch import Watch, samples_of
 from bench.engines.start import started
 from bench.table import Row, report
 from core.profile import read_shape

@@ -72,6 +72,8 @@ def _on_processor(shape: ModelShape, machine: Machine) -> Profile:
     if not _is_easy(shape):
         why = "activations take more memory than the model; fewer at a time take less, and hardly more time"
         training.append(Choice("learner.compute.micro_batch_tokens", _MICRO_TOKENS, why))
+        why = "the prompt that all turns of an update begin with is computed once for each micro-batch"
+        training.append(Choice("learner.compute.shared_prompts", True, why))
     bound = int(_FREE * machine.memory_bytes)
     for context, slots in _rungs(shape, machine):
         choices = (*training, *_sizes(shape, context, slots))

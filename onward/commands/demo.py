@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from core.errors import ConfigError, OnwardError
+from core.settings import PREFIX
 from onward.directory.layout import PRETRAINED_MODEL, SHIPPED_REWARDS, Layout
 
 _SECONDS = 150.0
@@ -24,19 +25,7 @@ _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 90.0
 _TAUGHT_S = 600.0
 PRETRAINED_NAME = "smollm2"
-_PRETRAINED = {
-    "ONWARD_SERVING__MODEL_NAME": PRETRAINED_NAME,
-    "ONWARD_SERVING__CONTEXT_LENGTH": "512",
-    "ONWARD_SERVING__LOCAL__SLOTS": "8",
-    "ONWARD_LEARNER__LORA__RANK": "16",
-    "ONWARD_LEARNER__OPTIMIZER__LEARNING_RATE": "3e-4",
-    "ONWARD_LEARNER__BATCH__TURNS": "16",
-    "ONWARD_LEARNER__BATCH__MIN_TURNS": "8",
-    "ONWARD_LEARNER__BATCH__BACKLOG_TURNS": "64",
-    "ONWARD_LEARNER__ADVANTAGE__BASELINE": "batch",
-    "ONWARD_LEARNER__OBJECTIVE__KL__COEFFICIENT": "0.05",
-}
-"""Settings for a model of some hundred million parameters that learns from a few hundred turns on two cores."""
+_BRIEF_TOKENS = 512  # of context: its users ask for little, and a longer one takes memory
 _MATURITY_S = 20.0  # users have spoken by then; the shipped spec waits ten minutes for them
 
 
@@ -105,10 +94,22 @@ def run_demo(
 
 
 def pretrained_settings(seed: int) -> dict[str, str]:
-    """Return the settings with which the pretrained model learns. Raises ConfigError where it is not there."""
+    """Return the settings that `onward init` chooses for the pretrained model on this machine's processor.
+
+    Raises ConfigError where it is not there."""
     if not (PRETRAINED_MODEL / "config.json").exists():
         raise ConfigError(f"{PRETRAINED_MODEL} is not there: `make smollm2` makes it")
-    return {"ONWARD_LEARNER__SEED": str(seed), "ONWARD_SERVING__MODEL": str(PRETRAINED_MODEL), **_PRETRAINED}
+    from onward.profiles.files import as_variables
+    from onward.profiles.init import profile_of
+
+    _, _, profile = profile_of(PRETRAINED_MODEL, "cpu")
+    return {
+        **as_variables(profile),
+        "ONWARD_LEARNER__SEED": str(seed),
+        "ONWARD_SERVING__MODEL": str(PRETRAINED_MODEL),
+        "ONWARD_SERVING__MODEL_NAME": PRETRAINED_NAME,
+        "ONWARD_SERVING__CONTEXT_LENGTH": str(_BRIEF_TOKENS),
+    }
 
 
 def run_pretrained_demo(
@@ -131,15 +132,17 @@ def run_pretrained_demo(
         return subprocess.run(command, check=False).returncode
 
 
+def as_options(settings: Mapping[str, str]) -> list[str]:
+    """Return settings, by the names of their environment variables, as `--set` takes them."""
+    return [f"{name.removeprefix(PREFIX).lower().replace('__', '.')}={value}" for name, value in settings.items()]
+
+
 @contextmanager
 def running_service(directory: Path, overrides: Mapping[str, str]) -> Iterator[list[str]]:
     """Start a service on `directory`, yield its URLs, and stop it afterwards; its log goes to DIRECTORY.log."""
     directory.parent.mkdir(parents=True, exist_ok=True)
-    settings = [
-        f"{name.removeprefix('ONWARD_').lower().replace('__', '.')}={value}" for name, value in overrides.items()
-    ]
     command = [sys.executable, "-m", "onward", "run", str(directory), "--port", "0"]
-    for setting in settings:
+    for setting in as_options(overrides):
         command += ["--set", setting]
     with directory.with_suffix(".log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

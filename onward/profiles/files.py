@@ -44,10 +44,15 @@ def as_compose_env(model: Path, profile: Profile) -> str:
     fraction = sglang.arguments[sglang.arguments.index("--mem-fraction-static") + 1]
     lines = ["# Made by `onward init` for docker-compose.gpu.yml; docs/your-own-model.md", f"ONWARD_MODEL={model}"]
     lines += [f"ONWARD_MODEL_NAME={model.name}", f"ONWARD_DTYPE={sglang.dtype}", f"ONWARD_MEMORY_FRACTION={fraction}"]
-    return "\n".join([*lines, *_variables(profile)]) + "\n"
+    given = Profile(tuple(_not_of_its_own(profile)), profile.expected)
+    lines += [f"{name}={value}" for name, value in as_variables(given).items()]
+    return "\n".join(lines) + "\n"
 
 
-def _variables(profile: Profile) -> Iterator[str]:
-    for choice in profile.choices:
-        if not choice.setting.startswith(_OF_ITS_OWN):
-            yield f"{PREFIX}{choice.setting.upper().replace('.', '__')}={_toml(choice.value)}"
+def _not_of_its_own(profile: Profile) -> Iterator[Choice]:
+    return (choice for choice in profile.choices if not choice.setting.startswith(_OF_ITS_OWN))
+
+
+def as_variables(profile: Profile) -> dict[str, str]:
+    """Return the settings as environment variables."""
+    return {f"{PREFIX}{each.setting.upper().replace('.', '__')}": _toml(each.value) for each in profile.choices}

@@ -25,9 +25,7 @@ def init(directory: Path, model: Path, device: Device | None, memory_gb: float |
     layout, model = Layout(directory.resolve()), model.resolve()
     if layout.settings.exists():
         raise ConfigError(f"{layout.settings} is there already, and is not overwritten")
-    shape = read_model(model)
-    machine = this_machine(device, memory_gb, num_cards)
-    profile = choose(shape, machine, device or ("cuda" if machine.cards else "cpu"))
+    shape, machine, profile = profile_of(model, device, memory_gb, num_cards)
     layout.ensure()
     layout.settings.write_text(as_toml(model, shape, profile))
     show(shape, machine, profile)
@@ -35,6 +33,14 @@ def init(directory: Path, model: Path, device: Device | None, memory_gb: float |
     if len(machine.cards) >= COMPOSE_CARDS and profile.engine_cards == profile.learner_cards == 1:
         (layout.root / "compose.env").write_text(as_compose_env(model, profile))
         print(f"{layout.root / 'compose.env'} is the same for docker-compose.gpu.yml")
+
+
+def profile_of(
+    model: Path, device: Device | None, memory_gb: float | None = None, num_cards: int | None = None
+) -> tuple[ModelShape, Machine, Profile]:
+    """Return the shape of a model, a machine, and the settings fit for both. Raises ConfigError."""
+    shape, machine = read_model(model), this_machine(device, memory_gb, num_cards)
+    return shape, machine, choose(shape, machine, device or ("cuda" if machine.cards else "cpu"))
 
 
 def read_model(directory: Path) -> ModelShape:

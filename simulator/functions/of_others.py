@@ -6,19 +6,12 @@ from simulator.functions.function import Function
 
 OF_STRINGS = (
     Function(("reverse", "mirrored"), "S", ("the string {0} reversed", "{0} written backwards"), lambda s: s[::-1]),
-    Function(("shout", "to_upper"), "S", ("the string {0} in upper case", "{0} in capital letters"), str.upper),
     Function(("quiet", "to_lower"), "S", ("the string {0} in lower case", "{0} in small letters"), str.lower),
     Function(
         ("characters", "text_length"),
         "S",
         ("the number of characters in the string {0}", "how long the string {0} is"),
         len,
-    ),
-    Function(
-        ("vowels", "count_vowels"),
-        "S",
-        ("the number of vowels in the string {0}", "how many vowels are in {0}, in upper or lower case"),
-        lambda s: sum(c in "aeiou" for c in s.lower()),
     ),
     Function(
         ("split_words", "word_list"),
@@ -58,46 +51,10 @@ OF_STRINGS = (
         lambda s: s.replace(" ", ""),
     ),
     Function(
-        ("swap_case", "invert_case"),
-        "S",
-        (
-            "the string {0} with upper and lower case swapped",
-            "{0} with lower case letters in upper case and the other way round",
-        ),
-        str.swapcase,
-    ),
-    Function(
-        ("count_digits", "digits"),
-        "S",
-        ("the number of digits in the string {0}", "how many characters of {0} are digits"),
-        lambda s: sum(c.isdigit() for c in s),
-        (("Room 101",), ("abc",), ("7",), ("1a2b",)),
-    ),
-    Function(
-        ("only_digits", "is_number"),
-        "S",
-        ("True if the string {0} has only digits, else False", "whether all characters of {0} are digits"),
-        str.isdigit,
-        (("101",), ("10a",), ("7",), ("x",)),
-    ),
-    Function(
-        ("letters", "char_list"),
-        "S",
-        ("a list of the characters of the string {0}", "the characters of {0} as a list"),
-        list,
-    ),
-    Function(
         ("distinct_letters", "count_distinct"),
         "S",
         ("the number of different characters in the string {0}", "how many distinct characters {0} has"),
         lambda s: len(set(s)),
-    ),
-    Function(
-        ("no_digits", "drop_digits"),
-        "S",
-        ("the string {0} without its digits", "{0} with all digits removed"),
-        lambda s: "".join(c for c in s if not c.isdigit()),
-        (("Room 101",), ("abc",), ("7",), ("1a2b",)),
     ),
     Function(
         ("repeat", "repeated"),
@@ -106,35 +63,10 @@ OF_STRINGS = (
         lambda s, m: s * m,
     ),
     Function(
-        ("prefix", "first_chars"),
-        "SM",
-        ("the first {1} characters of the string {0}", "the beginning of {0}, {1} characters long"),
-        lambda s, m: s[:m],
-    ),
-    Function(
-        ("starts", "begins_with"),
-        "ST",
-        ("True if the string {0} starts with {1}, else False", "whether {0} begins with the string {1}"),
-        lambda s, t: s.startswith(t),
-    ),
-    Function(
         ("includes", "has_part"),
         "ST",
         ("True if the string {1} is in the string {0}, else False", "whether {0} contains the string {1}"),
         lambda s, t: t in s,
-    ),
-    Function(
-        ("with_space", "join_two"),
-        "ST",
-        ("the strings {0} and {1} joined with a space between", "{0}, a space and {1} as one string"),
-        lambda s, t: f"{s} {t}",
-    ),
-    Function(
-        ("is_anagram", "same_letters"),
-        "ST",
-        ("True if the strings {0} and {1} are anagrams, else False", "whether {0} and {1} have the same letters"),
-        lambda s, t: sorted(s) == sorted(t),
-        (("listen", "silent"), ("aab", "abb"), ("ab", "ba"), ("aab", "ab")),
     ),
 )
 
@@ -159,23 +91,10 @@ OF_NUMBERS = (
         lambda n: n > 1 and all(n % d for d in range(2, n)),
     ),
     Function(
-        ("digit_sum", "sum_digits"),
-        "N",
-        ("the sum of the digits of {0}", "the digits of the number {0} added up"),
-        lambda n: sum(map(int, str(n))),
-        ((7,), (10,), (123,), (999,)),
-    ),
-    Function(
         ("up_to", "count_up"),
         "N",
         ("a list of the numbers from 1 to {0}", "the whole numbers from 1 up to {0}, as a list"),
         lambda n: list(range(1, n + 1)),
-    ),
-    Function(
-        ("countdown", "count_down"),
-        "N",
-        ("a list of the numbers from {0} down to 1", "the whole numbers from {0} to 1, as a list"),
-        lambda n: list(range(n, 0, -1)),
     ),
     Function(
         ("magnitude", "absolute"),
@@ -186,13 +105,6 @@ OF_NUMBERS = (
     ),
     Function(("power", "raise_to"), "NM", ("{0} to the power of {1}", "{0} raised to {1}"), lambda n, m: n**m),
     Function(("larger", "bigger_of"), "NM", ("the larger of {0} and {1}", "the maximum of {0} and {1}"), max),
-    Function(("smaller", "lesser_of"), "NM", ("the smaller of {0} and {1}", "the minimum of {0} and {1}"), min),
-    Function(
-        ("common_divisor", "gcd"),
-        "NM",
-        ("the greatest common divisor of {0} and {1}", "the largest number that divides {0} and {1}"),
-        math.gcd,
-    ),
     Function(
         ("remainder", "rest_of_division"),
         "NM",
@@ -206,12 +118,6 @@ OF_NUMBERS = (
         lambda n, m: n % m == 0,
     ),
     Function(
-        ("distance", "apart"),
-        "NM",
-        ("the absolute difference of {0} and {1}", "how far {0} and {1} are apart"),
-        lambda n, m: abs(n - m),
-    ),
-    Function(
         ("middle", "halfway"),
         "NM",
         ("the average of {0} and {1}", "the mean of the numbers {0} and {1}"),
@@ -220,12 +126,6 @@ OF_NUMBERS = (
 )
 
 OF_WORDS = (
-    Function(
-        ("longest", "longest_of"),
-        "W",
-        ("the longest string in the list {0}", "the string of {0} with the most characters"),
-        lambda words: max(words, key=len),
-    ),
     Function(
         ("total_length", "all_characters"),
         "W",
@@ -237,20 +137,5 @@ OF_WORDS = (
         "W",
         ("a list of the lengths of the strings in {0}", "the length of each string in {0}, as a list"),
         lambda words: [len(word) for word in words],
-    ),
-    Function(
-        ("upper_all", "shout_all"),
-        "W",
-        ("a list of the strings in {0} in upper case", "each string of {0} in capital letters, as a list"),
-        lambda words: [word.upper() for word in words],
-    ),
-    Function(
-        ("initials", "first_letters"),
-        "W",
-        (
-            "a list of the first letters of the strings in {0}",
-            "the first character of each string in {0}, as a list",
-        ),
-        lambda words: [word[0] for word in words],
     ),
 )

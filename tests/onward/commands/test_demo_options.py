@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_configs import complete
 
 from core.errors import ConfigError
 from core.settings import load_settings
 from onward.commands import demo
 from onward.commands.demo import Hacking, hacking, pretrained_settings, run_pretrained_demo
+from onward.profiles.init import init
 from simulator.exploits import EXPLOITS
 
 HONEST: dict[str, Any] = {"liars": 0.0, "lie": "invert", "spammers": 0.0, "spam": "random", "users": 100}
@@ -66,9 +68,13 @@ def test_without_the_pretrained_model_its_demo_says_how_to_get_it(
     assert kept.exists(), "an earlier demo is not lost by a demo that cannot begin"
 
 
-def test_the_pretrained_model_learns_by_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(demo, "PRETRAINED_MODEL", tmp_path)
+def test_the_pretrained_model_learns_as_a_profile_of_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = complete(tmp_path, "smollm2-135m")
+    monkeypatch.setattr(demo, "PRETRAINED_MODEL", model)
     settings = load_settings(None, pretrained_settings(seed=7))
-    assert (settings.learner.lora.rank, settings.learner.seed) == (16, 7)
-    assert (settings.serving.model, settings.serving.model_name) == (tmp_path, "smollm2")
+    init(tmp_path / "service", model, "cpu", memory_gb=None, num_cards=None)
+    profile = load_settings(tmp_path / "service" / "onward.toml", {})
+    assert settings.learner == profile.learner.model_copy(update={"seed": 7})
+    assert settings.learner.lora.rank == 16
+    assert settings.serving.local == profile.serving.local
+    assert (settings.serving.model, settings.serving.model_name) == (model, "smollm2")

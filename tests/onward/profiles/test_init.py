@@ -1,24 +1,17 @@
 """`onward init` writes settings that fit, and nothing where it cannot."""
 
-import shutil
 from pathlib import Path
 
 import pytest
-from model_configs import written
+from model_configs import TINY, complete
 
 from core.errors import ConfigError
 from core.settings import Settings, load_settings
 from onward.profiles.init import init
 
-TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
-
 
 def made_of(tmp_path: Path, name: str) -> Path:
-    """Return a directory that has all that is looked at before a model is loaded."""
-    model = written(tmp_path / "models", name)
-    shutil.copy(TINY / "tokenizer.json", model)
-    (model / "model.safetensors").write_bytes(b"")
-    return model
+    return complete(tmp_path / "models", name)
 
 
 def test_the_file_says_what_was_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
