@@ -1,5 +1,6 @@
 """Versions learned offline reach users: judged beside the live one, then released or held for an operator."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,23 @@ def test_what_nothing_has_judged_is_kept_for_a_person(service: Service, replay: 
     assert version.verdict.action == "hold"
     assert "nothing has judged it" in version.verdict.why
     assert described(service, version.version.version)["state"] == "candidate"
+
+
+def test_adapters_are_learned_offline_judged_and_proposed_as_adapters(
+    make_service: MakeService, tmp_path: Path
+) -> None:
+    service = make_service(**{"learner.enabled": "false", "learner.lora.rank": 4})
+    append(service.directory, past(4 * TURNS))
+    service.start()
+    report = replay_log(service.directory, tmp_path / "replay", None, None, overrides=service.overrides, holdout=0.5)
+    assert report["held_out"] is not None
+    made = propose(tmp_path / "replay", service.directory, None, Limits(), Bounds(), 0.05, service.overrides)
+    number = made.version.version
+    manifest = service.directory / "blobs" / "weights" / f"{number:08d}" / "manifest.json"
+    assert json.loads(manifest.read_text())["adapter"]["rank"] == 4
+    service.post(f"/v1/policies/{number}/promote", {"why": "looked at by eye"})
+    wait_for(lambda: described(service, number)["state"] == "live", what="the release of the adapter")
+    assert service.chat("[web] write total(xs): sum of xs")["onward"]["policy_version"] == number
 
 
 def test_what_nothing_has_judged_is_asked_the_services_own_cases(make_service: MakeService, tmp_path: Path) -> None:
