@@ -54,7 +54,7 @@ def test_the_shipped_model_has_the_defaults() -> None:
 def test_a_pretrained_model_learns_by_adapters_in_small_batches(shapes: dict[str, ModelShape]) -> None:
     settings = choose(shapes["smollm2-135m"], LAPTOP, "cpu").settings
     assert settings.learner.lora.rank == 16
-    assert settings.learner.optimizer.learning_rate == 1e-3
+    assert settings.learner.optimizer.learning_rate == 6e-4
     assert settings.learner.batch.turns == 16
     assert settings.learner.batch.backlog_turns == 48
     assert settings.serving.engine == "local"

@@ -21,7 +21,7 @@ def test_the_file_says_what_was_chosen(tmp_path: Path, capsys: pytest.CaptureFix
     assert settings.serving.model == model
     assert settings.serving.model_name == "smollm2-135m"
     assert settings.learner.lora.rank == 16
-    assert settings.learner.optimizer.learning_rate == 1e-3
+    assert settings.learner.optimizer.learning_rate == 6e-4
     told = capsys.readouterr().out
     assert "134,515,008 parameters" in told
     assert "memory of the learner" in told
