@@ -1,6 +1,6 @@
 """A pretrained model in the whole service, learning from users: what is learned, how soon, and what it costs.
 
-    python -m bench real_model [--seeds 0 1 2 3 4] [--seconds 720]
+    python -m bench real_model [--seeds 0 1 2 3 4] [--seconds 600]
 
 Each seed is one `make demo MODEL=smollm2`: users want small functions at temperature 1 and take those that pass their
 tests; before and after, held-out functions are asked for. Latencies and the learner's time are the service's own
@@ -152,7 +152,7 @@ def known() -> list[Run]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
-    parser.add_argument("--seconds", type=float, default=720.0, help="of teaching")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of teaching")
     asked = parser.parse_args()
     for seed in asked.seeds:
         with tempfile.TemporaryDirectory(prefix="onward-real-model-") as parent:

@@ -7,11 +7,12 @@ from typing import Literal
 
 from simulator.functions.function import POOLS, Function
 from simulator.functions.of_lists import OF_LISTS
+from simulator.functions.of_one_step import OF_ONE_STEP
 from simulator.functions.of_others import OF_NUMBERS, OF_STRINGS, OF_WORDS
 
 Split = Literal["taught", "held_out"]
 
-FUNCTIONS: tuple[Function, ...] = OF_LISTS + OF_STRINGS + OF_NUMBERS + OF_WORDS
+FUNCTIONS: tuple[Function, ...] = OF_LISTS + OF_STRINGS + OF_NUMBERS + OF_WORDS + OF_ONE_STEP
 WORDINGS = (
     "Write a Python function `{call}` that returns {wanted}.",
     "Write `{call}` in Python: it should return {wanted}.",
