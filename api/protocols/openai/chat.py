@@ -30,6 +30,7 @@ from api.requests.bodies import ChatBody, chat_decoder
 from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
 from api.requests.tools import check_tools, ignored_in_tools
+from api.turns.answer_ids import CHAT
 from api.turns.intake import Intake, take_in
 from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import find_place
@@ -156,7 +157,7 @@ class ChatExchange(Exchange):
     """The answers to one chat request."""
 
     def __init__(self, context: Context, plan: TurnPlan, body: ChatBody) -> None:
-        super().__init__(context, plan, body, id_prefix="chatcmpl")
+        super().__init__(context, plan, body, id_prefix=CHAT)
         self._logprobs = bool(body.logprobs)
         self._role_sent: set[int] = set()
 

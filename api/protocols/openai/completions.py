@@ -14,6 +14,7 @@ from api.protocols.openai.sampling import check_generation, ignored_options, ove
 from api.protocols.openai.streaming import event
 from api.requests.bodies import CompletionBody, completion_decoder
 from api.requests.ignored import named
+from api.turns.answer_ids import TEXT
 from api.turns.intake import take_in
 from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import place_text
@@ -81,7 +82,7 @@ class CompletionExchange(Exchange):
     """The answers to one raw completion request."""
 
     def __init__(self, context: Context, plan: TurnPlan, body: CompletionBody) -> None:
-        super().__init__(context, plan, body, id_prefix="cmpl")
+        super().__init__(context, plan, body, id_prefix=TEXT)
         self._logprobs = body.logprobs is not None
 
     def answer(self) -> bytes:
