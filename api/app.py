@@ -58,6 +58,7 @@ _ROUTERS = (
 class Application(FastAPI):
     """FastAPI with hot routes that bypass its middleware and its router, which cost more than the turn does."""
 
+    generating = tuple(_GENERATING)
     _hot: dict[str, ServerErrorMiddleware]
     origin_check: OriginCheck
     """The check that every request passes first."""

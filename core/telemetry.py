@@ -29,6 +29,7 @@ TURN_SECONDS = _histogram("turn_seconds", "From request to last chunk", _LATENCY
 FIRST_TOKEN_SECONDS = _histogram("first_token_seconds", "From request to first token", _LATENCY_BUCKETS_S)
 UNTRAINABLE_TURNS = _counter("untrainable_turns", "Turns that cannot be trained on, by reason", "reason")
 REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by status", "status")
+IGNORED_FIELDS = _counter("ignored_fields", "Fields of requests that changed nothing, by client", "client", "field")
 OUTCOMES = _counter("outcomes", "Outcomes acknowledged, by name", "name")
 BRANCHES = _counter("session_branches", "Turns, by how their prompt was made", "how")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")

@@ -46,6 +46,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/docs/{path:path}"): _OPEN,
     ("GET", "/openapi.json"): _OPEN,
     ("GET", "/healthz"): _OPEN,
+    ("GET", "/health"): _OPEN,
     ("GET", "/readyz"): _OPEN,
     ("GET", "/metrics"): _OPEN,
     ("GET", "/v1/models"): Need(None, "nobody's"),

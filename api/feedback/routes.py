@@ -17,6 +17,7 @@ from api.access.services import ApiServices
 from api.feedback.measures import check_measured, measured
 from api.feedback.targets import NamedTurn, Subject, check_is_own, check_superseded, check_target, find_subject
 from api.feedback.values import check_level, check_value
+from api.turns.answer_ids import inference_in
 from api.turns.intake import check_id, is_id
 from api.turns.lookup import look_up, read
 from core.errors import (
@@ -41,9 +42,10 @@ Text = Annotated[str, Meta(max_length=512)]
 class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The body of `POST /v1/feedback`.
 
-    It names an inference or a session, and maybe the `user` whose feedback it is, as in chat; `metric_name` is an
-    outcome of the reward spec. Instead of a `value` it may have one of `final_text`, `diff` (unified, of the
-    suggested text) and `snapshot`, where the metric has a `measure`: the value is computed, and the text kept as
+    It names an inference, by its id or by that of its answer, or a session, and maybe the `user` whose feedback it is,
+    as in chat; `metric_name` is an outcome of the reward spec. Instead of a `value` it may have one of `final_text`,
+    `diff` (unified, of the suggested text) and `snapshot`, where the metric has a `measure`: the value is computed, and
+    the text kept as
     `evidence`."""
 
     feedback_id: str | None = None
@@ -107,6 +109,8 @@ async def _limited(context: Context, request: Request, answer: Callable[[Identit
 
 async def _post(context: Context, identity: Identity, request: Request) -> Response:
     body = await body_of(context, request, feedback_decoder)
+    if body.inference_id is not None:
+        body.inference_id = inference_in(body.inference_id)
     _check(context, body)
     inference_id, session_id = _named(body)
     named = NamedTurn(context.services, identity.namespace, inference_id)

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from core.errors import NotFinite, OnwardError, Overloaded, RequestError, Unavailable
+from core.errors import NotFinite, NotFound, OnwardError, Overloaded, RequestError, Unavailable
 from core.secrets import redacted
 from core.telemetry import REQUEST_ERRORS
 
@@ -53,9 +53,21 @@ def error_headers(error: Exception) -> Mapping[str, str]:
     return getattr(error, "headers", None) or {}
 
 
-async def answer_error(_request: Request, error: Exception) -> Response:
+async def answer_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        error = _no_such_route(request)
     status, body = error_response(error)
     return Response(body, status, error_headers(error), media_type="application/json")
+
+
+def _no_such_route(request: Request) -> NotFound:
+    """Return the error for a path that leads nowhere, which names those that clients look for."""
+    generating = " and ".join(f"POST {path}" for path in request.app.generating)
+    return NotFound(
+        f"{request.method} {request.url.path} does not exist here; what generates is {generating}, and GET "
+        "/openapi.json has all routes",
+        code="no_such_route",
+    )
 
 
 def install_error_handlers(app: FastAPI) -> None:

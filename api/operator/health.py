@@ -1,4 +1,6 @@
-"""The routes `/healthz`, `/readyz` and `/metrics`, for monitoring: they need no key and tell nothing of tenants."""
+"""The routes `/healthz` (or `/health`), `/readyz` and `/metrics`, for monitoring.
+
+They need no key and tell nothing of tenants."""
 
 from typing import Any
 
@@ -21,8 +23,9 @@ def health_router(context: Context) -> APIRouter:
     router = APIRouter(tags=["health"])
 
     @router.get("/healthz")
+    @router.get("/health", name="health_of_clients")
     async def health() -> Response:
-        """Answer that the process is alive."""
+        """Answer that the process is alive; `/health` is where clients of llama.cpp and vLLM look."""
         return json_response({"status": OK})
 
     @router.get("/readyz")

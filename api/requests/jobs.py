@@ -11,7 +11,7 @@ import msgspec
 from api.http.body_shape import check_values
 from api.http.decoding import decode_body
 from api.requests.bodies import chat_decoder, completion_decoder
-from api.requests.messages import AssistantMessage, ChatMessage, check_order
+from api.requests.messages import AssistantMessage, ChatMessage, check_messages
 from api.requests.tools import check_tools
 from core.errors import InvalidRequest, RequestError, TooLarge
 from core.ports import Renderer
@@ -106,7 +106,7 @@ def _check(job: Check, raw: bytes) -> None:
     check_values(raw, job.most_values)
     if job.kind == "chat":
         body = decode_body(chat_decoder, raw)
-        check_order(body.messages)
+        check_messages(body.messages)
         check_tools(body.tools or ())
         for message in body.messages:
             _check_arguments(message, job.most_values)

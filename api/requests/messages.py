@@ -5,24 +5,39 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from api.requests.ignored import Ignored, take_ignored
 from core.errors import InvalidRequest
 
 
 class TextPart(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
     text: str
+    cache_control: Ignored = UNSET
+    annotations: Ignored = UNSET
 
 
-Content = str | list[TextPart]
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url"):
+    """An image, which a model of text cannot see."""
+
+
+class AudioPart(msgspec.Struct, tag_field="type", tag="input_audio"):
+    """A sound."""
+
+
+class FilePart(msgspec.Struct, tag_field="type", tag="file"):
+    """A file."""
+
+
+Part = TextPart | ImagePart | AudioPart | FilePart
+Content = str | list[Part]
 
 
 class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
-    """A function's name and arguments.
-
-    The last field is what OpenAI's client adds to a streamed answer that it put together; it must be empty."""
+    """A function's name and arguments, and what OpenAI's client adds to a streamed answer that it put together."""
 
     name: str
     arguments: str
-    parsed_arguments: UnsetType | None = UNSET
+    parsed_arguments: Ignored = UNSET
+    provider_specific_fields: Ignored = UNSET
 
 
 class ToolCallPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -30,11 +45,14 @@ class ToolCallPart(msgspec.Struct, forbid_unknown_fields=True):
     function: FunctionCall
     type: Literal["function"] = "function"
     index: int | UnsetType = UNSET  # as streaming clients echo it
+    provider_specific_fields: Ignored = UNSET
+    cache_control: Ignored = UNSET
 
 
 class SystemMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="system"):
     content: Content
     name: str | UnsetType | None = UNSET
+    cache_control: Ignored = UNSET
 
 
 class DeveloperMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="developer"):
@@ -42,85 +60,116 @@ class DeveloperMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="ro
 
     content: Content
     name: str | UnsetType | None = UNSET
+    cache_control: Ignored = UNSET
 
 
 class UserMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="user"):
     content: Content
     name: str | UnsetType | None = UNSET
+    cache_control: Ignored = UNSET
 
 
 class AssistantMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="assistant"):
     """An answer of the model.
 
-    `reasoning_content`, or `reasoning`, is its thinking. The last five fields are what OpenAI's client sends back with
-    an answer; they must be empty."""
+    `reasoning_content`, or `reasoning`, is its thinking. The fields that are ignored are what clients add to an answer
+    before they send it back."""
 
     content: Content | UnsetType | None = UNSET
     reasoning_content: str | UnsetType | None = UNSET
     reasoning: str | UnsetType | None = UNSET
     tool_calls: list[ToolCallPart] | UnsetType | None = UNSET
     name: str | UnsetType | None = UNSET
-    refusal: UnsetType | None = UNSET
-    annotations: list[None] | UnsetType | None = UNSET
-    audio: UnsetType | None = UNSET
-    function_call: UnsetType | None = UNSET
-    parsed: UnsetType | None = UNSET
+    refusal: Ignored = UNSET
+    annotations: Ignored = UNSET
+    audio: Ignored = UNSET
+    function_call: Ignored = UNSET
+    parsed: Ignored = UNSET
+    provider_specific_fields: Ignored = UNSET
+    thinking_blocks: Ignored = UNSET
+    reasoning_details: Ignored = UNSET
+    images: Ignored = UNSET
+    cache_control: Ignored = UNSET
 
 
 class ToolMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="tool"):
     content: Content
     tool_call_id: str
     name: str | UnsetType | None = UNSET
+    cache_control: Ignored = UNSET
+    provider_specific_fields: Ignored = UNSET
 
 
 ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
 
 
-def check_order(messages: list[ChatMessage]) -> None:
-    """Check the order of messages. Raises InvalidRequest naming the message.
+def check_messages(messages: list[ChatMessage]) -> None:
+    """Check the order of messages and what they are made of. Raises InvalidRequest naming the message.
 
-    System messages come first, then the user; each tool result after the call it answers, each call answered before
-    anybody else speaks; the user or a tool last."""
+    A tool's result follows the call that it answers, whether others have spoken since or not; the user or a tool is
+    last. Calls that nobody answered were interrupted."""
     if not messages:
         raise InvalidRequest("messages must not be empty", param="messages", code="empty_messages")
     waiting: set[str] = set()
-    opened = False
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
-        match message:
-            case SystemMessage() | DeveloperMessage():
-                if opened:
-                    raise _order(place, "a system message must stand before all others")
-                continue
-            case ToolMessage():
-                if message.tool_call_id not in waiting:
-                    raise _order(f"{place}.tool_call_id", "no call with this id waits for a result")
-                waiting.remove(message.tool_call_id)
-                continue
-        if waiting:
-            raise _order(place, f"the tool calls {sorted(waiting)} have no results yet")
+        if isinstance(message.content, list):
+            _check_parts(message.content, f"{place}.content")
         if isinstance(message, AssistantMessage):
-            if not opened:
-                raise _order(place, "the user speaks first")
             waiting = _calls(message, place)
-        opened = True
-    if waiting:
-        raise _order("messages", f"the tool calls {sorted(waiting)} have no results yet")
+        elif isinstance(message, ToolMessage):
+            if message.tool_call_id not in waiting:
+                raise _order(f"{place}.tool_call_id", "no call with this id waits for a result")
+            waiting.remove(message.tool_call_id)
     if not isinstance(messages[-1], UserMessage | ToolMessage):
-        raise _order(f"messages[{len(messages) - 1}]", "the last message must be the user's or a tool's")
+        raise _order(
+            f"messages[{len(messages) - 1}]",
+            "the last message must be the user's or a tool's; to continue a text, send it to /v1/completions",
+        )
+
+
+def _check_parts(parts: list[Part], place: str) -> None:
+    for index, part in enumerate(parts):
+        if not isinstance(part, TextPart):
+            kind = part.__struct_config__.tag
+            raise InvalidRequest(
+                f"{place}[{index}]: the model takes text alone, and no {kind}; send parts of type text",
+                param=f"{place}[{index}]",
+                code="unsupported",
+            )
 
 
 def _calls(message: AssistantMessage, place: str) -> set[str]:
     ids = [call.id for call in message.tool_calls or ()]
     if len(set(ids)) < len(ids):
         raise _order(f"{place}.tool_calls", "two calls have the same id")
-    if not ids and not isinstance(message.content, str | list):
-        raise _order(f"{place}.content", "an assistant message needs content or tool calls")
     return set(ids)
 
 
 def _order(param: str, what: str) -> InvalidRequest:
     return InvalidRequest(f"{param}: {what}", param=param, code="invalid_messages")
+
+
+def late_system(messages: list[ChatMessage]) -> int | None:
+    """Return the place of the first system message that does not stand before all others."""
+    roles = [isinstance(message, SystemMessage | DeveloperMessage) for message in messages]
+    first = roles.index(False) if False in roles else len(roles)
+    return roles.index(True, first) if True in roles[first:] else None
+
+
+def ignored_in(messages: list[ChatMessage]) -> list[str]:
+    """Take what is ignored out of messages, and return its names."""
+    found: list[str] = []
+    for message in messages:
+        found += take_ignored(message, "messages[].")
+        if isinstance(message.content, list):
+            for part in message.content:
+                found += take_ignored(part, "messages[].content[].")
+        if isinstance(message, AssistantMessage):
+            for call in message.tool_calls or ():
+                found += take_ignored(call, "messages[].tool_calls[].")
+                found += take_ignored(call.function, "messages[].tool_calls[].function.")
+    return found
 
 
 def canonical(message: ChatMessage) -> dict[str, Any]:
@@ -149,4 +198,6 @@ def tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 def text_of(content: Content | UnsetType | None) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(part.text for part in content) if isinstance(content, list) else ""
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(part.text for part in content if isinstance(part, TextPart))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from api.requests.ignored import Ignored, take_ignored
 from core.errors import InvalidRequest
 
 MAX_TOOLS = 128
@@ -23,11 +24,23 @@ class FunctionDefinition(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     description: str | UnsetType | None = UNSET
     parameters: dict[str, Any] | UnsetType | None = UNSET
-    strict: bool | UnsetType | None = UNSET
+    strict: Ignored = UNSET
+    cache_control: Ignored = UNSET
 
 
 class Tool(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="function"):
     function: FunctionDefinition
+    cache_control: Ignored = UNSET
+
+
+def ignored_in_tools(tools: Sequence[Tool]) -> list[str]:
+    """Take what is ignored out of tools, and return its names.
+
+    `strict` asks that calls follow the schema: the model is shown the schema, and nothing forces it."""
+    found: list[str] = []
+    for tool in tools:
+        found += take_ignored(tool, "tools[].") + take_ignored(tool.function, "tools[].function.")
+    return found
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
@@ -43,8 +56,6 @@ def check_tools(tools: Sequence[Tool]) -> None:
         if name in names:
             raise _invalid(f"{place}.name", f"two tools are called {name}")
         names.add(name)
-        if tool.function.strict is True:
-            raise _invalid(f"{place}.strict", "strict mode needs constrained decoding, which this service lacks")
         if isinstance(tool.function.parameters, dict):
             _check_parameters(tool.function.parameters, f"{place}.parameters")
 

@@ -31,7 +31,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The facts that the choices of one request share.
 
     `transcript` is None where no next turn will look for this one; `overridden` names the fields of the sampling
-    that are the operator's will and not the request's; `callable_tools` is None where the prompt is no chat."""
+    that are the operator's will and not the request's; `ignored` those of the request that change nothing;
+    `callable_tools` is None where the prompt is no chat."""
 
     intake: Intake
     place: SessionPosition
@@ -41,6 +42,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tools: tuple[dict[str, Any], ...] = ()
     sampling: Sampling
     overridden: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     transcript: Transcript | None = None
     callable_tools: tuple[dict[str, Any], ...] | None = None
     parallel_tool_calls: bool = True

@@ -108,6 +108,11 @@ class Renderer(Protocol):
         """Why the model cannot be shown tools; None where it can."""
         ...
 
+    @property
+    def late_system_refused(self) -> str | None:
+        """Why the model cannot be shown a system message behind others; None where it can."""
+        ...
+
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Return the prompt, up to where the assistant speaks. Raises InvalidRequest naming the message."""
         ...

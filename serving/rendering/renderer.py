@@ -10,7 +10,7 @@ from typing import Any
 from core.errors import ConfigError, InvalidRequest
 from serving.rendering.families import Family, find_family
 from serving.rendering.parser import PlainParser, StreamParser
-from serving.rendering.template import ChatTemplate, read_template, reason_against_tools
+from serving.rendering.template import ChatTemplate, read_template, reason_against_late_system, reason_against_tools
 from serving.rendering.vocabulary import Vocabulary
 
 _FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -32,6 +32,7 @@ class ModelRenderer:
         self._stop_token_ids = tuple(stop_token_ids)
         self.tokenizer_digest = ""
         self.tools_refused = reason_against_tools(template)
+        self.late_system_refused = reason_against_late_system(template)
         thinking = family.thinking
         marks = (thinking.opening, thinking.closing)
         self.has_thinking = family.form is None or all(_knows(vocabulary, template, mark) for mark in marks)

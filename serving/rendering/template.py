@@ -24,7 +24,7 @@ from serving.rendering.families import Family
 from serving.rendering.vocabulary import Vocabulary
 
 _SHORT_ID = 9
-_PROBE = "onward_probe"
+_PROBE, _ANSWER = "onward_probe", "onward_answer"
 _QUESTION = {"role": "user", "content": "?"}
 
 
@@ -123,6 +123,18 @@ def reason_against_tools(template: ChatTemplate) -> str | None:
     except InvalidRequest as error:
         return error.message
     return None if _PROBE in shown else "its chat template shows no tools"
+
+
+def reason_against_late_system(template: ChatTemplate) -> str | None:
+    """Return why a system message cannot follow others: the template drops it, moves it or refuses it; else None."""
+    answer = {"role": "assistant", "content": _ANSWER}
+    try:
+        shown = template.text([_QUESTION, answer, {"role": "system", "content": _PROBE}, _QUESTION], (), prompt=True)
+    except InvalidRequest as error:
+        return error.message
+    if _PROBE not in shown:
+        return "its chat template drops it"
+    return None if shown.index(_PROBE) > shown.index(_ANSWER) else "its chat template puts it elsewhere"
 
 
 def _any_of(contents: Any) -> re.Pattern[str]:

@@ -170,6 +170,8 @@ def onward_headers(turns: list[Turn]) -> Headers:
         headers.append((b"x-onward-untrainable-reasons", ",".join(reasons).encode()))
     if turns[0].plan.overridden:
         headers.append((b"x-onward-sampling-overridden", ",".join(turns[0].plan.overridden).encode()))
+    if turns[0].plan.ignored:
+        headers.append((b"x-onward-ignored", ",".join(turns[0].plan.ignored).encode()))
     return headers
 
 

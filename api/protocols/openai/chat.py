@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers
+from api.http.asgi import Headers, header_text
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
 from api.protocols.openai.answers import (
@@ -23,11 +24,13 @@ from api.protocols.openai.answers import (
     usage_of,
 )
 from api.protocols.openai.endpoint import Exchange
-from api.protocols.openai.sampling import overrule, room_for_answer, sampling_of
+from api.protocols.openai.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
 from api.protocols.openai.streaming import event
 from api.requests.bodies import ChatBody, chat_decoder
-from api.requests.messages import canonical, check_order
-from api.requests.tools import check_tools
+from api.requests.ignored import named
+from api.requests.messages import canonical, check_messages, ignored_in, late_system
+from api.requests.tools import check_tools, ignored_in_tools
+from api.turns.answer_ids import CHAT
 from api.turns.intake import Intake, take_in
 from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import find_place
@@ -50,6 +53,7 @@ class _Asked:
     tools: tuple[dict[str, Any], ...]
     shown: list[dict[str, Any]]
     transcript: Transcript
+    ignored: tuple[str, ...]
 
 
 async def plan_chat(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "ChatExchange":
@@ -76,6 +80,7 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
         tools=asked.tools,
         sampling=sampling,
         overridden=overridden,
+        ignored=asked.ignored,
         transcript=asked.transcript,
         callable_tools=() if body.tool_choice == "none" else asked.tools,
         parallel_tool_calls=body.parallel_tool_calls is not False,
@@ -87,35 +92,45 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
 def _understand(context: Context, identity: Identity, headers: Headers, raw: Raw) -> _Asked:
     body = decode_body(chat_decoder, raw)
     intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
-    check_order(body.messages)
+    check_messages(body.messages)
     _check_options(body)
-    _check_tools_shown(context, body)
+    ignored = named([*ignored_options(body), *ignored_in(body.messages), *ignored_in_tools(body.tools or ())])
+    _check_shown(context, body)
+    count_ignored(header_text(headers, b"user-agent"), ignored)
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)
-    return _Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id))
+    return _Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id), ignored)
 
 
-def _check_tools_shown(context: Context, body: ChatBody) -> None:
-    """Refuse tools that the model would not be shown. Raises InvalidRequest naming the field."""
+def _check_shown(context: Context, body: ChatBody) -> None:
+    """Refuse what the model would not be shown. Raises InvalidRequest naming the field."""
     services = context.services
     reason = services.renderer.tools_refused
     if body.tools and reason is not None:
         raise InvalidRequest(
             f"tools: the model {services.model_name} cannot be shown tools: {reason}", param="tools", code="unsupported"
         )
+    late, reason = late_system(body.messages), services.renderer.late_system_refused
+    if late is not None and reason is not None:
+        raise InvalidRequest(
+            f"messages[{late}]: the model {services.model_name} cannot be shown a system message so late: {reason}; "
+            "put it before all others",
+            param=f"messages[{late}]",
+            code="unsupported",
+        )
 
 
 def _check_options(body: ChatBody) -> None:
     check_tools(body.tools or ())
+    check_generation(body)
+    _check_of_former_apis(body)
     if body.tool_choice not in (None, "none", "auto"):
         raise InvalidRequest(
             "tool_choice: must be auto or none; a forced call needs constrained decoding, which this service lacks",
             param="tool_choice",
             code="unsupported",
         )
-    if body.tool_choice is not None and not body.tools:
-        raise InvalidRequest("tool_choice: allowed only with tools", param="tool_choice")
     if body.response_format is not None and body.response_format != {"type": "text"}:
         raise InvalidRequest(
             "response_format: must be text; others need constrained decoding, which this service lacks",
@@ -130,11 +145,19 @@ def _check_options(body: ChatBody) -> None:
         )
 
 
+def _check_of_former_apis(body: ChatBody) -> None:
+    for name in ("functions", "function_call"):
+        if getattr(body, name) not in (None, [], "auto", "none"):
+            raise InvalidRequest(f"{name}: send tools and tool_choice instead", param=name, code="unsupported")
+    if body.modalities is not None and body.modalities != ["text"]:
+        raise InvalidRequest('modalities: must be ["text"], which is all that the model speaks', param="modalities")
+
+
 class ChatExchange(Exchange):
     """The answers to one chat request."""
 
     def __init__(self, context: Context, plan: TurnPlan, body: ChatBody) -> None:
-        super().__init__(context, plan, body, id_prefix="chatcmpl")
+        super().__init__(context, plan, body, id_prefix=CHAT)
         self._logprobs = bool(body.logprobs)
         self._role_sent: set[int] = set()
 

@@ -2,21 +2,25 @@
 
 import msgspec
 
+from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers
+from api.http.asgi import Headers, header_text
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
 from api.protocols.openai.answers import TextChoice, TextCompletion, text_logprobs, usage_of
 from api.protocols.openai.endpoint import Exchange
-from api.protocols.openai.sampling import overrule, room_for_answer, sampling_of
+from api.protocols.openai.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
 from api.protocols.openai.streaming import event
 from api.requests.bodies import CompletionBody, completion_decoder
+from api.requests.ignored import named
+from api.turns.answer_ids import TEXT
 from api.turns.intake import take_in
 from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import place_text
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core import codec
+from core.errors import InvalidRequest
 from core.ids import new_group_id
 
 _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
@@ -34,13 +38,16 @@ async def plan_text(
     """Plan the turns that continue a text. Raises RequestError naming the field at fault."""
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
-    place = await place_text(services, Rendering(context, body_bytes), intake, body.prompt, body.suffix)
+    prompt = prompt_of(body)
+    ignored = named(ignored_options(body))
+    count_ignored(header_text(headers, b"user-agent"), ignored)
+    place = await place_text(services, Rendering(context, body_bytes), intake, prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
     max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
-    message = {"role": "prompt", "content": body.prompt}
+    message = {"role": "prompt", "content": prompt}
     if body.suffix is not None:
         message["suffix"] = body.suffix
     return TurnPlan(
@@ -51,15 +58,31 @@ async def plan_text(
         messages=(message,),
         sampling=sampling,
         overridden=overridden,
+        ignored=ignored,
         top_logprobs=body.logprobs or 0,
     )
+
+
+def prompt_of(body: CompletionBody) -> str:
+    """Return the text to continue. Raises InvalidRequest for what is none, or more than one."""
+    check_generation(body)
+    if body.echo:
+        raise InvalidRequest("echo: put the prompt before the answer yourself", param="echo", code="unsupported")
+    if body.best_of not in (None, 1):
+        raise InvalidRequest("best_of: ask for n answers and choose one", param="best_of", code="unsupported")
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if len(prompts) != 1:
+        raise InvalidRequest("prompt: one text; send one request for each", param="prompt", code="unsupported")
+    if not isinstance(prompts[0], str):
+        raise InvalidRequest("prompt: send text; the service makes the tokens", param="prompt", code="unsupported")
+    return prompts[0]
 
 
 class CompletionExchange(Exchange):
     """The answers to one raw completion request."""
 
     def __init__(self, context: Context, plan: TurnPlan, body: CompletionBody) -> None:
-        super().__init__(context, plan, body, id_prefix="cmpl")
+        super().__init__(context, plan, body, id_prefix=TEXT)
         self._logprobs = body.logprobs is not None
 
     def answer(self) -> bytes:

@@ -35,7 +35,7 @@ class Exchange(ABC):
 
     def _begin(self, count: int) -> None:
         self.turns = [Turn(self._context, self._plan, choice) for choice in range(count)]
-        self.id = f"{self._id_prefix}-{self.turns[0].inference_id}"
+        self.id = self._id_prefix + (self.turns[0].inference_id if count == 1 else self._plan.group_id)
 
     @property
     def was_begun(self) -> bool:

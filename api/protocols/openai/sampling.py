@@ -3,6 +3,7 @@
 import msgspec
 
 from api.requests.bodies import MAX_STOPS, GenerationBody
+from api.requests.ignored import take_ignored
 from core.errors import InvalidRequest
 from core.events import Sampling
 from core.settings import WorkloadSettings
@@ -17,7 +18,7 @@ def sampling_of(body: GenerationBody, max_tokens: int) -> Sampling:
     return Sampling(
         temperature=_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=body.top_k,
+        top_k=None if body.top_k is None or body.top_k < 1 else body.top_k,
         min_p=body.min_p,
         seed=body.seed,
         max_tokens=max_tokens,
@@ -58,21 +59,42 @@ def room_for_answer(
     Raises InvalidRequest when the prompt does not fit, or what was asked for within that bound."""
     room = context_length - prompt_tokens
     if room < 1:
-        raise InvalidRequest(
-            f"{prompt_field}: {prompt_tokens} tokens, but the context holds {context_length} with the answer",
-            param=prompt_field,
-            code="context_length_exceeded",
-        )
+        raise _exceeded(context_length, prompt_tokens, max(1, asked or 1), prompt_field, prompt_field)
     if asked is None:
         return min(default, room)
     bound = asked if rules is None or rules.max_tokens is None else rules.max_tokens
     if min(asked, bound) > room:
-        raise InvalidRequest(
-            f"{asked_by}: {asked} tokens, but after {prompt_tokens} of prompt the context has room for {room}",
-            param=asked_by,
-            code="context_length_exceeded",
-        )
+        raise _exceeded(context_length, prompt_tokens, asked, prompt_field, asked_by)
     return asked
+
+
+def _exceeded(context_length: int, prompt_tokens: int, asked: int, prompt_field: str, param: str) -> InvalidRequest:
+    """Return the error in OpenAI's words, by which agents know that they are to shorten their history."""
+    return InvalidRequest(
+        f"This model's maximum context length is {context_length} tokens. However, you requested "
+        f"{prompt_tokens + asked} tokens ({prompt_tokens} in the {prompt_field}, {asked} in the completion). Please "
+        f"reduce the length of the {prompt_field} or completion.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def check_generation(body: GenerationBody) -> None:
+    """Check what chats and raw completions have in common. Raises InvalidRequest naming the field."""
+    if body.repetition_penalty not in (None, 1.0):
+        raise InvalidRequest(
+            "repetition_penalty: must be 1; use frequency_penalty or presence_penalty",
+            param="repetition_penalty",
+            code="unsupported",
+        )
+
+
+def ignored_options(body: GenerationBody) -> list[str]:
+    """Take the options that are ignored out of a body, and return their names."""
+    found = take_ignored(body)
+    if body.stream_options is not None:
+        found += take_ignored(body.stream_options, "stream_options.")
+    return found
 
 
 def _temperature(asked: float | None) -> float:

@@ -35,6 +35,22 @@ def test_feedback_reaches_the_store(service: Service) -> None:
     assert outcome.observed_at.isoformat() == "2026-01-02T01:04:05+00:00"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_an_answers_own_id_names_its_inference(service: Service, path: str) -> None:
+    asked = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"prompt": "hi"}
+    answer = service.post(path, {"model": "scripted", **asked}).json()
+    assert say(service, inference_id=answer["id"]).status_code == 200
+    (outcome,) = wait_for(service.outcomes)
+    assert outcome.inference_id == answer["onward"]["inference_id"]
+
+
+def test_the_id_of_several_choices_names_none_of_them(service: Service) -> None:
+    answer = service.chat("hi", n=2).json()
+    assert say(service, inference_id=answer["id"]).status_code == 404
+    for choice in answer["choices"]:
+        assert say(service, inference_id=choice["onward"]["inference_id"]).status_code == 200
+
+
 def test_a_retry_gets_the_same_answer_and_other_content_a_conflict(service: Service) -> None:
     inference_id = inference(service)
     fields = {"feedback_id": "f1", "inference_id": inference_id}

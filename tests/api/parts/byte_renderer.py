@@ -36,8 +36,8 @@ class ByteRenderer:
     tokenizer_digest = "bytes-1"
     stop_token_ids = (END,)
 
-    def __init__(self, tools_refused: str | None = None) -> None:
-        self.tools_refused = tools_refused
+    def __init__(self, tools_refused: str | None = None, late_system_refused: str | None = None) -> None:
+        self.tools_refused, self.late_system_refused = tools_refused, late_system_refused
         self.threads: list[int] = []  # that rendered
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:

@@ -20,6 +20,9 @@ CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
+
+
 def tool(**function: Any) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": "run", **function}}]
 
@@ -47,7 +50,11 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
     ("fields", "param"),
     [
         ({"colour": 1}, "colour"),
-        ({"functions": []}, "functions"),
+        ({"functions": [{"name": "run"}]}, "functions"),
+        ({"function_call": {"name": "run"}}, "function_call"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"top_k": -2}, "top_k"),
         ({"temperature": "warm"}, "temperature"),
         ({"temperature": True}, "temperature"),
         ({"temperature": -0.1}, "temperature"),
@@ -64,7 +71,7 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
         ({"n": 0}, "n"),
         ({"n": 17}, "n"),
         ({"seed": 1 << 64}, "seed"),
-        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": [str(number) for number in range(17)]}, "stop"),
         ({"stop": ""}, "stop"),
         ({"stop": [1]}, "stop[0]"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
@@ -77,7 +84,7 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
         ({"stream": True, "stream_options": {"colour": 1}}, "stream_options.colour"),
         ({"tools": tool(), "tool_choice": "required"}, "tool_choice"),
         ({"tools": tool(), "tool_choice": {"type": "function", "function": {"name": "run"}}}, "tool_choice"),
-        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
         ({"metadata": {"workload": "Has Space"}}, "metadata.workload"),
         ({"user": 7}, "user"),
@@ -88,22 +95,20 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": "x", "mood": "y"}]}, "messages[0].mood"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "messages[0]"),
         ({"messages": [USER, {"role": "assistant", "content": "x"}]}, "messages[1]"),
-        ({"messages": [USER, {"role": "assistant"}, USER]}, "messages[1].content"),
-        ({"messages": [USER, {"role": "system", "content": "x"}, USER]}, "messages[1]"),
+        ({"messages": [USER, {"role": "assistant", "content": "so"}]}, "messages[1]"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages[0]"),
         ({"messages": [RESULT]}, "messages[0].tool_call_id"),
-        ({"messages": [USER, CALLING, USER]}, "messages[2]"),
-        ({"messages": [USER, CALLING]}, "messages"),
+        ({"messages": [USER, CALLING]}, "messages[1]"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}]}, "messages[0].content[1]"),
         ({"messages": [USER, CALLING, RESULT, RESULT]}, "messages[3].tool_call_id"),
         ({"messages": [{"role": "user", "content": "x" * 2100}]}, "messages"),
         ({"tools": tool(name="no spaces")}, "tools[0].function.name"),
         ({"tools": tool() + tool()}, "tools[1].function.name"),
         ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
-        ({"tools": tool(strict=True)}, "tools[0].function.strict"),
         ({"tools": tool(parameters=[])}, "tools[0].function.parameters"),
         ({"tools": tool(parameters={"type": "string"})}, "tools[0].function.parameters.type"),
         (
@@ -128,7 +133,8 @@ def test_the_answer_names_the_field(quick_service: Service, fields: dict[str, An
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"prompt": ["a"]}, "prompt"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": []}, "prompt"),
         ({"prompt": [1, 2]}, "prompt"),
         ({"prompt": "x", "echo": True}, "echo"),
         ({"prompt": "x", "logprobs": 6}, "logprobs"),
@@ -202,7 +208,8 @@ def test_a_client_that_hangs_up_within_its_body(quick_service: Service) -> None:
 
 
 def test_unknown_paths_and_methods_have_the_same_shape(quick_service: Service) -> None:
-    refused(quick_service.get("/v1/nothing"), 404, None)
+    missing = refused(quick_service.get("/v1/nothing"), 404, None)
+    assert "what generates is POST /v1/chat/completions and POST /v1/completions" in missing["message"]
     refused(quick_service.get(CHAT), 405, None)
     refused(quick_service.get("/v1/rewards?after=x"), 400, "after")
     refused(quick_service.get("/v1/rewards?limit=100000"), 400, "limit")
@@ -226,7 +233,7 @@ def test_numbers_of_any_length_are_a_4xx(quick_service: Service, number: str) ->
                 queries = [f"{filled}?after={urllib.parse.quote(number)}"]
             for url in [*queries, *([filled] if filled != path else [])]:
                 answer = quick_service.http.request(method, url, json={} if method == "post" else None)
-                plain = path in ("/healthz", "/readyz", "/metrics", "/v1/models")  # they read no query
+                plain = path in ("/health", "/healthz", "/readyz", "/metrics", "/v1/models")  # they read no query
                 assert answer.status_code < 500
                 assert plain or answer.status_code >= 400, url
                 asked += 1

@@ -188,6 +188,34 @@ def test_a_template_that_drops_tools_says_so(renderers: dict[str, ModelRenderer]
     assert "read_file" not in text_of(made, made.render([USER], TOOLS))
 
 
+LATE_SYSTEM = {
+    "Qwen 3.5": "System message must be at the beginning",
+    "Mistral": "drops it",
+    "Mistral of pieces": "drops it",
+    "DeepSeek V3": "puts it elsewhere",
+    "DeepSeek V3.1": "drops it",
+    "gpt-oss": "drops it",
+    "Gemma 2": "must alternate",
+    "Gemma 3": "must alternate",
+}
+"""Why a model's template shows no system message behind others, where it does not."""
+
+
+@pytest.mark.parametrize("name", KIN)
+def test_a_late_system_message_stands_in_its_place_or_is_refused(
+    renderers: dict[str, ModelRenderer], name: str
+) -> None:
+    made = renderers[name]
+    if name in LATE_SYSTEM:
+        assert LATE_SYSTEM[name] in (made.late_system_refused or "")
+        return
+    assert made.late_system_refused is None
+    answer, late = {"role": "assistant", "content": "so"}, {"role": "system", "content": "be brief"}
+    whole = text_of(made, made.render([USER, answer, late, NEXT], ()))
+    assert whole.index("so") < whole.index("be brief") < whole.rindex(str(NEXT["content"]))
+    assert whole.endswith(text_of(made, made.extend((), [late, NEXT])))
+
+
 def test_a_template_that_refuses_tools_says_why(tmp_path: Path) -> None:
     refusing = "{% if tools %}{{ raise_exception('no tools, please') }}{% endif %}" + KIN["SmolLM2"].source
     write_files(tmp_path, KIN["SmolLM2"])

@@ -26,7 +26,8 @@ ENOUGH = 40  # cases
 class Letters:
     """A renderer whose tokens are characters."""
 
-    name, tokenizer_digest, stop_token_ids, tools_refused = "letters", "", (), None
+    name, tokenizer_digest, stop_token_ids = "letters", "", ()
+    tools_refused = late_system_refused = None
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> tuple[int, ...]:
         return tuple(map(ord, messages[-1]["content"]))

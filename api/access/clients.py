@@ -1,0 +1,43 @@
+"""The program that sends a request, by the header `User-Agent`: one of those that are known, so that they are few."""
+
+from core.telemetry import IGNORED_FIELDS
+
+_KNOWN = (
+    ("openai/python", "openai-python"),
+    ("asyncopenai/python", "openai-python"),
+    ("openai/js", "openai-node"),
+    ("anthropic/python", "anthropic-python"),
+    ("anthropic/js", "anthropic-node"),
+    ("litellm", "litellm"),
+    ("aider", "aider"),
+    ("agents/python", "openai-agents"),
+    ("pydantic-ai", "pydantic-ai"),
+    ("langchain", "langchain"),
+    ("ai-sdk", "ai-sdk"),
+    ("ai/", "ai-sdk"),
+    ("opencode", "opencode"),
+    ("codex", "codex"),
+    ("qwencode", "qwen-code"),
+    ("continue", "continue"),
+    ("cline", "cline"),
+    ("zed", "zed"),
+    ("githubcopilotchat", "copilot-chat"),
+    ("mozilla", "browser"),
+    ("curl", "curl"),
+    ("python-httpx", "httpx"),
+    ("python-requests", "requests"),
+    ("python/", "aiohttp"),
+    ("node", "node"),
+)
+"""Beginnings of the header in lower case, and what the client is called."""
+
+
+def client_of(user_agent: str | None) -> str:
+    said = (user_agent or "").lower()
+    return next((name for beginning, name in _KNOWN if said.startswith(beginning)), "other")
+
+
+def count_ignored(user_agent: str | None, names: tuple[str, ...]) -> None:
+    """Count what a request asked for and did not get."""
+    for name in names:
+        IGNORED_FIELDS.labels(client_of(user_agent), name).inc()

@@ -1,0 +1,14 @@
+"""The ids of answers, as protocols write them: a prefix, then the inference's own id.
+
+An answer of several choices is no one inference: it has the id of their group."""
+
+from typing import Final
+
+CHAT: Final = "chatcmpl-"
+TEXT: Final = "cmpl-"
+_PREFIXES = (CHAT, TEXT)
+
+
+def inference_in(named: str) -> str:
+    """Return the inference that a client names by its id, or by that of the answer."""
+    return next((named.removeprefix(prefix) for prefix in _PREFIXES if named.startswith(prefix)), named)
