@@ -109,7 +109,7 @@ class VersionCache:
 
     def _evict(self) -> None:
         homes = [home for home in self._directory.iterdir() if not home.name.startswith(".")]
-        for home in sorted(homes, key=_used)[: -self._keep]:
+        for home in sorted(homes, key=used_at)[: -self._keep]:
             self._remove(home.name)
 
     def _remove(self, digest: str) -> None:
@@ -122,7 +122,7 @@ class VersionCache:
 
     def _sweep(self) -> None:
         for directory in self._directory.glob(f"{_SCRATCH}*"):
-            if time.time() - _used(directory) / 1e9 > _SETTLED_S and not _is_locked(directory / _LOCK):
+            if time.time() - used_at(directory) / 1e9 > _SETTLED_S and not _is_locked(directory / _LOCK):
                 shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -147,7 +147,7 @@ def _renamed(built: Path, home: Path) -> bool:
     return True
 
 
-def _used(directory: Path) -> float:
+def used_at(directory: Path) -> float:
     """Return when a directory was last used, in ns; 0 for a missing one."""
     try:
         return directory.stat().st_mtime_ns

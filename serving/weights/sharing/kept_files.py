@@ -4,17 +4,19 @@ They are links where the file system has them, so that a file takes no more room
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
 from core.model.weights_digest import checksum_of
-from serving.weights.cache import link_or_copy
+from serving.weights.cache import link_or_copy, used_at
 from serving.weights.deltas.manifest import File
 from serving.weights.file_turns import holder_of, turn_at
 
 _FETCHING, _PARTIAL = ".fetching-", ".partial-"
+_SETTLED_S = 600.0  # a file is linked or copied by then
 
 
 class KeptFiles:
@@ -51,16 +53,19 @@ class KeptFiles:
 
     def keep(self, digest: str, file: File, verified: Path) -> None:
         """Keep a verified file of the version with this digest."""
-        home = self._directory / digest
+        home, partial = self._directory / digest, self._directory / f"{_PARTIAL}{uuid4().hex}"
         home.mkdir(parents=True, exist_ok=True)
-        partial = self._directory / f"{_PARTIAL}{uuid4().hex}"
         link_or_copy(verified, partial)
-        os.replace(partial, home / file.checksum)
+        with suppress(FileNotFoundError):  # another process lets the version go in this moment
+            os.replace(partial, home / file.checksum)
+            os.utime(home)
         partial.unlink(missing_ok=True)  # where both were links to one file, renaming does nothing
-        os.utime(home)
         self._evict()
 
     def _evict(self) -> None:
+        for partial in self._directory.glob(f"{_PARTIAL}*"):
+            if time.time() - used_at(partial) / 1e9 > _SETTLED_S:  # its process has died
+                partial.unlink(missing_ok=True)
         homes = [home for home in self._directory.iterdir() if not home.name.startswith(".")]
-        for home in sorted(homes, key=lambda home: home.stat().st_mtime_ns)[: -self._keep]:
+        for home in sorted(homes, key=used_at)[: -self._keep]:
             shutil.rmtree(home, ignore_errors=True)
