@@ -8,6 +8,7 @@ from pathlib import Path
 from core.errors import OnwardError
 from core.events import Completion, PolicyVersion
 from core.ids import InferenceId, PolicyRef
+from core.model.beside import memory_path
 from core.ports import Blobs, Opened, Store, Weights, WeightsRef
 from core.settings import LearnerSettings
 from learner.rank_group import RankGroup, adopt, anchor_at
@@ -48,7 +49,7 @@ class Reliving:
 
     def adopt(self, version: PolicyRef, settings: LearnerSettings) -> None:
         """Go on from published weights, and the memory published with them, with a fresh optimizer."""
-        path = manifest.memory_path_of(version)
+        path = memory_path(version)
         memory = self.blobs.get(path) if self.blobs.exists(path) else None
         self._group().do(adopt, self.open(version), settings, memory)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from core.errors import ConfigError, WeightsError
 from core.ids import PolicyRef
+from core.model.beside import probe_path
 from core.ports import Blobs
 
 _CHECKSUM_BYTES = 32
@@ -115,19 +116,15 @@ class ProbeComparison(msgspec.Struct, frozen=True):
 # --------------------------------------------------------------------------------------------- blobs
 
 
-def path_of(version: PolicyRef) -> str:
-    return f"probes/{version.padded}.msgpack"
-
-
 def put_probe(blobs: Blobs, version: PolicyRef, record: ProbeRecord) -> None:
     """May be repeated; the last one stands."""
     data = msgspec.msgpack.encode(record)
-    blobs.put(path_of(version), blake3(data).digest() + data)
+    blobs.put(probe_path(version), blake3(data).digest() + data)
 
 
 def get_probe(blobs: Blobs, version: PolicyRef, weights_digest: str | None = None) -> ProbeRecord:
     """Return a version's probe. Raises WeightsError naming a blob that is missing, corrupt, or of other weights."""
-    path = path_of(version)
+    path = probe_path(version)
     try:
         content = blobs.get(path)
     except FileNotFoundError as error:

@@ -81,11 +81,6 @@ def path_of(version: PolicyRef) -> str:
     return f"manifests/{version.padded}.msgpack.zst"
 
 
-def memory_path_of(version: PolicyRef) -> str:
-    """Return the path of what the version's learner knew beside the weights."""
-    return f"memories/{version.padded}.pt"
-
-
 def settings_of(manifest: Manifest) -> LearnerSettings:
     """Return the settings that the version was made with, also when they had other names then."""
     return LearnerSettings.model_validate(under_their_names(json.loads(manifest.settings), "learner"))

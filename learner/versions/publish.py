@@ -3,6 +3,7 @@
 import msgspec
 
 from core.events import PolicyVersion, Topic
+from core.model.beside import memory_path
 from core.model.probes import ProbeRecord, put_probe
 from core.ports import Blobs, EventLog, Store, Weights
 from learner.versions import manifest
@@ -28,7 +29,7 @@ def publish(
     path = manifest.path_of(draft.version)
     blobs.put(path, made)
     if memory is not None:
-        blobs.put(manifest.memory_path_of(draft.version), memory)
+        blobs.put(memory_path(draft.version), memory)
     put_probe(blobs, draft.version, msgspec.structs.replace(probe, weights_digest=ref.digest))
     policy = msgspec.structs.replace(draft, digest=ref.digest, weights=ref.path, manifest=path)
     with store.work() as work:

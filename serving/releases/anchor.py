@@ -7,7 +7,8 @@ from core.clock import SystemClock
 from core.errors import WeightsError
 from core.events import PolicyVersion, Release, Topic
 from core.ids import PolicyRef
-from core.model.probes import ProbeRecord, path_of, put_probe
+from core.model.beside import probe_path
+from core.model.probes import ProbeRecord, put_probe
 from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
 
 
@@ -77,7 +78,7 @@ def _ensure_probe(
     blobs: Blobs, anchor: PolicyVersion, model: Path, record_probe: Callable[[Path], ProbeRecord]
 ) -> None:
     """Make the probe if there is none; an existing one stays, since all later versions' probes are of its texts."""
-    if blobs.exists(path_of(anchor.version)):
+    if blobs.exists(probe_path(anchor.version)):
         return
     record = record_probe(model)
     if record.weights_digest != anchor.digest:

@@ -22,6 +22,7 @@ from blake3 import blake3
 from core.errors import ConfigError, WeightsError
 from core.ids import PolicyRef
 from core.model.adapters import digest_of_version, digest_upon, low_rank_of
+from core.model.beside import paths_beside
 from core.model.weights_digest import PassingDigest, checksum_of
 from core.ports import AdapterConfig, Blobs, Opened, WeightsRef
 from serving.weights.cache import Fingerprint, VersionCache, fingerprint, link_or_copy
@@ -318,11 +319,13 @@ class BlobWeights:
         return refs[::-1]
 
     def discard(self, version: PolicyRef) -> None:
-        """Discard a version, its manifest first, and delete what no version needs any more."""
+        """Discard a version, its manifest first, and delete what is beside it and what no version needs any more."""
         path = manifest_path(version)
         if self._blobs.exists(path):
             self._blobs.put(link_path(version), self._blobs.get(path))
             self._blobs.delete(path)
+        for beside in paths_beside(version):
+            self._blobs.delete(beside)
         paths = set(self._blobs.list("weights/"))
         if link_path(version) not in paths:  # a publication that was cut off
             paths -= self._delete({path for path in paths if path.startswith(f"{folder(version)}/")})

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from core.blobs import FsspecBlobs
 from core.errors import WeightsError
 from core.ids import base_ref
+from core.model.beside import paths_beside
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from serving.weights.published import BlobWeights
@@ -245,8 +246,13 @@ def test_what_is_discarded_is_gone_and_the_others_are_not(blobs: FsspecBlobs, ho
     weights = host(blobs)
     refs = [weights.publish(base_ref(number), shards, None) for number in (1, 2, 10_000_000, 100_000_000)]
     weights.open(refs[2])
+    for ref in refs:
+        for path in paths_beside(ref.version):
+            blobs.put(path, b"beside")
     weights.discard(refs[2].version)
     weights.discard(refs[2].version)
+    assert not any(map(blobs.exists, paths_beside(refs[2].version)))
+    assert all(blobs.exists(path) for ref in (refs[0], refs[1], refs[3]) for path in paths_beside(ref.version))
     for reader in (weights, host(blobs)):
         with pytest.raises(WeightsError, match=f"{refs[2].path}: missing"):
             reader.open(refs[2])

@@ -12,12 +12,13 @@ from logged_world import World, lineage_of_newest, logged_past, make_reward, man
 from sqlalchemy import delete
 
 from core.ids import base_ref
+from core.model.beside import memory_path
 from core.settings import LearnerSettings
 from core.store.database.tables import turns
 from learner import past
 from learner.updates.state import LearnerState
 from learner.versions.journal import Entry, Journal
-from learner.versions.manifest import decode, encode, memory_path_of, path_of, prove_exactly_once
+from learner.versions.manifest import decode, encode, path_of, prove_exactly_once
 
 MakeWorld = Callable[[str], World]
 
@@ -81,7 +82,7 @@ def test_what_is_learned_beside_the_weights_goes_back_with_them(
 
 
 def load_memory(world: World, version: int) -> dict[str, Any]:
-    content = world.blobs.get(memory_path_of(base_ref(version)))
+    content = world.blobs.get(memory_path(base_ref(version)))
     return dict(torch.load(BytesIO(content), weights_only=True))
 
 

@@ -21,8 +21,9 @@ import learner.versions.probe
 from core.errors import WeightsError
 from core.events import PolicyVersion
 from core.ids import ANCHOR, PolicyRef, base_ref
+from core.model.beside import probe_path
 from core.model.probe_prompts import probe_prompts
-from core.model.probes import Logprobs, ProbeRecord, agrees, figures, get_probe, nearer, path_of
+from core.model.probes import Logprobs, ProbeRecord, agrees, figures, get_probe, nearer
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from core.store import open_sqlite
@@ -243,7 +244,7 @@ def test_who_reads_of_a_version_finds_its_probe(make_world: MakeWorld, monkeypat
 
 def test_a_learner_without_the_anchors_probe_says_so(make_world: MakeWorld) -> None:
     world = make_world("a")
-    world.blobs.delete(path_of(base_ref(1)))
+    world.blobs.delete(probe_path(base_ref(1)))
     world.tell(*logged_past(8))
     one = world.learner()
     with pytest.raises(WeightsError, match="probes/00000001"):
@@ -252,7 +253,7 @@ def test_a_learner_without_the_anchors_probe_says_so(make_world: MakeWorld) -> N
 
 
 def test_a_resumed_learner_publishes_the_same_bits(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = path_of(base_ref(3))
+    path = probe_path(base_ref(3))
     undisturbed = trained(make_world("a"), 2).blobs.get(path)
     world = trained(make_world("b"), 1)
 
@@ -282,16 +283,16 @@ def anchor(world: World, model: Path, probes: Callable[[Path], ProbeRecord] = an
 
 def test_the_anchors_probe_is_made_once(make_world: MakeWorld) -> None:
     world = make_world("a")
-    before = world.blobs.get(path_of(base_ref(1)))
+    before = world.blobs.get(probe_path(base_ref(1)))
     anchor(world, MODEL, lambda model: pytest.fail("made again"))
-    assert world.blobs.get(path_of(base_ref(1))) == before
+    assert world.blobs.get(probe_path(base_ref(1))) == before
     assert probe_of(world, 1) == anchor_probe(MODEL)
 
 
 def test_the_anchor_is_not_released_without_its_probe(make_world: MakeWorld, tmp_path: Path) -> None:
     """The start may also be interrupted there; the next start completes it."""
     made = make_world("a")
-    made.blobs.delete(path_of(base_ref(1)))
+    made.blobs.delete(probe_path(base_ref(1)))
     world = replace(made, store=open_sqlite(tmp_path / "fresh.db"))
 
     def cut_short(model: Path) -> ProbeRecord:
@@ -314,14 +315,14 @@ def test_the_anchor_is_not_released_without_its_probe(make_world: MakeWorld, tmp
 
 def test_a_directory_from_before_probes_gets_one(make_world: MakeWorld) -> None:
     world = make_world("a")
-    world.blobs.delete(path_of(base_ref(1)))
+    world.blobs.delete(probe_path(base_ref(1)))
     anchor(world, MODEL)
     assert probe_of(world, 1) == anchor_probe(MODEL)
 
 
 def test_a_directory_from_before_probes_takes_none_of_another_model(make_world: MakeWorld, tmp_path: Path) -> None:
     world = make_world("a")
-    world.blobs.delete(path_of(base_ref(1)))
+    world.blobs.delete(probe_path(base_ref(1)))
     other = tmp_path / "other"
     shutil.copytree(MODEL, other)
     tensors = load_file(other / "model.safetensors")
@@ -329,7 +330,7 @@ def test_a_directory_from_before_probes_takes_none_of_another_model(make_world: 
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(WeightsError, match="other: its weights are"):
         anchor(world, other, lambda model: probe_of_model(model, "cpu"))
-    assert not world.blobs.exists(path_of(base_ref(1)))
+    assert not world.blobs.exists(probe_path(base_ref(1)))
 
 
 # ----------------------------------------------------------------------------------------------- confirming
