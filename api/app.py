@@ -16,6 +16,7 @@ from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
 from api.console import console_router
 from api.documents import documents_router
+from api.feedback.names import outcomes_router
 from api.feedback.routes import feedback_router
 from api.http.asgi import Receive, Scope, Send
 from api.http.errors import answer_error, install_error_handlers
@@ -42,6 +43,7 @@ COMPLETIONS = "/v1/completions"
 _GENERATING = {CHAT: plan_chat, COMPLETIONS: plan_completion}
 _ROUTERS = (
     feedback_router,
+    outcomes_router,
     session_router,
     policies_router,
     fleet_router,

@@ -54,6 +54,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/chat/completions"): Need("chat", "its own"),
     ("POST", "/v1/completions"): Need("chat", "its own"),
     ("POST", "/v1/sessions/{session_id}/end"): Need("chat", "its namespace's", by_user=True),
+    ("GET", "/v1/outcomes"): Need(None, "nobody's"),
     ("POST", "/v1/feedback"): Need("feedback", "its namespace's", by_user=True),
     ("DELETE", "/v1/feedback/{feedback_id}"): Need("feedback", "its own"),
     ("GET", "/v1/feedback/{feedback_id}"): _LOOK_UP,

@@ -233,6 +233,15 @@ def test_clients_cannot_make_metrics_grow_without_bound(service: Service) -> Non
     assert 'workload="w109"' not in text
 
 
+def test_the_names_that_feedback_may_have_are_listed(service: Service) -> None:
+    listed = {outcome["name"]: outcome for outcome in service.get("/v1/outcomes").json()["data"]}
+    refused = service.post("/v1/feedback", {"inference_id": "x", "metric_name": "nothing", "value": True}).json()
+    assert f"is not one of {', '.join(sorted(listed))}" in refused["error"]["message"]
+    accepted = listed["accepted"]
+    assert (accepted["type"], accepted["role"]) == ("boolean", "accept")
+    assert listed["rating"]["type"] == "number"
+
+
 def test_the_document_describes_it_all(service: Service) -> None:
     document = service.get("/openapi.json").json()
     assert set(document["paths"]) == {
@@ -242,7 +251,7 @@ def test_the_document_describes_it_all(service: Service) -> None:
         *(f"/v1/policies/{{version}}/{kind}" for kind in ("promote", "rollback", "hold", "unhold", "pin", "unpin")),
         "/v1/turns/{inference_id}", "/v1/curves", "/v1/behaviour", "/v1/stages",
         "/v1/sessions/{session_id}", "/v1/sessions/{session_id}/end", "/v1/fleet", "/v1/status", "/healthz", "/readyz",
-        "/health", "/metrics", "/v1/alarms", "/v1/alarms/{alarm_id}/ack",
+        "/health", "/metrics", "/v1/outcomes", "/v1/alarms", "/v1/alarms/{alarm_id}/ack",
     }  # fmt: skip
     chat = document["components"]["schemas"]["ChatBody"]
     assert chat["additionalProperties"] is False
