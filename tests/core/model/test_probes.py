@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, WeightsError
 from core.ids import base_ref
+from core.model.beside import probe_path
 from core.model.probes import (
     Logprobs,
     ProbeRecord,
@@ -20,7 +21,6 @@ from core.model.probes import (
     figures,
     get_probe,
     nearer,
-    path_of,
     put_probe,
 )
 
@@ -92,7 +92,7 @@ def test_a_missing_record_is_named(blobs: FsspecBlobs) -> None:
 
 def test_any_flipped_bit_and_any_lost_byte_is_found(blobs: FsspecBlobs) -> None:
     put_probe(blobs, base_ref(3), make_record())
-    whole = blobs.get(path_of(base_ref(3)))
+    whole = blobs.get(probe_path(base_ref(3)))
     rng = random.Random(1)
     damaged = [whole[:length] for length in (0, 10, 32, len(whole) - 1)]
     for at in [0, 31, 32, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(50))]:
@@ -100,7 +100,7 @@ def test_any_flipped_bit_and_any_lost_byte_is_found(blobs: FsspecBlobs) -> None:
         content[at] ^= 1 << rng.randrange(8)
         damaged.append(bytes(content))
     for content in damaged:
-        blobs.put(path_of(base_ref(3)), content)
+        blobs.put(probe_path(base_ref(3)), content)
         with pytest.raises(WeightsError, match=r"probes/00000003\.msgpack: (corrupt|no probe)"):
             get_probe(blobs, base_ref(3))
 
@@ -124,7 +124,7 @@ def test_a_record_of_other_weights_is_refused(blobs: FsspecBlobs) -> None:
 def test_a_record_that_lacks_something_is_none(blobs: FsspecBlobs, change: dict[str, object]) -> None:
     """The bytes are whole, but the publisher wrote a wrong record."""
     data = msgspec.msgpack.encode(msgspec.to_builtins(make_record()) | change)
-    blobs.put(path_of(base_ref(3)), blake3(data).digest() + data)
+    blobs.put(probe_path(base_ref(3)), blake3(data).digest() + data)
     with pytest.raises(WeightsError, match="no probe record"):
         get_probe(blobs, base_ref(3))
 
