@@ -32,9 +32,9 @@ from api.operator.session_routes import session_router
 from api.operator.stages import stages_router
 from api.operator.status import status_router
 from api.operator.turn_routes import turn_router
+from api.protocols.endpoint import GenerationEndpoint
 from api.protocols.openai.chat import plan_chat
 from api.protocols.openai.completions import plan_completion
-from api.protocols.openai.endpoint import GenerationEndpoint
 from api.requests.reader import BodyReader, ProcessReader, ThreadReader
 
 VERSION = "0.1.0"

@@ -87,8 +87,8 @@ class KeyRing:
             self.user_hash(namespace, key.user),
         )
 
-    def identify(self, authorization: bytes | None) -> Identity:
-        """Return the identity for an `Authorization` header. Raises Unauthorized.
+    def identify(self, authorization: bytes | None, api_key: bytes | None = None) -> Identity:
+        """Return the identity for an `Authorization` header, or an `x-api-key` header. Raises Unauthorized.
 
         Without keys in the settings everybody is the default namespace, whatever they send: clients that insist on a
         key may send any."""
@@ -96,7 +96,10 @@ class KeyRing:
             return self._keyless
         scheme, _, token = (authorization or b"").partition(b" ")
         if scheme.lower() != b"bearer" or not token:
-            raise Unauthorized("send an API key: Authorization: Bearer KEY", code="missing_api_key")
+            token = b"" if authorization else api_key or b""
+        if not token:
+            message = "send an API key: Authorization: Bearer KEY, or x-api-key: KEY"
+            raise Unauthorized(message, code="missing_api_key")
         identity = self._identities.get(_digest(token.strip()))
         if identity is None:
             raise Unauthorized("this API key is not known", code="invalid_api_key")

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from api.access.identity import is_loopback
 from api.http.asgi import Message, Receive, Scope, Send, send_error
+from api.http.errors import shape_of
 from core.errors import Forbidden, RequestError, UnsupportedMediaType
 from core.settings import ApiSettings
 
@@ -36,7 +37,7 @@ class OriginCheck:
                 _check_content(scope["method"], headers)
         except RequestError as error:
             if is_http:
-                await send_error(send, error)
+                await send_error(send, error, shape_of(scope))
             else:
                 await receive()
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.message})

@@ -93,8 +93,8 @@ class AccessCheck:
         need = ACCESS[request.method, request.scope["route"].path]
         if not need.key:
             return
-        authorization = request.headers.get("authorization")
-        identity = self._keys.identify(None if authorization is None else authorization.encode("latin-1"))
+        headers = dict(request.scope["headers"])
+        identity = self._keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
         need.check(identity)
         request.state.identity = identity
 

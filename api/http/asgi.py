@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from api.http.errors import error_headers, error_response
+from api.http.errors import ErrorShape, error_headers, error_response, in_openais_shape
 from core.errors import InvalidRequest, RequestError, TooLarge, Unavailable
 
 Scope = MutableMapping[str, Any]
@@ -42,8 +42,8 @@ async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tupl
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: RequestError | Unavailable) -> None:
-    status, body = error_response(error)
+async def send_error(send: Send, error: RequestError | Unavailable, shape: ErrorShape = in_openais_shape) -> None:
+    status, body = error_response(error, shape)
     headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
     if isinstance(error, TooLarge):  # the rest of the body is unread
         headers.append((b"connection", b"close"))

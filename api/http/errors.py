@@ -1,7 +1,10 @@
-"""Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors as clients expect them: in OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`, or in another's.
+
+A path whose protocol has a shape of its own says so in the request's scope, so that whatever refuses a request, be it
+before or behind the route, speaks in it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import msgspec
@@ -15,37 +18,52 @@ from core.telemetry import REQUEST_ERRORS
 
 logger = logging.getLogger(__name__)
 
+ErrorShape = Callable[[int, dict[str, Any]], dict[str, Any]]
+"""Makes the body of an error out of its HTTP status and `{"message", "type", "param", "code"}`."""
+SHAPE = "onward.error_shape"
+"""The name of the shape in a request's scope, where it is not OpenAI's."""
 _STATUS_TYPES = {404: "not_found_error", 405: "invalid_request_error", 413: "invalid_request_error"}
 
 
 def describe(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Return (HTTP status, body) for an error. Any error that is not ours is a 500 that tells nothing of its inside."""
+    """Return (HTTP status, what to say of it) for an error.
+
+    Any error that is not ours is a 500 that tells nothing of its inside."""
     match error:
         case RequestError():
-            return error.status, _body(error.message, error.kind, error.param, error.code)
+            return error.status, _said(error.message, error.kind, error.param, error.code)
         case NotFinite():
-            return 503, _body(str(error), "server_error", None, "not_finite")
+            return 503, _said(str(error), "server_error", None, "not_finite")
         case Unavailable():
-            return 503, _body(redacted(str(error)), "server_error", None, "unavailable")
+            return 503, _said(redacted(str(error)), "server_error", None, "unavailable")
         case HTTPException():
             kind = _STATUS_TYPES.get(error.status_code, "invalid_request_error")
-            return error.status_code, _body(str(error.detail), kind, None, None)
+            return error.status_code, _said(str(error.detail), kind, None, None)
         case RequestValidationError():
             first = error.errors()[0]
             param = ".".join(str(part) for part in first["loc"][1:])
-            return 400, _body(f"{param}: {first['msg']}", "invalid_request_error", param, None)
+            return 400, _said(f"{param}: {first['msg']}", "invalid_request_error", param, None)
         case _:
-            return 500, _body("internal error", "server_error", None, "internal_error")
+            return 500, _said("internal error", "server_error", None, "internal_error")
 
 
-def error_response(error: Exception) -> tuple[int, bytes]:
+def in_openais_shape(_status: int, said: dict[str, Any]) -> dict[str, Any]:
+    return {"error": said}
+
+
+def shape_of(scope: MutableMapping[str, Any]) -> ErrorShape:
+    shape: ErrorShape = scope.get(SHAPE, in_openais_shape)
+    return shape
+
+
+def error_response(error: Exception, shape: ErrorShape = in_openais_shape) -> tuple[int, bytes]:
     """Count the error and return (HTTP status, JSON)."""
-    status, body = describe(error)
+    status, said = describe(error)
     REQUEST_ERRORS.labels(str(status)).inc()
     if status >= 500 and not isinstance(error, Overloaded):  # there may be thousands, and they are counted
         shown = error if isinstance(error, OnwardError) else type(error).__name__  # others' may quote users
         logger.error("a request failed with %d: %s", status, shown)
-    return status, msgspec.json.encode(body)
+    return status, msgspec.json.encode(shape(status, said))
 
 
 def error_headers(error: Exception) -> Mapping[str, str]:
@@ -56,7 +74,7 @@ def error_headers(error: Exception) -> Mapping[str, str]:
 async def answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 404:
         error = _no_such_route(request)
-    status, body = error_response(error)
+    status, body = error_response(error, shape_of(request.scope))
     return Response(body, status, error_headers(error), media_type="application/json")
 
 
@@ -75,5 +93,5 @@ def install_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, answer_error)
 
 
-def _body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+def _said(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
+    return {"message": message, "type": kind, "param": param, "code": code}

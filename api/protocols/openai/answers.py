@@ -1,7 +1,5 @@
 """Answers in OpenAI's shapes (https://platform.openai.com/docs/api-reference/chat/object), with an `onward` object.
 
-That object says which inference the answer is, which version sampled it, and whether it can be trained on.
-
 (`gc=False`: such objects live for a request and are in no cycle; the collector need not walk them.)"""
 
 from typing import Any, Literal
@@ -9,29 +7,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from api.protocols.onward_info import OnwardInfo
 from api.turns.turn import Turn
-from core.events import ToolCall, VersionSpan
-from core.ids import PolicyRef
+from core.events import ToolCall
 from core.ports import Renderer
-
-Headers = list[tuple[bytes, bytes]]
-
-
-class OnwardInfo(msgspec.Struct, kw_only=True, gc=False):
-    """Our addition to an answer.
-
-    `policy_version` is that of the first token, `policy_versions` the spans over all of them."""
-
-    inference_id: str
-    session_id: str
-    parent_id: str | None
-    group_id: str
-    policy_version: PolicyRef
-    policy_versions: tuple[VersionSpan, ...]
-    trainable: bool
-    untrainable_reasons: tuple[str, ...]
-    learn: bool
-    logged: bool
 
 
 class PromptTokensDetails(msgspec.Struct, gc=False):
@@ -137,42 +116,6 @@ class TextCompletion(msgspec.Struct, kw_only=True, gc=False):
     choices: list[TextChoice]
     usage: Usage | None = None
     onward: OnwardInfo | UnsetType = UNSET
-
-
-def onward_info(turn: Turn) -> OnwardInfo:
-    return OnwardInfo(
-        inference_id=turn.inference_id,
-        session_id=turn.plan.place.session_id,
-        parent_id=turn.plan.place.parent_id,
-        group_id=turn.plan.group_id,
-        policy_version=turn.policy_version,
-        policy_versions=turn.policy_versions,
-        trainable=turn.trainable,
-        untrainable_reasons=turn.untrainable_reasons,
-        learn=turn.plan.intake.learn,
-        logged=turn.logged,
-    )
-
-
-def onward_headers(turns: list[Turn]) -> Headers:
-    """Return the headers for a request's choices; several inference ids are joined by commas.
-
-    While streaming they say what is known at the first token."""
-    reasons = dict.fromkeys(reason for turn in turns for reason in turn.untrainable_reasons)
-    headers = [
-        (b"x-onward-inference-id", ",".join(turn.inference_id for turn in turns).encode()),
-        (b"x-onward-session-id", turns[0].plan.place.session_id.encode()),
-        (b"x-onward-policy-version", str(turns[0].policy_version).encode()),
-        (b"x-onward-arm", turns[0].arm.encode()),
-        (b"x-onward-trainable", b"false" if reasons else b"true"),
-    ]
-    if reasons:
-        headers.append((b"x-onward-untrainable-reasons", ",".join(reasons).encode()))
-    if turns[0].plan.overridden:
-        headers.append((b"x-onward-sampling-overridden", ",".join(turns[0].plan.overridden).encode()))
-    if turns[0].plan.ignored:
-        headers.append((b"x-onward-ignored", ",".join(turns[0].plan.ignored).encode()))
-    return headers
 
 
 def usage_of(turns: list[Turn]) -> Usage:

@@ -9,9 +9,9 @@ from api.http.asgi import Headers, header_text
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
 from api.protocols.openai.answers import TextChoice, TextCompletion, text_logprobs, usage_of
-from api.protocols.openai.endpoint import Exchange
-from api.protocols.openai.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
-from api.protocols.openai.streaming import event
+from api.protocols.openai.exchange import ChoicesExchange
+from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
+from api.protocols.streaming import event
 from api.requests.bodies import CompletionBody, completion_decoder
 from api.requests.ignored import named
 from api.turns.answer_ids import TEXT
@@ -78,11 +78,13 @@ def prompt_of(body: CompletionBody) -> str:
     return prompts[0]
 
 
-class CompletionExchange(Exchange):
+class CompletionExchange(ChoicesExchange):
     """The answers to one raw completion request."""
 
+    id_prefix = TEXT
+
     def __init__(self, context: Context, plan: TurnPlan, body: CompletionBody) -> None:
-        super().__init__(context, plan, body, id_prefix=TEXT)
+        super().__init__(context, plan, body)
         self._logprobs = body.logprobs is not None
 
     def answer(self) -> bytes:
@@ -98,7 +100,7 @@ class CompletionExchange(Exchange):
         ]
         return _encode(self._completion(choices, with_info=True, with_usage=True))
 
-    def delta_event(self, turn: Turn, delta: TurnDelta) -> bytes:
+    def delta_events(self, turn: Turn, delta: TurnDelta) -> bytes:
         if not (delta.content or (self._logprobs and delta.token_end > delta.token_start)):
             return b""
         logprobs = text_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None

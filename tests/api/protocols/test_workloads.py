@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_policy import says
 
-from api.protocols.openai.sampling import overrule
+from api.protocols.sampling import overrule
 from core.errors import ConfigError
 from core.events import Completion, Sampling
 from core.settings import Settings, WorkloadSettings, load_settings

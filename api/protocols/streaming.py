@@ -1,14 +1,15 @@
 """Server-sent events over raw ASGI (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from api.http.asgi import Send
-from api.protocols.openai.answers import Headers, onward_headers
-from api.turns.turn import Turn, TurnDelta
+from api.http.asgi import RawHeaders, Send
+from api.protocols.exchange import Exchange
+from api.protocols.onward_info import onward_headers
+from api.turns.turn import Turn
 
 DONE = b"data: [DONE]\n\n"
-EVENT_STREAM: Headers = [
+EVENT_STREAM: RawHeaders = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -19,8 +20,12 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def named_event(name: str, data: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
 class EventSender:
-    """A sender of the tokens that turns emit, as events.
+    """A sender of the tokens that an exchange's turns emit, as events.
 
     The first token leaves as soon as it is sampled; tokens that arrive before the event loop comes round again leave
     as one event. The response starts with the first of them, so that errors before it still have a status of their
@@ -28,19 +33,12 @@ class EventSender:
 
     A slow reader costs the memory of one answer at most, which the context bounds."""
 
-    def __init__(
-        self, send: Send, turns: Sequence[Turn], encode: Callable[[Turn, TurnDelta], bytes], headers: Headers
-    ) -> None:
-        """Make a sender.
-
-        `encode` makes the event of a choice's new tokens, empty where the client would learn nothing. `headers` are
-        those beside the turns' own."""
+    def __init__(self, send: Send, exchange: Exchange) -> None:
         self._send = send
-        self._turns = list(turns)
-        self._encode = encode
-        self._headers = headers
+        self._exchange = exchange
         self._pending: dict[int, Turn] = {}
         self._flush: asyncio.Task[None] | None = None
+        self._opened = False
         self.started = False
 
     def notify(self, turn: Turn) -> None:
@@ -49,10 +47,10 @@ class EventSender:
         if self._flush is None or self._flush.done():
             self._flush = asyncio.get_running_loop().create_task(self._send_pending())
 
-    async def finish(self, tail: bytes) -> None:
-        """Send everything that is still pending, then `tail`, then the end."""
+    async def finish(self, tail: Callable[[], bytes]) -> None:
+        """Send everything that is still pending, then the events of `tail`, then the end."""
         await self._settle()
-        body = self._take_pending() + tail
+        body = self._take_pending() + tail()
         await self._start()
         await self._send({"type": "http.response.body", "body": body})
 
@@ -74,10 +72,12 @@ class EventSender:
 
     def _take_pending(self) -> bytes:
         turns, self._pending = self._pending, {}
-        return b"".join(self._encode(turn, turn.deliver()) for turn in turns.values())
+        first = b"" if self._opened else self._exchange.first_events()
+        self._opened = True
+        return first + b"".join(self._exchange.delta_events(turn, turn.deliver()) for turn in turns.values())
 
     async def _start(self) -> None:
         if not self.started:
             self.started = True
-            headers = EVENT_STREAM + onward_headers(self._turns) + self._headers
+            headers = EVENT_STREAM + onward_headers(self._exchange.turns) + self._exchange.limits
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})

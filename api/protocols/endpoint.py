@@ -1,73 +1,21 @@
-"""The part that the two generating routes share: from HTTP request to HTTP answer, streamed or whole."""
+"""The part that all generating routes share: from HTTP request to HTTP answer, streamed or whole."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-
-from msgspec import UNSET, UnsetType
+from functools import partial
 
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
 from api.access.routes import Need
-from api.http.asgi import ClientGone, HangUp, Headers, RawHeaders, Receive, Scope, Send, send_error, send_json
+from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, send_error, send_json
 from api.http.body_shape import Raw
-from api.http.errors import error_response
-from api.protocols.openai.answers import OnwardInfo, onward_headers, onward_info
-from api.protocols.openai.streaming import DONE, EventSender, event
-from api.requests.bodies import GenerationBody
-from api.turns.turn import Turn, TurnDelta, TurnPlan
+from api.http.errors import shape_of
+from api.protocols.exchange import Exchange
+from api.protocols.onward_info import onward_headers
+from api.protocols.streaming import EventSender
+from api.turns.turn import Turn
 from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
-
-
-class Exchange(ABC):
-    """One request's turns, and the form of their answers on its route."""
-
-    def __init__(self, context: Context, plan: TurnPlan, body: GenerationBody, id_prefix: str) -> None:
-        self._context, self._plan, self._id_prefix = context, plan, id_prefix
-        self._begin(body.n or 1)
-        self.created = int(plan.intake.received_at.timestamp())
-        self.model = body.model
-        self.renderer = context.services.renderer
-        self.streams = bool(body.stream)
-        self.limits: RawHeaders = []
-        self.wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-
-    def _begin(self, count: int) -> None:
-        self.turns = [Turn(self._context, self._plan, choice) for choice in range(count)]
-        self.id = self._id_prefix + (self.turns[0].inference_id if count == 1 else self._plan.group_id)
-
-    @property
-    def was_begun(self) -> bool:
-        """True once an engine has sampled a token."""
-        return any(turn.capture.token_ids for turn in self.turns)
-
-    def begin_again(self) -> None:
-        """Start over with new turns; the tokens of the old ones stay in the log as they are."""
-        self._begin(len(self.turns))
-
-    def shared_info(self) -> OnwardInfo | UnsetType:
-        """Return the info that stands beside the choices where there is only one; several have their own each."""
-        return onward_info(self.turns[0]) if len(self.turns) == 1 else UNSET
-
-    def own_info(self, turn: Turn) -> OnwardInfo | UnsetType:
-        return UNSET if len(self.turns) == 1 else onward_info(turn)
-
-    @abstractmethod
-    def answer(self) -> bytes:
-        """Return the whole answer, once all turns have run."""
-
-    @abstractmethod
-    def delta_event(self, turn: Turn, delta: TurnDelta) -> bytes:
-        """Return one event; empty when the client would learn nothing from it."""
-
-    @abstractmethod
-    def final_event(self, turn: Turn) -> bytes:
-        """Return the choice's last event, with its finish reason."""
-
-    @abstractmethod
-    def usage_event(self) -> bytes: ...
-
 
 Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
 
@@ -85,7 +33,7 @@ class GenerationEndpoint:
         identity: Identity | None = None
         try:
             headers: Headers = dict(scope["headers"])
-            identity = self._context.keys.identify(headers.get(b"authorization"))
+            identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
             self._need.check(identity)
             limits = await admit(services.live_state, identity)
             exchange = await self._read(identity, headers, receive)
@@ -99,7 +47,7 @@ class GenerationEndpoint:
             if identity is not None:
                 services.live_state.count(identity.namespace, ERRORS)
             if not isinstance(error, _BrokenStream):
-                await send_error(send, error)
+                await send_error(send, error, shape_of(scope))
         except ClientGone:
             return
 
@@ -130,19 +78,16 @@ async def _answer(exchange: Exchange, send: Send) -> None:
 
 
 async def _stream(exchange: Exchange, send: Send) -> None:
-    sender = EventSender(send, exchange.turns, exchange.delta_event, exchange.limits)
+    sender = EventSender(send, exchange)
     try:
         await _run(exchange, sender.notify)
     except (RequestError, Unavailable) as error:
         if not sender.started:
             await sender.abandon()
             raise
-        await sender.finish(event(error_response(error)[1]))
+        await sender.finish(partial(exchange.error_events, error))
         raise _BrokenStream from error
-    tail = [exchange.final_event(turn) for turn in exchange.turns]
-    if exchange.wants_usage:
-        tail.append(exchange.usage_event())
-    await sender.finish(b"".join([*tail, DONE]))
+    await sender.finish(exchange.last_events)
 
 
 async def _run(exchange: Exchange, notify: Callable[[Turn], None] | None) -> None:

@@ -1,0 +1,135 @@
+"""The plan of a chat's turns, whatever protocol asked for them: translators say what they were sent as a `ChatBody`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from api.access.clients import count_ignored
+from api.access.context import Context
+from api.access.identity import Identity
+from api.http.asgi import Headers, header_text
+from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
+from api.requests.bodies import ChatBody
+from api.requests.ignored import named
+from api.requests.messages import canonical, check_messages, ignored_in, late_system
+from api.requests.tools import check_tools, ignored_in_tools
+from api.turns.intake import Intake, take_in
+from api.turns.rendering import Rendering
+from api.turns.sessions import find_place
+from api.turns.transcripts import Transcript
+from api.turns.turn import TurnPlan
+from core.errors import InvalidRequest
+from core.ids import new_group_id
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A chat request, checked. `messages` are stored, `shown` are what the model sees."""
+
+    body: ChatBody
+    intake: Intake
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...]
+    shown: list[dict[str, Any]]
+    transcript: Transcript
+    ignored: tuple[str, ...]
+
+
+def understand(
+    context: Context, identity: Identity, headers: Headers, body: ChatBody, ignored: Sequence[str] = ()
+) -> Asked:
+    """Check a request. `ignored` are fields that its translator left out. Raises RequestError naming the field."""
+    intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
+    check_messages(body.messages)
+    _check_options(body)
+    found = [*ignored, *ignored_options(body), *ignored_in(body.messages), *ignored_in_tools(body.tools or ())]
+    _check_shown(context, body)
+    names = named(found)
+    count_ignored(header_text(headers, b"user-agent"), names)
+    tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
+    shown = [canonical(message) for message in body.messages]
+    messages = tuple(msgspec.to_builtins(message) for message in body.messages)
+    return Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id), names)
+
+
+async def plan_turns(context: Context, asked: Asked, body_bytes: int) -> TurnPlan:
+    """Find the session, render the prompt, and make the plan. Raises RequestError naming the field."""
+    body, intake = asked.body, asked.intake
+    services = context.services
+    group_id = new_group_id()
+    rendering = Rendering(context, body_bytes)
+    place = await find_place(services, rendering, intake, group_id, asked.transcript, asked.shown, asked.tools)
+    asked_by = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
+    default = services.settings.advanced.default_max_tokens
+    rules = services.settings.workloads.get(intake.workload)
+    max_tokens = room_for_answer(prompt_tokens, context_length, wanted, asked_by, default, "messages", rules)
+    sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
+    return TurnPlan(
+        intake=intake,
+        place=place,
+        assignment=services.traffic.assign(intake.user_id or place.session_id),
+        group_id=group_id,
+        messages=asked.messages,
+        tools=asked.tools,
+        sampling=sampling,
+        overridden=overridden,
+        ignored=asked.ignored,
+        transcript=asked.transcript,
+        callable_tools=() if body.tool_choice == "none" else asked.tools,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        top_logprobs=body.top_logprobs or 0,
+    )
+
+
+def _check_shown(context: Context, body: ChatBody) -> None:
+    """Refuse what the model would not be shown. Raises InvalidRequest naming the field."""
+    services = context.services
+    reason = services.renderer.tools_refused
+    if body.tools and reason is not None:
+        raise InvalidRequest(
+            f"tools: the model {services.model_name} cannot be shown tools: {reason}", param="tools", code="unsupported"
+        )
+    late, reason = late_system(body.messages), services.renderer.late_system_refused
+    if late is not None and reason is not None:
+        raise InvalidRequest(
+            f"messages[{late}]: the model {services.model_name} cannot be shown a system message so late: {reason}; "
+            "put it before all others",
+            param=f"messages[{late}]",
+            code="unsupported",
+        )
+
+
+def _check_options(body: ChatBody) -> None:
+    check_tools(body.tools or ())
+    check_generation(body)
+    _check_of_former_apis(body)
+    if body.tool_choice not in (None, "none", "auto"):
+        raise InvalidRequest(
+            "tool_choice: must be auto or none; a forced call needs constrained decoding, which this service lacks",
+            param="tool_choice",
+            code="unsupported",
+        )
+    if body.response_format is not None and body.response_format != {"type": "text"}:
+        raise InvalidRequest(
+            "response_format: must be text; others need constrained decoding, which this service lacks",
+            param="response_format",
+            code="unsupported",
+        )
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs: allowed only with logprobs", param="top_logprobs")
+    if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
+        raise InvalidRequest(
+            "max_completion_tokens: differs from max_tokens; give one of them", param="max_completion_tokens"
+        )
+
+
+def _check_of_former_apis(body: ChatBody) -> None:
+    for name in ("functions", "function_call"):
+        if getattr(body, name) not in (None, [], "auto", "none"):
+            raise InvalidRequest(f"{name}: send tools and tool_choice instead", param=name, code="unsupported")
+    if body.modalities is not None and body.modalities != ["text"]:
+        raise InvalidRequest('modalities: must be ["text"], which is all that the model speaks', param="modalities")

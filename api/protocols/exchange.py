@@ -1,0 +1,55 @@
+"""One request's turns, and the form of their answers in its protocol."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from api.access.context import Context
+from api.http.asgi import RawHeaders
+from api.turns.turn import Turn, TurnDelta, TurnPlan
+
+
+class Exchange(ABC):
+    id_prefix: ClassVar[str]
+    """The beginning of the answer's id; its rest is the inference's own (`api/turns/answer_ids.py`)."""
+
+    def __init__(self, context: Context, plan: TurnPlan, *, model: str, count: int = 1, streams: bool = False) -> None:
+        self._context, self.plan = context, plan
+        self._begin(count)
+        self.created = int(plan.intake.received_at.timestamp())
+        self.model = model
+        self.renderer = context.services.renderer
+        self.streams = streams
+        self.limits: RawHeaders = []
+
+    def _begin(self, count: int) -> None:
+        self.turns = [Turn(self._context, self.plan, choice) for choice in range(count)]
+        self.id = self.id_prefix + (self.turns[0].inference_id if count == 1 else self.plan.group_id)
+
+    @property
+    def was_begun(self) -> bool:
+        """True once an engine has sampled a token."""
+        return any(turn.capture.token_ids for turn in self.turns)
+
+    def begin_again(self) -> None:
+        """Start over with new turns; the tokens of the old ones stay in the log as they are."""
+        self._begin(len(self.turns))
+
+    @abstractmethod
+    def answer(self) -> bytes:
+        """Return the whole answer, once all turns have run."""
+
+    def first_events(self) -> bytes:
+        """Return the events before those of the first token."""
+        return b""
+
+    @abstractmethod
+    def delta_events(self, turn: Turn, delta: TurnDelta) -> bytes:
+        """Return the events of new words; none when the client would learn nothing from them."""
+
+    @abstractmethod
+    def last_events(self) -> bytes:
+        """Return the events that end the stream, once all turns have run."""
+
+    @abstractmethod
+    def error_events(self, error: Exception) -> bytes:
+        """Count the error and return the events that end a stream that failed midway."""
