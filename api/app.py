@@ -1,4 +1,4 @@
-"""The HTTP application: OpenAI's generating routes as plain ASGI, everything else plain FastAPI."""
+"""The HTTP application: the generating routes of all protocols as plain ASGI, everything else plain FastAPI."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ from api.documents import documents_router
 from api.feedback.names import outcomes_router
 from api.feedback.routes import feedback_router
 from api.http.asgi import Receive, Scope, Send
-from api.http.errors import answer_error, install_error_handlers
+from api.http.errors import SHAPE, ErrorShape, answer_error, install_error_handlers
 from api.http.large_bodies import Bodies
 from api.openapi import describe
 from api.operator.alarms import alarms_router
@@ -32,18 +32,35 @@ from api.operator.session_routes import session_router
 from api.operator.stages import stages_router
 from api.operator.status import status_router
 from api.operator.turn_routes import turn_router
-from api.protocols.endpoint import GenerationEndpoint
+from api.protocols.anthropic.errors import in_anthropics_shape
+from api.protocols.anthropic.routes import count_router, plan_message
+from api.protocols.endpoint import GenerationEndpoint, Planner
+from api.protocols.fim.llama_cpp import plan_infill
+from api.protocols.fim.mistral import plan_fim
 from api.protocols.openai.chat import plan_chat
 from api.protocols.openai.completions import plan_completion
+from api.protocols.responses.routes import plan_response
+from api.protocols.responses.stored import stored_router
 from api.requests.reader import BodyReader, ProcessReader, ThreadReader
 
 VERSION = "0.1.0"
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-_GENERATING = {CHAT: plan_chat, COMPLETIONS: plan_completion}
+_GENERATING: dict[str, Planner] = {
+    "/v1/chat/completions": plan_chat,
+    "/v1/completions": plan_completion,
+    "/v1/responses": plan_response,
+    "/v1/messages": plan_message,
+    "/v1/fim/completions": plan_fim,
+    "/infill": plan_infill,
+}
+_SHAPES: dict[str, ErrorShape] = {
+    "/v1/messages": in_anthropics_shape,
+    "/v1/messages/count_tokens": in_anthropics_shape,
+}
 _ROUTERS = (
     feedback_router,
     outcomes_router,
+    count_router,
+    stored_router,
     session_router,
     policies_router,
     fleet_router,
@@ -72,6 +89,8 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
+            if (shape := _SHAPES.get(scope["path"])) is not None:
+                scope[SHAPE] = shape
             admitted = await self.origin_check.admit(scope, receive, send)
             if admitted is None:
                 return
@@ -127,7 +146,7 @@ def _describe_all(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = describe(generated(), chat=CHAT, completions=COMPLETIONS)
+            app.openapi_schema = describe(generated())
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend the document

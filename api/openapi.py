@@ -7,11 +7,27 @@ import msgspec
 from api.feedback.routes import FeedbackBody
 from api.operator.alarms import AckBody
 from api.operator.policies import OrderBody
+from api.protocols.anthropic.answers import Message, TokenCount
+from api.protocols.fim.llama_cpp import Infill, InfillBody
+from api.protocols.fim.mistral import FimBody
 from api.protocols.openai.answers import ChatChunk, ChatCompletion, TextCompletion
+from api.protocols.responses.answers import Response
+from api.requests.anthropic import CountBody, MessagesBody
 from api.requests.bodies import ChatBody, CompletionBody
+from api.requests.responses import ResponsesBody
 from core.ids import PolicyRef
 
-_STRUCTS = (ChatBody, CompletionBody, FeedbackBody, OrderBody, AckBody, ChatCompletion, ChatChunk, TextCompletion)
+_GENERATING: dict[str, tuple[str, type, type, type]] = {
+    "/v1/chat/completions": ("chat_completions", ChatBody, ChatCompletion, ChatChunk),
+    "/v1/completions": ("completions", CompletionBody, TextCompletion, TextCompletion),
+    "/v1/responses": ("responses", ResponsesBody, Response, Response),
+    "/v1/messages": ("messages", MessagesBody, Message, Message),
+    "/v1/fim/completions": ("fim_completions", FimBody, ChatCompletion, ChatChunk),
+    "/infill": ("infill", InfillBody, Infill, Infill),
+}
+"""Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
+_OTHERS = (CountBody, TokenCount, FeedbackBody, OrderBody, AckBody)
+_STRUCTS = (*dict.fromkeys(struct for _, *structs in _GENERATING.values() for struct in structs), *_OTHERS)
 _SESSION_HEADERS = {
     "X-Session-Id": "The session of this turn; inferred from the messages when absent",
     "X-Turn-Type": "main, side or summary",
@@ -48,7 +64,7 @@ _ERROR = {
 }
 
 
-def describe(document: dict[str, Any], *, chat: str, completions: str) -> dict[str, Any]:
+def describe(document: dict[str, Any]) -> dict[str, Any]:
     """Return `document` with the generating routes, the schemas and the error shape added."""
     _, schemas = msgspec.json.schema_components(
         _STRUCTS, schema_hook=_own_type, ref_template="#/components/schemas/{name}"
@@ -56,8 +72,8 @@ def describe(document: dict[str, Any], *, chat: str, completions: str) -> dict[s
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components.update({**schemas, "Error": _ERROR})
     paths = document["paths"]
-    paths[chat] = {"post": _operation("chat_completions", ChatBody, ChatCompletion, ChatChunk)}
-    paths[completions] = {"post": _operation("completions", CompletionBody, TextCompletion, TextCompletion)}
+    for path, (name, body, answer, chunk) in _GENERATING.items():
+        paths[path] = {"post": _operation(name, body, answer, chunk)}
     for operations in paths.values():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # refused requests get a 400 here

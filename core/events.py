@@ -154,6 +154,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     environment: Environment = "production"
     learn: bool = True
     session_done: bool = False
+    retrievable: bool = True  # False: its client asked that no later request gets it by its id
     attachments: dict[str, str] = {}
     tags: dict[str, str] = {}
     unstored: Counts | None = None  # of a turn that was not to be stored: it has neither words nor tokens, only these

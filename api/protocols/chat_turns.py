@@ -54,8 +54,10 @@ def understand(
     return Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id), names)
 
 
-async def plan_turns(context: Context, asked: Asked, body_bytes: int) -> TurnPlan:
-    """Find the session, render the prompt, and make the plan. Raises RequestError naming the field."""
+async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shortened: bool = False) -> TurnPlan:
+    """Find the session, render the prompt, and make the plan. Raises RequestError naming the field.
+
+    `shortened`: more `max_tokens` than the context has room for are as many as it has, and the answer says so."""
     body, intake = asked.body, asked.intake
     services = context.services
     group_id = new_group_id()
@@ -66,6 +68,9 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int) -> TurnPla
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
+    room = context_length - prompt_tokens
+    is_cut = shortened and wanted is not None and wanted > room > 0
+    wanted = room if is_cut else wanted
     max_tokens = room_for_answer(prompt_tokens, context_length, wanted, asked_by, default, "messages", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
     return TurnPlan(
@@ -76,7 +81,7 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int) -> TurnPla
         messages=asked.messages,
         tools=asked.tools,
         sampling=sampling,
-        overridden=overridden,
+        overridden=("max_tokens", *overridden) if is_cut and "max_tokens" not in overridden else overridden,
         ignored=asked.ignored,
         transcript=asked.transcript,
         callable_tools=() if body.tool_choice == "none" else asked.tools,

@@ -10,13 +10,20 @@ import msgspec
 
 from api.http.body_shape import check_values
 from api.http.decoding import decode_body
+from api.requests.anthropic import messages_decoder
 from api.requests.bodies import chat_decoder, completion_decoder
 from api.requests.messages import AssistantMessage, ChatMessage, check_messages
+from api.requests.responses import responses_decoder
 from api.requests.tools import check_tools
 from core.errors import InvalidRequest, RequestError, TooLarge
 from core.ports import Renderer
 
-BodyKind = Literal["chat", "completion", "other"]
+BodyKind = Literal["chat", "completion", "messages", "responses", "other"]
+_DECODERS: dict[BodyKind, msgspec.json.Decoder[Any]] = {
+    "completion": completion_decoder,
+    "messages": messages_decoder,
+    "responses": responses_decoder,
+}
 _TOKEN = "I"  # of `array`: four bytes
 
 
@@ -110,8 +117,8 @@ def _check(job: Check, raw: bytes) -> None:
         check_tools(body.tools or ())
         for message in body.messages:
             _check_arguments(message, job.most_values)
-    elif job.kind == "completion":
-        decode_body(completion_decoder, raw)
+    elif job.kind in _DECODERS:
+        decode_body(_DECODERS[job.kind], raw)
 
 
 def _check_arguments(message: ChatMessage, most: int) -> None:

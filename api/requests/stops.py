@@ -9,7 +9,11 @@ class StopCutter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.stopped = False
+        self.matched: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self.matched is not None
 
     def feed(self, text: str) -> str:
         """Add text and return what can be sent, which is nothing after `stopped`."""
@@ -18,10 +22,10 @@ class StopCutter:
         if self.stopped:
             return ""
         text = self._held + text
-        cuts = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        cuts = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if cuts:
-            self.stopped, self._held = True, ""
-            return text[: min(cuts)]
+            (first, self.matched), self._held = min(cuts), ""
+            return text[:first]
         keep = max(self._overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

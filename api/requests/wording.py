@@ -26,6 +26,11 @@ class Wording:
         self._taken_reasoning = 0
         self._taken_calls = 0
 
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._cutter.matched
+
     def read(self, token_ids: Sequence[int]) -> None:
         self._add(self._parser.feed(token_ids))
 

@@ -6,7 +6,9 @@ from typing import Final
 
 CHAT: Final = "chatcmpl-"
 TEXT: Final = "cmpl-"
-_PREFIXES = (CHAT, TEXT)
+MESSAGE: Final = "msg_"
+RESPONSE: Final = "resp_"
+_PREFIXES = (CHAT, TEXT, MESSAGE, RESPONSE)
 
 
 def inference_in(named: str) -> str:

@@ -36,6 +36,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     store: bool  # False if no words of the turn may be stored
     session_done: bool
     tags: dict[str, str]
+    retrievable: bool = True  # False: no later request may get the answer by its id
 
 
 def take_in(

@@ -24,6 +24,11 @@ async def read_large_apart(context: Context, kind: BodyKind, raw: Raw, understan
     return await context.reader.away(understand)
 
 
+async def away_if_large(context: Context, body_bytes: int, work: Callable[[], T]) -> T:
+    """Do work on a request, on a thread where its body, which has been checked, is large. Raises as the work does."""
+    return await context.reader.away(work) if context.bodies.is_large(body_bytes) else work()
+
+
 class Rendering:
     def __init__(self, context: Context, body_bytes: int) -> None:
         self._context = context

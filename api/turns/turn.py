@@ -76,6 +76,7 @@ class Turn:
         if not plan.intake.store:
             self.untrainable_reasons += (NOT_STORED,)
         self.policy_versions: tuple[VersionSpan, ...] = ()
+        self.segments: tuple[Segment, ...] = ()
         self._context = context
         self._services = services
         self._wording = Wording(
@@ -96,6 +97,15 @@ class Turn:
     @property
     def tool_calls(self) -> list[ToolCall]:
         return self._wording.tool_calls
+
+    @property
+    def thinking_tokens(self) -> int:
+        """The number of tokens of its thinking, once it has run."""
+        return sum(segment.end - segment.start for segment in self.segments if segment.kind == "thinking")
+
+    @property
+    def stop_string(self) -> str | None:
+        return self._wording.stop_string
 
     async def run(self, notify: Callable[["Turn"], None] | None = None) -> None:
         """Generate and log the turn; on return it is durable, or marked as unlogged.
@@ -207,6 +217,7 @@ class Turn:
         if self.finish_reason == "error":
             self.untrainable_reasons += ("error",) if self.not_finite is None else ("error", "not_finite")
         self.policy_versions = self.capture.version_spans()
+        self.segments = self._segments()
         turn = self._record() if self.plan.intake.store else without_words(self._record())
         spooled = False
         try:
@@ -274,7 +285,7 @@ class Turn:
             sampling=plan.sampling,
             prompt_token_ids=place.prompt_token_ids,
             token_ids=tuple(capture.token_ids),
-            segments=self._segments(),
+            segments=self.segments,
             logprobs=tuple(capture.logprobs),
             logprob_space=LogprobSpace(temperature=plan.sampling.temperature),
             trainable=self.trainable,
@@ -300,5 +311,6 @@ class Turn:
             environment=intake.environment,
             learn=intake.learn,
             session_done=intake.session_done,
+            retrievable=intake.retrievable,
             tags=intake.tags,
         )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from api.protocols.logprobs import TokenLogprob, visible_end
 from api.protocols.onward_info import OnwardInfo
 from api.turns.turn import Turn
 from core.events import ToolCall
@@ -22,19 +23,6 @@ class Usage(msgspec.Struct, kw_only=True, gc=False):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
-
-
-class TopLogprob(msgspec.Struct, gc=False):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(msgspec.Struct, gc=False):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(msgspec.Struct, gc=False):
@@ -132,32 +120,6 @@ def usage_of(turns: list[Turn]) -> Usage:
 
 def tool_call_dict(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def visible_end(renderer: Renderer, turn: Turn, end: int) -> int:
-    """Return the end without the stop token, which belongs to the answer but is no part of its text."""
-    return (
-        end - 1
-        if 0 < end == len(turn.capture.token_ids) and turn.capture.token_ids[-1] in renderer.stop_token_ids
-        else end
-    )
-
-
-def chat_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> ChatLogprobs:
-    """Return the log-probabilities of output tokens [start, end)."""
-    content = []
-    for place in range(start, visible_end(renderer, turn, end)):
-        token_id = turn.capture.token_ids[place]
-        top = turn.capture.top_logprobs[place] if place < len(turn.capture.top_logprobs) else ()
-        content.append(
-            TokenLogprob(
-                renderer.token_text(token_id),
-                turn.capture.logprobs[place],
-                list(renderer.token_bytes(token_id)),
-                [TopLogprob(renderer.token_text(i), value, list(renderer.token_bytes(i))) for i, value in top],
-            )
-        )
-    return ChatLogprobs(content)
 
 
 def text_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> TextLogprobs:

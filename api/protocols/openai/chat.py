@@ -9,14 +9,15 @@ from api.http.asgi import Headers
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
 from api.protocols.chat_turns import Asked, plan_turns, understand
+from api.protocols.logprobs import token_logprobs
 from api.protocols.openai.answers import (
     ChatChoice,
     ChatChunk,
     ChatCompletion,
+    ChatLogprobs,
     ChunkChoice,
     Message,
     MessageDelta,
-    chat_logprobs,
     tool_call_dict,
     usage_of,
 )
@@ -71,7 +72,7 @@ class ChatExchange(ChoicesExchange):
             reasoning_content=turn.reasoning or UNSET,
             tool_calls=calls or UNSET,
         )
-        logprobs = chat_logprobs(self.renderer, turn, 0, len(turn.capture.token_ids)) if self._logprobs else None
+        logprobs = self._token_logprobs(turn, 0, len(turn.capture.token_ids))
         assert turn.finish_reason is not None
         return ChatChoice(
             index=turn.choice,
@@ -94,7 +95,7 @@ class ChatExchange(ChoicesExchange):
             message.role = "assistant"
         if delta.tool_calls:
             message.tool_calls = [{"index": call.index, **tool_call_dict(call)} for call in delta.tool_calls]
-        logprobs = chat_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None
+        logprobs = self._token_logprobs(turn, delta.token_start, delta.token_end)
         return self._chunk([ChunkChoice(index=turn.choice, delta=message, logprobs=logprobs)])
 
     def final_event(self, turn: Turn) -> bytes:
@@ -104,6 +105,9 @@ class ChatExchange(ChoicesExchange):
         if turn.choice not in self._role_sent:
             choice.delta = MessageDelta(role="assistant", content="")
         return self._chunk([choice], with_info=True)
+
+    def _token_logprobs(self, turn: Turn, start: int, end: int) -> ChatLogprobs | None:
+        return ChatLogprobs(token_logprobs(self.renderer, turn, start, end)) if self._logprobs else None
 
     def usage_event(self) -> bytes:
         return self._chunk([], with_info=True, with_usage=True)

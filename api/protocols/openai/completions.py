@@ -1,5 +1,7 @@
 """The route `POST /v1/completions`: inline suggestions, captured like every other turn."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from api.access.clients import count_ignored
@@ -33,13 +35,20 @@ async def plan_completion(context: Context, identity: Identity, headers: Headers
 
 
 async def plan_text(
-    context: Context, identity: Identity, headers: Headers, body: CompletionBody, body_bytes: int
+    context: Context,
+    identity: Identity,
+    headers: Headers,
+    body: CompletionBody,
+    body_bytes: int,
+    left_out: Sequence[str] = (),
 ) -> TurnPlan:
-    """Plan the turns that continue a text. Raises RequestError naming the field at fault."""
+    """Plan the turns that continue a text; `left_out` are fields that a translator ignored.
+
+    Raises RequestError naming the field at fault."""
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
     prompt = prompt_of(body)
-    ignored = named(ignored_options(body))
+    ignored = named([*left_out, *ignored_options(body)])
     count_ignored(header_text(headers, b"user-agent"), ignored)
     place = await place_text(services, Rendering(context, body_bytes), intake, prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length

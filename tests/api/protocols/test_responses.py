@@ -1,0 +1,265 @@
+"""The Responses API with the official client: items, tools, streams, and answers that go on from answers."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from api_harness import MODEL, Service
+from byte_renderer import END, call_ids, ids
+from openresponses_types import types as open_responses
+from pydantic import TypeAdapter
+from scripted_policy import Script, says
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the current weather for a location",
+    "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
+    "strict": False,
+}
+PARIS = {"location": "Paris"}
+CALLS = Script((*call_ids("get_weather", PARIS), END))
+RESOURCE = TypeAdapter(open_responses.ResponseResource)
+EVENTS = {
+    "response.created": open_responses.ResponseCreatedStreamingEvent,
+    "response.in_progress": open_responses.ResponseInProgressStreamingEvent,
+    "response.completed": open_responses.ResponseCompletedStreamingEvent,
+    "response.incomplete": open_responses.ResponseIncompleteStreamingEvent,
+    "response.output_item.added": open_responses.ResponseOutputItemAddedStreamingEvent,
+    "response.output_item.done": open_responses.ResponseOutputItemDoneStreamingEvent,
+    "response.content_part.added": open_responses.ResponseContentPartAddedStreamingEvent,
+    "response.content_part.done": open_responses.ResponseContentPartDoneStreamingEvent,
+    "response.output_text.delta": open_responses.ResponseOutputTextDeltaStreamingEvent,
+    "response.output_text.done": open_responses.ResponseOutputTextDoneStreamingEvent,
+    "response.function_call_arguments.delta": open_responses.ResponseFunctionCallArgumentsDeltaStreamingEvent,
+    "response.function_call_arguments.done": open_responses.ResponseFunctionCallArgumentsDoneStreamingEvent,
+}
+
+
+def respond(service: Service, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    answer = service.post("/v1/responses", {"model": MODEL, "input": "hi", **body}, **headers)
+    assert answer.status_code == 200, answer.text
+    said: dict[str, Any] = answer.json()
+    return said
+
+
+def refused(service: Service, body: dict[str, Any]) -> dict[str, Any]:
+    answer = service.post("/v1/responses", {"model": MODEL, "input": "hi", **body})
+    assert answer.status_code == 400, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    return error
+
+
+def events_of(service: Service, body: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = service.post("/v1/responses", {"model": MODEL, "input": "hi", "stream": True, **body})
+    assert answer.status_code == 200, answer.text
+    blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    assert blocks.pop() == ["data: [DONE]"]
+    events = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert [name.removeprefix("event: ") for name, _ in blocks] == [event["type"] for event in events]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events
+
+
+# The cases of Open Responses' compliance suite: each answer, and each event of a stream, has the specification's shape.
+SAID: dict[str, dict[str, Any]] = {
+    "basic": {"input": [{"type": "message", "role": "user", "content": "Say hello in exactly 3 words."}]},
+    "system": {
+        "input": [
+            {"type": "message", "role": "system", "content": "You are a pirate."},
+            {"type": "message", "role": "user", "content": "Say hello."},
+        ]
+    },
+    "multi-turn": {
+        "input": [
+            {"type": "message", "role": "user", "content": "My name is Alice."},
+            {"type": "message", "role": "assistant", "content": "Hello Alice!"},
+            {"type": "message", "role": "user", "content": "What is my name?"},
+        ]
+    },
+    "tools": {"input": [{"type": "message", "role": "user", "content": "The weather?"}], "tools": [WEATHER]},
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_answers_have_the_shape_of_open_responses(service: Service, case: str) -> None:
+    service.policy.scripts.append(CALLS if case == "tools" else says("hello there you"))
+    answer = respond(service, SAID[case])
+    RESOURCE.validate_python(answer)
+    kind = "function_call" if case == "tools" else "message"
+    assert (answer["status"], [item["type"] for item in answer["output"]]) == ("completed", [kind])
+
+
+@pytest.mark.parametrize("case", ["basic", "tools"])
+def test_streams_have_the_shape_of_open_responses(service: Service, case: str) -> None:
+    service.policy.scripts.append(CALLS if case == "tools" else says("1 2 3"))
+    events = events_of(service, SAID[case])
+    for event in events:
+        EVENTS[event["type"]].model_validate(event)
+    assert events[-1]["response"]["status"] == "completed"
+    RESOURCE.validate_python(events[-1]["response"])
+
+
+def test_an_image_is_refused_by_its_place(service: Service) -> None:
+    parts = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": "data:,x"}]
+    error = refused(service, {"input": [{"role": "user", "content": parts}]})
+    assert (error["param"], error["code"]) == ("input[0].content[1]", "unsupported")
+
+
+def test_the_official_client_streams_a_text_and_its_turn_is_logged_exactly(service: Service) -> None:
+    service.policy.scripts.append(says("günther"))
+    with service.client().responses.stream(model=MODEL, input="name?", instructions="Be brief.") as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert (text, final.output_text, final.status) == ("günther", "günther", "completed")
+    turn = service.turn(final.id.removeprefix("resp_"))
+    assert turn.token_ids == (*ids("günther"), END)
+    assert [message["role"] for message in turn.messages] == ["system", "user"]
+    assert final.usage is not None
+    assert (final.usage.input_tokens, final.usage.output_tokens) == (len(turn.prompt_token_ids), 9)
+    service.client().post(
+        "/feedback", body={"inference_id": final.id, "metric_name": "accepted", "value": True}, cast_to=object
+    )
+
+
+def test_a_tool_is_called_and_its_result_continues_the_very_tokens(service: Service) -> None:
+    service.policy.scripts += [CALLS, says("sunny")]
+    client = service.client()
+    asked: list[Any] = [{"role": "user", "content": "weather in Paris?"}]
+    first = client.responses.create(model=MODEL, input=asked, tools=[WEATHER], store=False)
+    (call,) = first.output
+    assert call.type == "function_call"
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", PARIS)
+    asked += [item.to_dict() for item in first.output]
+    asked.append({"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"})
+    second = client.responses.create(model=MODEL, input=asked, tools=[WEATHER], store=False)
+    assert second.output_text == "sunny"
+    one, two = (service.turn(answer.id.removeprefix("resp_")) for answer in (first, second))
+    assert two.parent_id == one.inference_id
+    assert (
+        two.prompt_token_ids[: len(one.prompt_token_ids) + len(one.token_ids)] == one.prompt_token_ids + one.token_ids
+    )
+    assert two.learn
+    assert two.trainable
+
+
+def test_a_streamed_call_is_put_together_by_the_official_client(service: Service) -> None:
+    service.policy.scripts.append(Script((*ids("let me see"), *call_ids("get_weather", PARIS), END)))
+    with service.client().responses.stream(model=MODEL, input="weather?", tools=[WEATHER]) as stream:
+        final = stream.get_final_response()
+    said, called = final.output
+    assert said.type == "message"
+    assert called.type == "function_call"
+    assert (final.output_text, json.loads(called.arguments)) == ("let me see", PARIS)
+
+
+def test_an_answer_goes_on_from_one_that_is_named(service: Service) -> None:
+    service.policy.scripts += [says("blue"), says("green")]
+    first = respond(service, {"input": "a colour?", "instructions": "Be brief."})
+    second = respond(service, {"input": "another?", "instructions": "Be brief.", "previous_response_id": first["id"]})
+    one, two = (service.turn(answer["onward"]["inference_id"]) for answer in (first, second))
+    assert (two.parent_id, second["previous_response_id"]) == (one.inference_id, first["id"])
+    assert two.prompt_token_ids[: len(one.token_ids)] == one.prompt_token_ids[: len(one.token_ids)]
+    assert [message["content"] for message in two.messages] == ["Be brief.", "a colour?", "blue", "another?"]
+
+
+def test_instructions_do_not_outlive_their_request(service: Service) -> None:
+    first = respond(service, {"instructions": "Be brief."})
+    second = respond(service, {"input": "more", "previous_response_id": first["id"]})
+    turn = service.turn(second["onward"]["inference_id"])
+    assert [message["content"] for message in turn.messages] == ["hi", "hello", "more"]
+
+
+def test_items_may_be_named_by_their_ids(service: Service) -> None:
+    service.policy.scripts += [CALLS, says("sunny")]
+    first = respond(service, {"tools": [WEATHER]})
+    (call,) = first["output"]
+    items = [
+        {"role": "user", "content": "hi"},
+        {"type": "item_reference", "id": call["id"]},
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "21"},
+    ]
+    second = respond(service, {"input": items, "tools": [WEATHER]})
+    assert second["onward"]["parent_id"] == first["onward"]["inference_id"]
+
+
+def test_what_is_not_to_be_stored_cannot_be_got_again(service: Service) -> None:
+    kept, gone = respond(service, {}), respond(service, {"store": False})
+    service.turn(gone["onward"]["inference_id"])
+    assert service.client().responses.retrieve(kept["id"]).output_text == "hello"
+    with pytest.raises(openai.NotFoundError):
+        service.client().responses.retrieve(gone["id"])
+    error = refused(service, {"previous_response_id": gone["id"]})
+    assert (error["param"], error["code"]) == ("previous_response_id", "previous_response_not_found")
+
+
+def test_a_tool_that_takes_a_text_is_called_with_one(service: Service) -> None:
+    tool = {"type": "custom", "name": "apply_patch", "description": "Apply a patch", "format": {"type": "text"}}
+    service.policy.scripts.append(Script((*call_ids("apply_patch", {"input": "*** Begin"}), END)))
+    answer = respond(service, {"tools": [tool]})
+    (call,) = answer["output"]
+    assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "apply_patch", "*** Begin")
+    given = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done"}
+    again = respond(service, {"tools": [tool], "input": [{"role": "user", "content": "hi"}, call, given]})
+    assert again["onward"]["parent_id"] == answer["onward"]["inference_id"]
+
+
+def test_an_answer_that_is_cut_off_says_so(service: Service) -> None:
+    service.policy.scripts.append(Script(ids("12345"), finish="length"))
+    answer = respond(service, {"max_output_tokens": 5})
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    service.policy.scripts.append(Script(ids("12345"), finish="length"))
+    assert events_of(service, {"max_output_tokens": 5})[-1]["type"] == "response.incomplete"
+
+
+def test_a_stream_that_fails_midway_ends_with_an_error(service: Service) -> None:
+    service.policy.scripts.append(says("hello", fails_at=3))
+    events = events_of(service, {})
+    assert events[-1]["type"] == "error"
+    assert events[-1]["error"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"reasoning": {"effort": "high", "summary": "auto"}}, ["reasoning.effort", "reasoning.summary"]),
+        ({"text": {"format": {"type": "text"}, "verbosity": "low"}}, ["text.verbosity"]),
+        (
+            {"include": ["reasoning.encrypted_content"], "truncation": "auto"},
+            ["include.reasoning.encrypted_content", "truncation"],
+        ),
+        ({"tools": [{"type": "web_search"}, WEATHER]}, ["tools[].web_search"]),
+        ({"prompt_cache_key": "k", "service_tier": "auto"}, ["service_tier", "prompt_cache_key"]),
+    ],
+)
+def test_what_is_ignored_is_named(quick_service: Service, body: dict[str, Any], named: list[str]) -> None:
+    answer = quick_service.post("/v1/responses", {"model": MODEL, "input": "hi", **body})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-onward-ignored"].split(",") == named
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"surprise": 1}, "surprise"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": "a", "surprise": 1}]}, "input[0]"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id"),
+        ({"input": [{"role": "assistant", "content": "a"}]}, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "msg_x"}]}, "input[0].id"),
+        ({"tools": [{"type": "local_shell"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}, {**WEATHER, "name": "a b"}]}, "tools[1].name"),
+        ({"tools": [{**WEATHER, "surprise": 1}]}, "tools[0]"),
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": 5000}, "max_output_tokens"),
+        ({"include": ["surprise"]}, "include[0]"),
+        ({"previous_response_id": "resp_x"}, "previous_response_id"),
+    ],
+)
+def test_what_is_wrong_is_named(quick_service: Service, body: dict[str, Any], param: str) -> None:
+    assert refused(quick_service, body)["param"] == param
