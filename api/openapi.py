@@ -7,7 +7,7 @@ import msgspec
 from api.feedback.routes import FeedbackBody
 from api.operator.alarms import AckBody
 from api.operator.policies import OrderBody
-from api.protocols.anthropic.answers import Message, TokenCount
+from api.protocols.anthropic.answers import MessageAnswer, TokenCount
 from api.protocols.fim.llama_cpp import Infill, InfillBody
 from api.protocols.fim.mistral import FimBody
 from api.protocols.openai.answers import ChatChunk, ChatCompletion, TextCompletion
@@ -21,7 +21,7 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
     "/v1/chat/completions": ("chat_completions", ChatBody, ChatCompletion, ChatChunk),
     "/v1/completions": ("completions", CompletionBody, TextCompletion, TextCompletion),
     "/v1/responses": ("responses", ResponsesBody, Response, Response),
-    "/v1/messages": ("messages", MessagesBody, Message, Message),
+    "/v1/messages": ("messages", MessagesBody, MessageAnswer, MessageAnswer),
     "/v1/fim/completions": ("fim_completions", FimBody, ChatCompletion, ChatChunk),
     "/infill": ("infill", InfillBody, Infill, Infill),
 }

@@ -38,6 +38,47 @@ _CHAT_FIELDS = (
     "session_id",
     "stream",
 )
+_PROTOCOLS: dict[str, dict[str, Any]] = {
+    "/v1/responses": {
+        "model": MODEL,
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "[web] write total(xs): sum of xs"}]},
+            {"type": "function_call", "call_id": "c", "name": "edit_file", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "done"},
+        ],
+        "instructions": "Be brief.",
+        "tools": [{"type": "function", "name": "edit_file", "parameters": {"type": "object"}}],
+        "tool_choice": "auto",
+        "text": {"format": {"type": "text"}},
+        "include": [],
+        "previous_response_id": None,
+        "metadata": {"a": "b"},
+        "max_output_tokens": 4,
+        "temperature": 1,
+        "stream": False,
+    },
+    "/v1/messages": {
+        "model": MODEL,
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "[web] write total(xs): sum of xs"}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "edit_file", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "done"}]},
+        ],
+        "system": [{"type": "text", "text": "Be brief."}],
+        "tools": [{"name": "edit_file", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto"},
+        "output_config": {},
+        "thinking": {"type": "disabled"},
+        "metadata": {"user_id": "anna"},
+        "stop_sequences": ["x"],
+        "max_tokens": 4,
+        "top_k": 4,
+        "stream": False,
+    },
+    "/v1/fim/completions": {"model": MODEL, "prompt": "a", "suffix": "b", "stop": "x", "max_tokens": 4},
+    "/infill": {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c"}], "n_predict": 4},
+}
+"""A valid body for each route that translates another protocol."""
 _FEEDBACK_FIELDS = (
     "inference_id",
     "session_id",
@@ -83,6 +124,9 @@ def attacks(routes: Mapping[str, list[str]], key: Mapping[str, str]) -> Iterator
     yield from _numbers()
     yield from _fields("chat fields", CHAT, _CHAT_FIELDS, {"model": MODEL, "messages": MESSAGES, "max_tokens": 4})
     yield from _fields("feedback fields", FEEDBACK, _FEEDBACK_FIELDS, {"metric_name": "accepted", "value": True})
+    for path, whole in _PROTOCOLS.items():
+        yield from _fields(f"{path} fields", path, tuple(whole), whole)
+        yield from _depths(f"{path} within", path, whole)
     yield from _schemas()
     yield from _conversations()
     yield from _addresses(routes)
@@ -124,6 +168,33 @@ def _fields(kind: str, path: str, names: tuple[str, ...], whole: Mapping[str, An
     for name in names:
         for words, value in VALUES.items():
             yield Attack(kind, f"{name}: {words}", "POST", path, _with(whole, name, value), answers=ANY)
+
+
+def _depths(kind: str, path: str, whole: Mapping[str, Any]) -> Iterator[Attack]:
+    """Yield each value in place of each value that lies deeper within the body."""
+    for place in _places(whole):
+        for words, value in VALUES.items():
+            marked = json.dumps(_replaced(whole, place)).encode()
+            raw = value if isinstance(value, bytes) else value.encode()
+            body = marked.replace(b'"<here>"', raw)
+            yield Attack(kind, f"{'.'.join(map(str, place))}: {words}", "POST", path, body, answers=ANY)
+
+
+def _places(whole: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where values lie that are no part of the body itself but of its parts."""
+    inner = whole.items() if isinstance(whole, dict) else enumerate(whole) if isinstance(whole, list) else ()
+    for name, value in inner:
+        if before:
+            yield (*before, name)
+        yield from _places(value, (*before, name))
+
+
+def _replaced(whole: Any, place: tuple[Any, ...]) -> Any:
+    if not place:
+        return "<here>"
+    copied = whole.copy()
+    copied[place[0]] = _replaced(whole[place[0]], place[1:])
+    return copied
 
 
 def _schemas() -> Iterator[Attack]:
@@ -193,7 +264,7 @@ def _bodies() -> Iterator[Attack]:
         "a list": b"[]",
         "twice the same field": b'{"model": "a", "model": "b"}',
     }.items():
-        for path in (CHAT, "/v1/completions", FEEDBACK):
+        for path in (CHAT, "/v1/completions", FEEDBACK, *_PROTOCOLS, "/v1/messages/count_tokens"):
             yield Attack("odd bodies", f"{path}: {name}", "POST", path, body)
 
 

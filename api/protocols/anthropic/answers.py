@@ -21,7 +21,7 @@ class Usage(msgspec.Struct, kw_only=True, gc=False):
     output_tokens: int
 
 
-class Message(msgspec.Struct, kw_only=True, gc=False):
+class MessageAnswer(msgspec.Struct, kw_only=True, gc=False):
     id: str
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
@@ -66,13 +66,13 @@ def stop_reason_of(turn: Turn) -> StopReason:
     return "stop_sequence" if turn.stop_string is not None else _REASONS[turn.finish_reason]
 
 
-def message_of(answer_id: str, model: str, turn: Turn) -> Message:
+def message_of(answer_id: str, model: str, turn: Turn) -> MessageAnswer:
     """Return the whole answer."""
     content = [thinking_block(turn.reasoning, turn.inference_id)] if turn.reasoning else []
     if turn.text or not turn.tool_calls:
         content.append(text_block(turn.text))
     content += [tool_block(call) for call in turn.tool_calls]
-    return Message(
+    return MessageAnswer(
         id=answer_id,
         model=model,
         content=content,

@@ -158,7 +158,14 @@ def test_a_route_of_which_nobody_says_who_may_use_it_starts_no_service(route: An
 
 
 def path_of(path: str, turn: Made) -> str:
-    ids = {**vars(turn), "version": "7", "name:path": "main.js", "model:path": MODEL, "path:path": ""}
+    ids = {
+        **vars(turn),
+        "response_id": f"resp_{turn.inference_id}",
+        "version": "7",
+        "name:path": "main.js",
+        "model:path": MODEL,
+        "path:path": "",
+    }
     return re.sub(r"\{([^}]+)\}", lambda found: ids[found[1]], path)
 
 
@@ -169,6 +176,11 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
     return {
         "/v1/chat/completions": {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
         "/v1/completions": {"model": MODEL, "prompt": "hi"},
+        "/v1/responses": {"model": MODEL, "input": "hi"},
+        "/v1/messages": {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+        "/v1/messages/count_tokens": {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
+        "/v1/fim/completions": {"model": MODEL, "prompt": "hi"},
+        "/infill": {"input_prefix": "hi", "input_suffix": ""},
         "/v1/feedback": {"inference_id": turn.inference_id, "metric_name": "accepted", "value": False},
         "/v1/sessions/{session_id}/end": {},
         "/v1/alarms/{alarm_id}/ack": {},
