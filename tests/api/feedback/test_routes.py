@@ -246,7 +246,8 @@ def test_the_document_describes_it_all(service: Service) -> None:
     document = service.get("/openapi.json").json()
     assert set(document["paths"]) == {
         "/v1/responses", "/v1/responses/{response_id}", "/v1/messages", "/v1/messages/count_tokens",
-        "/v1/fim/completions", "/infill", "/v1/chat/completions", "/v1/completions", "/v1/feedback", "/v1/feedback/{feedback_id}", "/v1/models",
+        "/v1/fim/completions", "/infill", "/v1/chat/completions", "/v1/completions",
+        "/v1/feedback", "/v1/feedback/{feedback_id}", "/v1/models",
         "/v1/models/{model}", "/v1/policies", "/v1/releases", "/v1/experiments", "/v1/rewards", "/v1/rewards/stream",
         "/v1/rewards/{inference_id}",
         *(f"/v1/policies/{{version}}/{kind}" for kind in ("promote", "rollback", "hold", "unhold", "pin", "unpin")),
