@@ -4,8 +4,9 @@
 
 It is compared with a bare FastAPI pass-through that logs nothing, and with the LiteLLM proxy. All stand before the
 same stub engine (64 tokens with logprobs at once), one process each, with 64 clients from one further process,
-streaming and not; contenders take turns, medians count. LiteLLM (installed into `.bench-venv`, as it brings a great
-many packages) stands before the bare pass-through, as it would before a model's own server."""
+streaming and not; contenders take turns, medians count. Then the route of each other protocol is held against the
+chat's. LiteLLM (installed into `.bench-venv`, as it brings a great many packages) stands before the bare pass-through,
+as it would before a model's own server."""
 
 import json
 import os
@@ -23,10 +24,12 @@ from pathlib import Path
 import psutil
 
 from bench.api.api_servers import CHUNKS, MODEL, TOKENS
+from bench.api.http_load import BODIES, CHAT
 from bench.table import Row, interleave, report
 
 ROUNDS = 7
 LITELLM_ROUNDS = 3
+PROTOCOL_ROUNDS = 3
 SECONDS = 3.0
 CLIENTS = 64
 GOAL_AGAINST_FLOOR = 0.8
@@ -60,9 +63,9 @@ class Server:
         self._process = psutil.Process(pid)
         self.cpu_us: list[float] = []
 
-    def measure(self, stream: bool) -> float:
+    def measure(self, stream: bool, path: str = CHAT) -> float:
         """Return requests per second."""
-        command = [sys.executable, "-m", "bench.api.http_load", str(self.port), str(CLIENTS), str(SECONDS)]
+        command = [sys.executable, "-m", "bench.api.http_load", str(self.port), str(CLIENTS), str(SECONDS), path]
         before_s = self._cpu_s()
         result = subprocess.run(
             command + ["stream"] * stream, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True
@@ -152,6 +155,17 @@ def rows_against(name: str, onward: Server, other: Server, rounds: int, goal: fl
             yield Row(f"{kind}, {who}: CPU", sorted(server.cpu_us)[len(server.cpu_us) // 2], "µs/request")
 
 
+def rows_of_protocols(onward: Server) -> Iterator[Row]:
+    """Yield what each route does beside the chat's, on the same server."""
+    for stream in (False, True):
+        medians = interleave({path: partial(onward.measure, stream, path) for path in BODIES}, PROTOCOL_ROUNDS)
+        kind = "streams" if stream else "whole answers"
+        for path in BODIES:
+            if path != CHAT:
+                ratio = medians[path] / medians[CHAT]
+                yield Row(f"{kind}, {path}", medians[path], "requests/s", CHAT, ratio)
+
+
 def main() -> None:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=ROOT, prefix=".bench-api-")))
@@ -159,6 +173,7 @@ def main() -> None:
         floor = stack.enter_context(ours("floor"))
         print(f"{TOKENS} tokens with logprobs, {CHUNKS} chunks, {CLIENTS} clients", file=sys.stderr)
         rows = list(rows_against("bare FastAPI", onward, floor, ROUNDS, GOAL_AGAINST_FLOOR))
+        rows += rows_of_protocols(onward)
         if "--no-litellm" not in sys.argv:
             proxy = stack.enter_context(litellm(ensure_litellm(), floor, directory, free_port()))
             rows += rows_against("LiteLLM", onward, proxy, LITELLM_ROUNDS, GOAL_AGAINST_LITELLM)

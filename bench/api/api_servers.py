@@ -72,6 +72,7 @@ class ByteRenderer:
     tokenizer_digest = "bytes"
     stop_token_ids = (0,)
     tools_refused = None
+    late_system_refused = None
 
     def render(self, messages: Sequence[Mapping[str, Any]], _tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
@@ -126,7 +127,7 @@ def onward(directory: Path) -> FastAPI:
             live_state=MemoryLiveState(),
             policy=StubPolicy(),
             renderer=ByteRenderer(),
-            spec=RewardSpec(outcomes={}),
+            spec=RewardSpec.model_validate({"outcomes": {"accepted": {"type": "boolean", "weight": 1}}}),
             clock=SystemClock(),
             model_name=MODEL,
             cluster="local",

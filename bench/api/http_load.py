@@ -1,6 +1,6 @@
 """A load generator that costs little: keep-alive connections over httptools.
 
-    python -m bench http_load PORT CLIENTS SECONDS [stream]
+    python -m bench http_load PORT CLIENTS SECONDS PATH [stream]
 
 Each connection sends its next request when the answer to the last one is whole. It prints one JSON object: requests
 (all of them), requests_per_s, p50_ms, p99_ms, bytes."""
@@ -60,16 +60,28 @@ class Client(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-def request_bytes(stream: bool) -> bytes:
-    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "stream": stream}).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CHAT = "/v1/chat/completions"
+BODIES: dict[str, dict[str, object]] = {
+    CHAT: {"messages": [{"role": "user", "content": PROMPT}]},
+    "/v1/completions": {"prompt": PROMPT},
+    "/v1/responses": {"input": [{"role": "user", "content": PROMPT}]},
+    "/v1/messages": {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 64},
+    "/v1/fim/completions": {"prompt": PROMPT},
+    "/infill": {"input_prefix": PROMPT, "input_suffix": ""},
+}
+"""The same question in the words of each route."""
+
+
+def request_bytes(path: str, stream: bool) -> bytes:
+    body = json.dumps({"model": MODEL, "stream": stream, **BODIES[path]}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Authorization: Bearer sk-bench\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
-async def load(port: int, clients: int, seconds: float, stream: bool) -> dict[str, float]:
+async def load(port: int, clients: int, seconds: float, path: str, stream: bool) -> dict[str, float]:
     latencies_s: list[float] = []
-    request, loop = request_bytes(stream), asyncio.get_running_loop()
+    request, loop = request_bytes(path, stream), asyncio.get_running_loop()
     connections = []
     for _ in range(clients):
         _, client = await loop.create_connection(lambda: Client(request, latencies_s), "127.0.0.1", port)
@@ -95,5 +107,6 @@ async def load(port: int, clients: int, seconds: float, stream: bool) -> dict[st
 
 if __name__ == "__main__":
     uvloop.install()
-    result = asyncio.run(load(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), "stream" in sys.argv[4:]))
+    port, clients, seconds, path, *stream = sys.argv[1:]
+    result = asyncio.run(load(int(port), int(clients), float(seconds), path, stream == ["stream"]))
     print(json.dumps(result))
