@@ -9,11 +9,11 @@ from typing import Any
 
 from core.errors import ConfigError, InvalidRequest
 from serving.rendering.families import Family, find_family
+from serving.rendering.infill import infill_marks
 from serving.rendering.parser import PlainParser, StreamParser
 from serving.rendering.template import ChatTemplate, read_template, reason_against_late_system, reason_against_tools
 from serving.rendering.vocabulary import Vocabulary
 
-_FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 _PLACEHOLDER = "\ue002answer\ue003"
 _TAIL_TOKENS = 16  # of a prompt, in which the opening of thinking stands
 
@@ -33,6 +33,7 @@ class ModelRenderer:
         self.tokenizer_digest = ""
         self.tools_refused = reason_against_tools(template)
         self.late_system_refused = reason_against_late_system(template)
+        self._infill = infill_marks(vocabulary)
         thinking = family.thinking
         marks = (thinking.opening, thinking.closing)
         self.has_thinking = family.form is None or all(_knows(vocabulary, template, mark) for mark in marks)
@@ -84,15 +85,16 @@ class ModelRenderer:
             return self._render_text(prompt, suffix)
 
     def _render_text(self, prompt: str, suffix: str | None) -> tuple[int, ...]:
-        encode = self._template.encode
+        encode, plain, marks = self._template.encode, self._template.plain, self._infill
+        written = None if suffix is not None or marks is None else marks.gap_in(prompt)
+        if written is not None:
+            prompt, suffix = written
         if suffix is None:
-            return encode(self._template.plain(prompt))
-        marks = [self._vocabulary.id_of(mark) for mark in _FIM]
-        if None in marks:
+            return encode(plain(prompt))
+        if marks is None:
             raise InvalidRequest("this model has no fill-in-the-middle form", param="suffix")
-        begin, then, middle = (mark for mark in marks if mark is not None)
-        plain = self._template.plain
-        return (begin, *encode(plain(prompt)), then, *encode(plain(suffix)), middle)
+        begin, then, fill = (id for mark in marks if (id := self._vocabulary.id_of(mark)) is not None)
+        return (begin, *encode(plain(prompt)), then, *encode(plain(suffix)), fill)
 
     def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> StreamParser:
         if tools is None:
