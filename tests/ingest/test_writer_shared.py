@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -156,20 +157,29 @@ class Process:
         arguments = [json.dumps(kafka.model_dump(mode="json")), home.postgres.url]
         command = [sys.executable, "-c", WRITE, *arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read)  # a pipe that nobody reads would stop it
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in iter(self._process.stdout.readline, ""):
+            self._lines.put(line)
+        self._lines.put("")
 
     def send(self, number: int) -> None:
         os.kill(self._process.pid, number)
 
     def step(self) -> tuple[int, int]:
         """Wait for the next round; return (records handled, partitions owned)."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._lines.get(timeout=60)
         assert line, "it ended by itself"
         done, owned = line.split()
         return int(done), int(owned)
 
     def end(self) -> None:
         self._process.kill()
+        self._reader.join()
         self._process.communicate()
 
 
