@@ -69,10 +69,20 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None = None
 
 
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """The grammar that an answer had to follow, from its first token to the one that ends it.
+
+    `lark`: llguidance's dialect of Lark (https://github.com/guidance-ai/llguidance, docs/syntax.md)."""
+
+    kind: Literal["lark"] = "lark"
+    text: str
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters with which the tokens were sampled.
 
-    Options that narrow the distribution make a turn untrainable (see `capture`)."""
+    A grammar, and options that narrow the distribution, leave a turn trainable only where each token's mask is known
+    (see `LogprobSpace`)."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -84,15 +94,32 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: dict[int, float] | None = None
+    grammar: Grammar | None = None
+
+
+class GrammarMasks(msgspec.Struct, frozen=True, kw_only=True):
+    """What the masks that a grammar made are made again of, beside the grammar, the tokenizer and the output tokens.
+
+    `digest` is of all masks along the output tokens (`core.grammars.masks`): whoever makes them again sees by it
+    whether they are the same."""
+
+    library: str
+    version: str
+    vocabulary: int  # ids of the model, which may be more than the tokenizer's
+    stop_token_ids: tuple[int, ...]
+    digest: str
 
 
 class LogprobSpace(msgspec.Struct, frozen=True, kw_only=True):
-    """The distribution of the behaviour log-probabilities: softmax(logits / temperature).
+    """The distribution of the behaviour log-probabilities: softmax(logits / temperature), over the ids allowed.
 
-    It is unmasked unless `mask` names an attachment that holds each token's mask."""
+    All ids are, but for those that the masks of the turn's grammar exclude, and those that top-k, top-p or min-p cut
+    off: `mask` names the attachment that holds each token's set of ids (`core.grammars.sets`), which is within the
+    grammar's mask."""
 
     temperature: float
     mask: str | None = None
+    grammar: GrammarMasks | None = None
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,14 +6,14 @@ from typing import Final
 
 import msgspec
 
-from core.events import Completion, Counts, ToolCall
+from core.events import Completion, Counts, LogprobSpace, ToolCall
 
 NOT_STORED: Final = "not_stored"
 """The reason for which it never trains."""
 KEPT: Final = frozenset(
     {
         "inference_id", "session_id", "turn_index", "parent_id", "group_id", "namespace", "user_id", "workload",
-        "purpose", "harness_version", "environment_image", "received_at", "logprob_space", "policy", "policy_versions",
+        "purpose", "harness_version", "environment_image", "received_at", "policy", "policy_versions",
         "replica", "experiment_id", "arm", "arm_assigned", "propensity", "tokenizer_digest", "renderer",
         "finish_reason", "broken_calls", "delivered_tokens", "ttft_ms", "latency_ms", "environment", "learn",
         "session_done",
@@ -28,11 +28,12 @@ def without_words(turn: Completion) -> Completion:
 
     Of its tool calls the ids are kept, which feedback names."""
     kept = {name: getattr(turn, name) for name in KEPT}
-    sampling = msgspec.structs.replace(turn.sampling, seed=None, stop=(), logit_bias=None)
+    sampling = msgspec.structs.replace(turn.sampling, seed=None, stop=(), logit_bias=None, grammar=None)
     return Completion(
         **kept,
         messages=(),
         sampling=sampling,
+        logprob_space=LogprobSpace(temperature=turn.logprob_space.temperature),
         prompt_token_ids=(),
         token_ids=(),
         logprobs=(),

@@ -8,6 +8,7 @@ from core.events import Reward, Topic
 from core.ports import EventLog, LogReader, Record, TopicPartition
 from core.records.handling import Culprits, words_of
 from learner.sequences.joining import merge
+from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
 
@@ -17,9 +18,9 @@ _POLL_S: Final = 1.0
 logger = logging.getLogger(__name__)
 
 
-def try_to_pack(scored: ScoredTurn) -> None:
+def try_to_pack(scored: ScoredTurn, masks: MasksOfTurns | None = None) -> None:
     """Pack the turn; raise what an update with this turn would raise."""
-    micro_batches(merge([scored]), [scored], 1, "cpu")
+    micro_batches(merge([scored]), [scored], 1, "cpu", masks=masks)
 
 
 def put_reward(culprits: Culprits, log: EventLog, reward: Reward, failure: Exception) -> None:

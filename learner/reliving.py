@@ -7,6 +7,7 @@ from pathlib import Path
 
 from core.errors import OnwardError
 from core.events import Completion, PolicyVersion
+from core.grammars.masks import NoMasks
 from core.ids import InferenceId, PolicyRef
 from core.model.beside import memory_path
 from core.ports import Blobs, Opened, Store, Weights, WeightsRef
@@ -43,7 +44,7 @@ class Reliving:
         batch = batch_of(made, self._turns_of(made))
         try:
             result = self._group().do(update, batch, settings, made.released)
-        except NonFiniteLoss as error:
+        except (NonFiniteLoss, NoMasks) as error:
             raise Unlike(str(error)) from error
         return batch, result
 

@@ -27,6 +27,7 @@ from learner.past import Past, Reached
 from learner.poison_rewards import put_reward, try_to_pack
 from learner.rank_group import RankGroup, answers, memory_file
 from learner.reliving import Reliving, Unlike
+from learner.sequences.masks import MasksOfTurns
 from learner.sequences.resemblance import Solutions
 from learner.sequences.scored import ScoredTurn
 from learner.timing import DISK_BYTES, Pace
@@ -73,6 +74,7 @@ class Learner(Stage):
         self._solutions = Solutions(solutions or {})
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
+        self._masks = MasksOfTurns(model)
         self._directory = directory
         self._record_attempts = record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
@@ -97,7 +99,8 @@ class Learner(Stage):
             checkpoints = Checkpoints(directory)
             self._past = Past(self._rank_group, self._reliving, checkpoints, directory)
             self._checkpointing = Checkpointing(checkpoints, self._rank_group, self._lineage, settings.checkpoints)
-            self._bounds = Bounds(tokenizer_digest, self._rank_group.context_length, self._rank_group.vocabulary)
+            fits = self._rank_group.context_length, self._rank_group.vocabulary
+            self._bounds = Bounds(tokenizer_digest, *fits, self._masks)
             self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
             self._resume()
             self._is_whole = True
@@ -215,7 +218,7 @@ class Learner(Stage):
         """Remove the turn unless it may train. Raises what a batch with it would make an update raise."""
         why = refusal(turn, reward, self._bounds) or ("eval_solution" if self._solutions.recalled_in(turn) else None)
         if why is None:
-            try_to_pack(self._backlog.scored(reward, turn))
+            try_to_pack(self._backlog.scored(reward, turn), self._masks)
         else:
             self._backlog.remove([reward])
             self._drop(reward.inference_id, why)

@@ -2,7 +2,8 @@
 
 import math
 
-from core.events import VersionSpan
+from core.events import GrammarMasks, VersionSpan
+from core.grammars import sets
 from core.ids import PolicyRef
 from core.ports import Clock, TokenChunk
 
@@ -14,9 +15,12 @@ class Capture:
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
+        self.grammar: GrammarMasks | None = None
         self.cached_tokens = 0
         self.replica: str | None = None
         self.first_token_s: float | None = None  # monotonic
+        self._allowed: list[tuple[int, ...]] = []
+        self._allowed_ids = 0
         self._reasons: dict[str, None] = {}
         self._spans: tuple[VersionSpan, ...] | None = None
         self._guessed = False
@@ -34,10 +38,26 @@ class Capture:
         self.token_ids += chunk.token_ids
         self.logprobs += chunk.logprobs
         self.top_logprobs += chunk.top_logprobs
+        self.grammar = chunk.grammar
+        self._take_sets(chunk.allowed)
         self._reasons |= dict.fromkeys(chunk.untrainable_reasons)
         self._guessed |= not chunk.confirmed
         if chunk.version_spans is not None:
             self._spans = chunk.version_spans
+
+    def _take_sets(self, allowed: tuple[tuple[int, ...], ...]) -> None:
+        """Keep the sets of ids that the tokens were sampled from, up to the bound of all of them together."""
+        self._allowed_ids += sum(map(len, allowed))
+        if self._allowed_ids > sets.MAX_IDS:
+            self._allowed = []
+            self._reasons[sets.TOO_LARGE] = None
+        else:
+            self._allowed += allowed
+
+    @property
+    def attachments(self) -> dict[str, str]:
+        """Return what is recorded of the tokens beside what every turn has: their sets of ids, where they have any."""
+        return {sets.ATTACHMENT: sets.pack(self._allowed)} if self._allowed else {}
 
     @property
     def first_version(self) -> PolicyRef | None:

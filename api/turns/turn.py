@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -18,6 +18,7 @@ from api.turns.transcripts import Transcript
 from core import telemetry
 from core.errors import EngineUnavailable, LogUnavailable, NotFinite
 from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, Segment, ToolCall, Topic, VersionSpan
+from core.grammars.sets import ATTACHMENT
 from core.ids import UNKNOWN, GroupId, PolicyRef, new_inference_id
 from core.operations.fleet import Assignment
 from core.ports import GenerateRequest, TokenChunk
@@ -267,6 +268,7 @@ class Turn:
         assert self.finish_reason is not None
         now_s = services.clock.monotonic()
         capture, first_s = self.capture, self.capture.first_token_s
+        attachments = capture.attachments
         return Completion(
             inference_id=self.inference_id,
             session_id=place.session_id,
@@ -287,7 +289,7 @@ class Turn:
             token_ids=tuple(capture.token_ids),
             segments=self.segments,
             logprobs=tuple(capture.logprobs),
-            logprob_space=LogprobSpace(temperature=plan.sampling.temperature),
+            logprob_space=self._logprob_space(attachments),
             trainable=self.trainable,
             untrainable_reasons=self.untrainable_reasons,
             policy=services.model_name,
@@ -312,5 +314,10 @@ class Turn:
             learn=intake.learn,
             session_done=intake.session_done,
             retrievable=intake.retrievable,
+            attachments=attachments,
             tags=intake.tags,
         )
+
+    def _logprob_space(self, attachments: Mapping[str, str]) -> LogprobSpace:
+        mask = ATTACHMENT if ATTACHMENT in attachments else None
+        return LogprobSpace(temperature=self.plan.sampling.temperature, mask=mask, grammar=self.capture.grammar)

@@ -23,6 +23,7 @@ EMPTY = CONTEXTS + CHOICES  # before the beginning
 
 class SmallPolicy:
     hidden_size = HIDDEN
+    masks = None
 
     def __init__(self, seed: int) -> None:
         with torch.random.fork_rng():

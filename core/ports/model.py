@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from core.events import FinishReason, Sampling, ToolCall, VersionSpan
+from core.events import FinishReason, GrammarMasks, Sampling, ToolCall, VersionSpan
 from core.ids import InferenceId, PolicyRef
 from core.operations.fleet import Assignment
 
@@ -30,6 +30,8 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
     version: PolicyRef  # UNKNOWN where the engine names none of ours
     confirmed: bool = True  # whether `version` is certain without the `version_spans` of the last chunk
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    grammar: GrammarMasks | None = None  # of all tokens so far; None: they followed no grammar
+    allowed: tuple[tuple[int, ...], ...] = ()  # each token's set of ids, where top-k, top-p or min-p made one
     finish_reason: FinishReason | None = None
     replica: str | None = None
     cached_tokens: int | None = None  # of the prompt, known with the first chunk

@@ -11,6 +11,7 @@ from core.settings import AdmissionSettings, BatchSettings
 from core.unstored import NOT_STORED
 from learner.objective.advantages.base import MIN_SCALE
 from learner.objective.credit import are_sound
+from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 from learner.sequences.tensors import sampled_places
 
@@ -130,6 +131,7 @@ class Bounds:
     tokenizer_digest: str | None = None
     context_length: int | None = None
     vocabulary: int | None = None
+    masks: MasksOfTurns | None = None
 
 
 def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str | None:
@@ -154,7 +156,7 @@ def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str 
         return "unknown_tokens"
     if not are_sound(reward.credits, turn):
         return "bad_credits"
-    return None
+    return None if bounds.masks is None else bounds.masks.refusal(turn)
 
 
 def _are_words(turn: Completion, vocabulary: int) -> bool:

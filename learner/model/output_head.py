@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from onward_kernels import token_logprobs_and_entropy
+from onward_kernels.sampling_mask import SamplingMask
 from onward_kernels.token_logprobs import WIDTH
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from learner.model.stored import product
 
 _LOGITS_AT_A_TIME = 2**24  # 64 MiB
+_NOT_ALLOWED = -1e30  # a logit whose exponential is 0, and finite, so that 0 times it is 0
 
 
 class OutputHead:
@@ -44,17 +46,19 @@ class OutputHead:
         logits_NV = self._scale * product(hidden_ND, self.weight_VD, self._bias_V)
         return logits_NV if self._cap is None else self._cap * torch.tanh(logits_NV / self._cap)
 
-    def score(self, hidden_ND: Tensor, targets_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (logprobs_N, entropy_N) without holding all logits at once."""
+    def score(
+        self, hidden_ND: Tensor, targets_N: Tensor, temperature_N: Tensor, mask: SamplingMask | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return (logprobs_N, entropy_N) over the ids that `mask` allows, without holding all logits at once."""
         if self._cap is not None:
-            return self._score_in_chunks(hidden_ND, targets_N, temperature_N)
+            return self._score_in_chunks(mask, hidden_ND, targets_N, temperature_N)
         hidden_ND, weight_VD = self._alike(hidden_ND, self.weight_VD)
         if (bias_V := self._bias_V) is not None:  # one more column, for a hidden state that is always 1
             weight_VD = torch.cat([weight_VD, bias_V[:, None].to(weight_VD.dtype)], 1)
             hidden_ND = nn.functional.pad(hidden_ND, (0, 1), value=1.0)
         if self._scale != 1:
             hidden_ND = self._scale * hidden_ND
-        return token_logprobs_and_entropy(hidden_ND, weight_VD, targets_N, temperature_N)
+        return token_logprobs_and_entropy(hidden_ND, weight_VD, targets_N, temperature_N, mask=mask)
 
     @staticmethod
     def _alike(hidden_ND: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,13 +69,21 @@ class OutputHead:
             return hidden_ND.float(), weight_VD.float()
         return hidden_ND, weight_VD if hidden_ND.dtype == torch.float32 else weight_VD.to(hidden_ND.dtype)
 
-    def _score_in_chunks(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
+    def _score_in_chunks(self, mask: SamplingMask | None, *columns: Tensor) -> tuple[Tensor, Tensor]:
         size = max(1, _LOGITS_AT_A_TIME // len(self.weight_VD))
         chunks = zip(*(column_N.split(size) for column_N in columns), strict=True)
-        found = [checkpoint(self._score_plainly, *chunk, use_reentrant=False) for chunk in chunks]
+        found = [
+            checkpoint(self._score_plainly, mask, slice(part * size, (part + 1) * size), *chunk, use_reentrant=False)
+            for part, chunk in enumerate(chunks)
+        ]
         logprobs_N, entropy_N = (torch.cat(parts) for parts in zip(*found, strict=True))
         return logprobs_N, entropy_N
 
-    def _score_plainly(self, hidden_CD: Tensor, targets_C: Tensor, temperature_C: Tensor) -> tuple[Tensor, Tensor]:
-        logp_CV = (self.logits(hidden_CD) / temperature_C[:, None]).log_softmax(1)
+    def _score_plainly(
+        self, mask: SamplingMask | None, tokens: slice, hidden_CD: Tensor, targets_C: Tensor, temperature_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logits_CV = self.logits(hidden_CD) / temperature_C[:, None]
+        if mask is not None:
+            logits_CV = logits_CV.where(mask.allowed(tokens, slice(0, logits_CV.shape[1])), _NOT_ALLOWED)
+        logp_CV = logits_CV.log_softmax(1)
         return logp_CV.gather(1, targets_C[:, None])[:, 0], -(logp_CV.exp() * logp_CV).sum(1)

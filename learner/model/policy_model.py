@@ -32,6 +32,7 @@ from learner.model.loading import (
 from learner.model.output_head import OutputHead
 from learner.model.ranks import like, local, whole
 from learner.model.stored import fuse_norms, keep_stored
+from learner.sequences.masks import MasksOfTurns
 from learner.sequences.shared_prompt import continuing
 from learner.sequences.tensors import MicroBatch
 
@@ -148,6 +149,10 @@ class PolicyModel:
 
         return self.inside(compute)
 
+    @cached_property
+    def masks(self) -> MasksOfTurns:
+        return MasksOfTurns(self._directory)
+
     @property
     def hidden_size(self) -> int:
         return int(self.model.config.get_text_config().hidden_size)
@@ -174,8 +179,8 @@ class PolicyModel:
         return hidden_BTD[batch.rows_N, batch.places_N]  # type: ignore[no-any-return]
 
     def score(self, hidden_ND: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return (logprobs_N, entropy_N) under each turn's own temperature."""
-        return self.head.score(hidden_ND, batch.targets_N, batch.temperature_N)
+        """Return (logprobs_N, entropy_N) under each turn's own temperature and masks."""
+        return self.head.score(hidden_ND, batch.targets_N, batch.temperature_N, batch.mask)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that train."""

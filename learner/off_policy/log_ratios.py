@@ -36,7 +36,7 @@ def _log_ratios(candidate: PolicyModel, batch: Sequence[ScoredTurn], max_tokens:
     was_training = candidate.model.training
     candidate.model.eval()
     with torch.no_grad():
-        for part in micro_batches(merge(batch), batch, max_tokens, device):
+        for part in micro_batches(merge(batch), batch, max_tokens, device, masks=candidate.masks):
             logprobs_N, _ = candidate.score(candidate.hidden_states(part), part)
             sums.index_add_(0, part.turns_N.cpu(), (logprobs_N - part.behaviour_N).double().cpu())
     candidate.model.train(was_training)

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
+from onward_kernels.sampling_mask import SamplingMask
 from torch import Tensor
 
 from core.events import Completion
+from core.grammars.masks import Words
 from learner.sequences.joining import TrainingSequence, without_common_prompt
+from learner.sequences.masks import MasksOfTurns, has_masks, sampling_mask
 from learner.sequences.packing import pack
 from learner.sequences.scored import ScoredTurn
 
@@ -33,6 +36,8 @@ class MicroBatch:
     indices_N: Tensor  # among the output tokens of its turn
     versions_N: Tensor  # numbers of the versions that sampled each token, of the batch's policy; 0: not recorded
     prompt_P: Tensor | None = None
+    mask: SamplingMask | None = None
+    """Which ids each token could have been; None: all."""
 
     @property
     def positions(self) -> int:
@@ -48,18 +53,20 @@ def micro_batches(
     *,
     packed: bool = False,
     shared: bool = False,
+    masks: MasksOfTurns | None = None,
 ) -> list[MicroBatch]:
     """Return micro-batches of at most `max_tokens` tokens each, or of a single longer sequence.
 
     Padded ones have sequences of similar length, so that little is padded; packed ones have no padding at all.
-    `shared`: the prompt that all sequences have in common stands in each micro-batch once."""
+    `shared`: the prompt that all sequences have in common stands in each micro-batch once. `masks` makes those of turns
+    that have any. Raises NoMasks where they cannot be made again, ValueError for such a turn without it."""
     prompt: tuple[int, ...] = ()
     if shared and len(sequences) > 1:
         prompt, sequences = without_common_prompt(sequences)
     lengths = [len(sequence.token_ids) for sequence in sequences]
     order = sorted(range(len(sequences)), key=lengths.__getitem__, reverse=packed)
     rows = pack(lengths, order, max_tokens) if packed else _alike(lengths, order, max_tokens)
-    parts = [_to_tensors([sequences[index] for index in row], batch, device, packed=packed) for row in rows]
+    parts = [_to_tensors([sequences[index] for index in row], batch, device, masks, packed=packed) for row in rows]
     return [replace(part, prompt_P=torch.tensor(prompt, device=device)) for part in parts] if prompt else parts
 
 
@@ -73,10 +80,15 @@ def _alike(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> lis
 
 
 def _to_tensors(
-    group: Sequence[TrainingSequence], batch: Sequence[ScoredTurn], device: str, *, packed: bool
+    group: Sequence[TrainingSequence],
+    batch: Sequence[ScoredTurn],
+    device: str,
+    masks: MasksOfTurns | None,
+    *,
+    packed: bool,
 ) -> MicroBatch:
     ids_BT, positions_BT, starts = _laid_out([sequence.token_ids for sequence in group], packed=packed)
-    rows, places, behaviour, temperature, turns, indices, versions = [], [], [], [], [], [], []
+    rows, places, behaviour, temperature, turns, indices, versions, allowed = [], [], [], [], [], [], [], []
     for sequence, (row, start) in zip(group, starts, strict=True):
         for span in sequence.spans:
             turn = batch[span.turn].turn
@@ -89,6 +101,8 @@ def _to_tensors(
             indices += sampled
             spoke = _versions(turn)
             versions += [spoke[index] for index in sampled]
+            made = _masks(turn, masks)
+            allowed += [None if made is None else made[index] for index in sampled]
     rows_N, places_N = torch.tensor(rows), torch.tensor(places)
     return MicroBatch(
         ids_BT=ids_BT.to(device),
@@ -101,7 +115,16 @@ def _to_tensors(
         turns_N=torch.tensor(turns, device=device),
         indices_N=torch.tensor(indices, device=device),
         versions_N=torch.tensor(versions, device=device),
+        mask=sampling_mask(allowed, device),
     )
+
+
+def _masks(turn: Completion, masks: MasksOfTurns | None) -> Sequence[Words] | None:
+    if not has_masks(turn):
+        return None
+    if masks is None:
+        raise ValueError(f"{turn.inference_id} was sampled under masks, and nothing is there to make them again")
+    return masks.of(turn)
 
 
 def _laid_out(

@@ -57,8 +57,15 @@ def update(
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
     influence = state.influence.weigh(batch)
     state.advantages.begin(batch, rewards_M, influence)
-    layout = {"packed": compute.packed, "shared": compute.shared_prompts}
-    parts = micro_batches(merge(batch), batch, compute.micro_batch_tokens, settings.device, **layout)
+    parts = micro_batches(
+        merge(batch),
+        batch,
+        compute.micro_batch_tokens,
+        settings.device,
+        packed=compute.packed,
+        shared=compute.shared_prompts,
+        masks=state.policy.masks,
+    )
     num_tokens = sum(len(part.targets_N) for part in parts)
     fresh = partial(
         BatchAdmission, batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence

@@ -10,11 +10,12 @@ from core.ids import InferenceId
 from core.ports import WeightsRef
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
-from learner.batches.backlog import refusal
+from learner.batches.backlog import Bounds, refusal
 from learner.model.policy_model import PolicyModel
 from learner.off_policy.estimators import OffPolicy, off_policy
 from learner.off_policy.jackknife import Estimate
 from learner.off_policy.log_ratios import logged_turns
+from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import ScoredTurn
 from learner.versions.loading import load_version
 from onward.wiring.foundation import Foundation
@@ -39,7 +40,8 @@ def judge(
     """Estimate the newest version's rewards on the last revisions of held-out turns, with 95 % intervals."""
     last = {reward.inference_id: reward for reward in held}
     found = _turns(target, set(last))
-    batch = [ScoredTurn(found[name], reward) for name, reward in last.items() if refusal(found[name], reward) is None]
+    fits = Bounds(masks=MasksOfTurns(model))
+    batch = [ScoredTurn(found[name], reward) for name, reward in last.items() if not refusal(found[name], reward, fits)]
     result: dict[str, Any] = {"turns": len(last), "unusable": len(last) - len(batch)}
     if not batch:
         return result | {"refused": "no turn that could be learned from", "values": {}, "gains": {}}

@@ -1,6 +1,7 @@
 """Checks of a request that all engines share, and the options that make its answer untrainable.
 
-An answer is trainable when it is a sample of softmax(logits / temperature). This module imports nothing heavy."""
+An answer is trainable when it is a sample of softmax(logits / temperature) over all ids, or over those of masks that
+are known. This module imports nothing heavy."""
 
 import math
 
@@ -17,13 +18,15 @@ _MAX_BIAS = 100.0
 _SEED_BOUND = 2**63
 
 
-def untrainable(sampling: Sampling) -> tuple[str, ...]:
-    """Return why tokens sampled like this are not of softmax(logits / temperature); () when they are."""
+def untrainable(sampling: Sampling, *, tells_sets: bool = False) -> tuple[str, ...]:
+    """Return why tokens sampled like this are not of softmax(logits / temperature); () when they are.
+
+    `tells_sets`: the engine tells which ids top-k, top-p and min-p left, over which they are."""
     reasons = {
         "temperature_zero": sampling.temperature < GREEDY_BELOW,
-        "top_p": sampling.top_p < 1,
-        "top_k": sampling.top_k is not None,
-        "min_p": bool(sampling.min_p),
+        "top_p": sampling.top_p < 1 and not tells_sets,
+        "top_k": sampling.top_k is not None and not tells_sets,
+        "min_p": bool(sampling.min_p) and not tells_sets,
         "frequency_penalty": sampling.frequency_penalty != 0,
         "presence_penalty": sampling.presence_penalty != 0,
         "logit_bias": bool(sampling.logit_bias),

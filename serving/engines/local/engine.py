@@ -11,6 +11,8 @@ import msgspec
 from core import telemetry
 from core.errors import Conflict, EngineUnavailable
 from core.events import Sampling
+from core.grammars.library import grammars_of
+from core.grammars.masks import Masks
 from core.ids import PolicyRef
 from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
@@ -46,6 +48,7 @@ class LocalEngine:
         of the loading. Raises ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be
         loaded."""
         self._weights = weights
+        self._grammars = grammars_of(model_dir)
         template = load_decoder(model_dir, settings, record)
         base = weights.open(anchor)
         model, _ = build_version(template.model, base.shards, anchor, as_stored=template.is_packed)
@@ -90,15 +93,17 @@ class LocalEngine:
         return self._context_length
 
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
-        return untrainable(sampling)
+        return untrainable(sampling, tells_sets=True)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """`stop_token_ids` end with `stop` and are part of the answer."""
         check_request(request, self._vocabulary, self._context_length)
+        grammar = request.sampling.grammar
+        masks = grammar and await asyncio.to_thread(Masks, self._grammars, grammar, request.stop_token_ids)
         if request.version is not None:
             await self._pin(request.version)
         stream = Stream()
-        sequence = Sequence(request, stream)
+        sequence = Sequence(request, stream, masks)
         try:
             self._scheduler.submit(sequence)
             chunk = await stream.next()

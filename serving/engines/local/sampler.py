@@ -3,9 +3,10 @@
 One uniform number per token comes from the request's own generator, so that what a request samples does not depend on
 who else is in the batch. The token is found by inverting the cumulative distribution in float64.
 
-Log-probabilities are always log_softmax(logits / temperature) of the model's own logits in float32, at temperature 1
-where the request asks for 0: what `LogprobSpace` says. Penalties, biases and truncation change what is sampled, which
-is why they make a turn untrainable. R rows, V vocabulary.
+Log-probabilities are log_softmax(logits / temperature) of the model's own logits in float32, at temperature 1 where the
+request asks for 0, over the ids that the row's grammar allows and that truncation leaves: what `LogprobSpace` says.
+Penalties and biases change what is sampled beyond that, which is why they make a turn untrainable; with these the
+log-probabilities know no truncation. R rows, V vocabulary, P words of 32 ids.
 """
 
 import math
@@ -15,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from core.events import Sampling
@@ -39,12 +42,18 @@ class Sampled(Protocol):
     @property
     def top_logprobs(self) -> int: ...
 
+    @property
+    def mask(self) -> NDArray[np.int32] | None:
+        """The ids that its grammar allows [P], bit `v % 32` of word `v // 32` for id `v`; None: all."""
+        ...
+
 
 @dataclass
 class Samples:
     token_ids: list[int]
     logprobs: list[float]
     tops: dict[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)  # by row, where asked for
+    sets: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by row, where truncated: the ids that were left
 
 
 @torch.inference_mode()
@@ -53,7 +62,7 @@ def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
 
     Where a row's logits are not finite, its token is arbitrary and its log-probability not finite; other rows are not
     affected."""
-    logits_RV = logits_RV.float()
+    logits_RV = _allowed(logits_RV.float(), rows)
     temperatures = [row.sampling.temperature or 1.0 for row in rows]
     scaled_RV = logits_RV
     if any(temperature != 1.0 for temperature in temperatures):
@@ -64,13 +73,32 @@ def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
     if narrowed:
         chosen = torch.tensor(narrowed, device=logits_RV.device)
         probabilities_RV[chosen] = _narrow(logits_RV[chosen], [rows[index] for index in narrowed])
+    truncated = [index for index in narrowed if not untrainable(rows[index].sampling, tells_sets=True)]
+    for index in truncated:
+        logprobs_RV[index] = scaled_RV[index].where(probabilities_RV[index] > 0, -math.inf).log_softmax(-1)
     cumulative_RV = probabilities_RV.cumsum(-1, dtype=torch.float64)
     uniforms = [min(row.rng.random(), _BELOW_ONE) for row in rows]
     targets_R1 = torch.tensor(uniforms, dtype=torch.float64, device=logits_RV.device)[:, None] * cumulative_RV[:, -1:]
     tokens_R1 = torch.searchsorted(cumulative_RV, targets_R1, right=True).clamp_max_(logits_RV.shape[-1] - 1)
     chosen_R1 = logprobs_RV.gather(1, tokens_R1)
     chosen_R1 = torch.where(cumulative_RV[:, -1:] > 0, chosen_R1, math.nan)  # nothing to draw from; false of NaN, too
-    return Samples(tokens_R1[:, 0].tolist(), chosen_R1[:, 0].tolist(), _tops(logprobs_RV, rows))
+    sets = {index: tuple(probabilities_RV[index].nonzero()[:, 0].tolist()) for index in truncated}
+    return Samples(tokens_R1[:, 0].tolist(), chosen_R1[:, 0].tolist(), _tops(logprobs_RV, rows), sets)
+
+
+def _allowed(logits_RV: Tensor, rows: Sequence[Sampled]) -> Tensor:
+    """Return the logits, minus infinity where a row's grammar does not allow the id."""
+    masked = [index for index, row in enumerate(rows) if row.mask is not None]
+    if not masked:
+        return logits_RV
+    vocabulary = logits_RV.shape[-1]
+    logits_RV = logits_RV.clone()
+    for index in masked:
+        mask_P = rows[index].mask
+        assert mask_P is not None
+        bits_V = np.unpackbits(mask_P.view(np.uint8), bitorder="little", count=vocabulary)
+        logits_RV[index, torch.from_numpy(bits_V == 0).to(logits_RV.device)] = -math.inf
+    return logits_RV
 
 
 def _narrow(logits_RV: Tensor, rows: Sequence[Sampled]) -> Tensor:
@@ -117,6 +145,8 @@ def _tops(logprobs_RV: Tensor, rows: Sequence[Sampled]) -> dict[int, tuple[tuple
     most = min(max(rows[index].top_logprobs for index in asking), logprobs_RV.shape[-1])
     values, tokens = logprobs_RV[asking].topk(most)
     return {
-        index: tuple(zip(token_ids[: rows[index].top_logprobs], logprobs, strict=False))
+        index: tuple(
+            [pair for pair in zip(token_ids[: rows[index].top_logprobs], logprobs, strict=False) if pair[1] > -math.inf]
+        )
         for index, token_ids, logprobs in zip(asking, tokens.tolist(), values.tolist(), strict=True)
     }

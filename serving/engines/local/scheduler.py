@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from core import telemetry
-from core.errors import EngineUnavailable, NotFinite, OnwardError
+from core.errors import EngineUnavailable, InvalidRequest, NotFinite, OnwardError
 from core.ids import PolicyRef
 from core.ports import TokenChunk
 from core.settings import LocalEngineSettings
@@ -198,10 +198,21 @@ class Scheduler:
         telemetry.PREFILLED_TOKENS.inc(len(tokens) - len(decoding))
         for each, count in chunks:
             each.computed += count
-        ready = [index for index, (each, _) in enumerate(chunks) if each.pending == 0]
+        ready = [index for index, (each, _) in enumerate(chunks) if each.pending == 0 and self._finds_mask(each)]
         if ready:
             ready_RV = logits_RV if len(ready) == len(chunks) else logits_RV[ready]
             self._take(version, [chunks[index][0] for index in ready], sample(ready_RV, [chunks[i][0] for i in ready]))
+
+    def _finds_mask(self, each: sequence.Sequence) -> bool:
+        """Find which ids may come next; a request whose grammar is beyond the bounds here ends, and no other."""
+        if each.masks is not None:
+            try:
+                each.mask = each.masks.next()
+            except InvalidRequest as error:
+                self._outbox.add(each.stream, error)
+                self._free(each)
+                return False
+        return True
 
     def _prefills(self, group: Sequence[sequence.Sequence]) -> list[tuple[sequence.Sequence, int]]:
         """Choose prompt chunks, first come, first served, within the budget of one step.
@@ -225,7 +236,9 @@ class Scheduler:
             if each.request.remember and not self._slots.is_shared(each.slot):
                 self._slots.share(each.slot, each.tokens[: each.computed], version)
             finish = each.take(token_id)
-            self._outbox.add(each.stream, Token(token_id, logprob, version, samples.tops.get(index), finish))
+            grammar = None if each.masks is None else each.masks.record()
+            told = Token(token_id, logprob, version, samples.tops.get(index), finish, samples.sets.get(index), grammar)
+            self._outbox.add(each.stream, told)
             if finish is not None:
                 self._free(each)
         telemetry.GENERATED_TOKENS.inc(taken)

@@ -3,6 +3,7 @@
 import random
 
 from core.events import FinishReason, Sampling
+from core.grammars.masks import Masks, Words
 from core.ids import PolicyRef
 from core.ports import GenerateRequest
 from serving.engines.local.stream import Stream
@@ -17,6 +18,8 @@ class Sequence:
         "computed",
         "computed_under",
         "limit",
+        "mask",
+        "masks",
         "pin",
         "prompt_tokens",
         "request",
@@ -29,7 +32,10 @@ class Sequence:
         "top_logprobs",
     )
 
-    def __init__(self, request: GenerateRequest, stream: Stream) -> None:
+    def __init__(self, request: GenerateRequest, stream: Stream, masks: Masks | None = None) -> None:
+        """Begin a request; `masks` are those of its grammar."""
+        self.masks = masks
+        self.mask: Words | None = None  # of the token to come
         self.request = request
         self.stream = stream
         self.sampling: Sampling = request.sampling
@@ -58,6 +64,8 @@ class Sequence:
     def take(self, token_id: int) -> FinishReason | None:
         """Continue by a sampled token; the reason if it was the last."""
         self.tokens.append(token_id)
+        if self.masks is not None:
+            self.masks.take(token_id)
         if token_id in self.stop_token_ids:
             return "stop"
         return "length" if len(self.tokens) >= self.limit else None

@@ -7,8 +7,8 @@ from collections import deque
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from core.errors import EngineUnavailable
-from core.events import FinishReason
+from core.errors import EngineUnavailable, InvalidRequest
+from core.events import FinishReason, GrammarMasks
 from core.ids import PolicyRef
 from core.ports import TokenChunk
 
@@ -21,9 +21,11 @@ class Token(NamedTuple):
     version: PolicyRef
     top: tuple[tuple[int, float], ...] | None
     finish_reason: FinishReason | None
+    allowed: tuple[int, ...] | None = None
+    grammar: GrammarMasks | None = None
 
 
-Item = Token | TokenChunk | EngineUnavailable  # a chunk or an error is always the last
+Item = Token | TokenChunk | EngineUnavailable | InvalidRequest  # a chunk or an error is always the last
 
 
 class Stream:
@@ -40,12 +42,14 @@ class Stream:
             self._waiter.set_result(None)
 
     async def next(self) -> TokenChunk:
-        """All that has come and is of one version. Raises EngineUnavailable when the engine gave the request up."""
+        """All that has come and is of one version.
+
+        Raises EngineUnavailable when the engine gave the request up, InvalidRequest when it could not go on."""
         while not self._items:
             self._waiter = self.loop.create_future()
             await self._waiter
         first = self._items.popleft()
-        if isinstance(first, EngineUnavailable):
+        if isinstance(first, EngineUnavailable | InvalidRequest):
             raise first
         if isinstance(first, TokenChunk):
             return first
@@ -58,6 +62,8 @@ class Stream:
             logprobs=tuple([token.logprob for token in tokens]),
             version=first.version,
             top_logprobs=() if first.top is None else tuple([token.top or () for token in tokens]),
+            allowed=() if first.allowed is None else tuple([token.allowed or () for token in tokens]),
+            grammar=tokens[-1].grammar,
             finish_reason=tokens[-1].finish_reason,
         )
 

@@ -1,0 +1,110 @@
+"""The library that compiles grammars, and the bounds within which it does.
+
+llguidance (https://github.com/guidance-ai/llguidance) counts its work: a grammar that is too large, or a regular
+expression that is too hard, ends with an error and not with an engine that hangs. Of the bounds below, those of a step
+hold for each mask, the others for compiling."""
+
+import json
+import threading
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import llguidance
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from core.errors import ConfigError, InvalidRequest
+from core.events import Grammar
+
+LIBRARY: Final = "llguidance"
+VERSION: Final = str(llguidance.__version__)
+
+MAX_GRAMMAR_BYTES: Final = 128 << 10
+TOO_COMPLEX: Final = "grammar_too_complex"
+_MOST_COMPILED: Final = 32  # each has up to some MiB of states
+_LIMITS: Final = LLParserLimits(
+    initial_lexer_fuel=500_000,  # 10 ms
+    step_lexer_fuel=100_000,  # 7 ms
+    step_max_items=20_000,  # 1 ms
+    max_items_in_row=1_000,
+    max_lexer_states=50_000,  # of 1 to 2 kB
+    max_grammar_size=200_000,
+    verbose_errors=False,  # they are shown to clients, and logged
+)
+
+
+class Grammars:
+    """The compiled grammars of one model. Thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read no more than is asked for: the tokenizer of `directory` with the first grammar."""
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._tokenizers: dict[tuple[int, ...], LLTokenizer] = {}
+        self._compiled: OrderedDict[tuple[str, tuple[int, ...]], LLMatcher] = OrderedDict()
+
+    @property
+    def vocabulary(self) -> int:
+        return _vocabulary_of(self._directory)
+
+    def matcher(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLMatcher:
+        """Return a matcher at its beginning; the first of a grammar is compiled, which may take a second.
+
+        `stop_token_ids` are allowed where the grammar may end. Raises InvalidRequest for what is no grammar, or is
+        beyond the bounds."""
+        key = grammar.text, stop_token_ids
+        with self._lock:
+            found = self._compiled.get(key)
+            if found is not None:
+                self._compiled.move_to_end(key)
+        if found is None:
+            found = self._compile(grammar, stop_token_ids)
+            with self._lock:
+                self._compiled[key] = found
+                while len(self._compiled) > _MOST_COMPILED:
+                    self._compiled.popitem(last=False)
+        return found.deep_copy()
+
+    def _compile(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLMatcher:
+        if len(grammar.text.encode()) > MAX_GRAMMAR_BYTES:
+            raise InvalidRequest(f"the grammar is larger than {MAX_GRAMMAR_BYTES} bytes", code=TOO_COMPLEX)
+        made = LLMatcher(self.tokenizer(stop_token_ids), grammar.text, log_level=0, limits=_LIMITS)
+        if made.is_error():
+            raise InvalidRequest(_in_short(made.get_error()), code="invalid_grammar")
+        made.compute_bitmask()  # what a first mask costs is of the bounds, too
+        if made.is_error():
+            raise InvalidRequest(_in_short(made.get_error()), code=TOO_COMPLEX)
+        return made
+
+    def tokenizer(self, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
+        with self._lock:
+            if stop_token_ids not in self._tokenizers:
+                self._tokenizers[stop_token_ids] = self._read_tokenizer(stop_token_ids)
+            return self._tokenizers[stop_token_ids]
+
+    def _read_tokenizer(self, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
+        text = (self._directory / "tokenizer.json").read_text(encoding="utf-8")
+        return LLTokenizer(text, n_vocab=self.vocabulary, eos_token=list(stop_token_ids))
+
+
+@lru_cache(maxsize=4)
+def grammars_of(directory: Path) -> Grammars:
+    """Return the grammars of the model in `directory`, which whoever asks for them in one process shares."""
+    return Grammars(directory)
+
+
+@lru_cache(maxsize=4)
+def _vocabulary_of(directory: Path) -> int:
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        return int((config.get("text_config") or config)["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: vocab_size cannot be read ({error!r})") from error
+
+
+def _in_short(error: str) -> str:
+    """Return the library's words without the places in a grammar that its reader has not written."""
+    line = " ".join(error.split("\n<state>")[0].split())
+    return line if len(line) <= 300 else f"{line[:300]}…"
