@@ -12,21 +12,26 @@ from api.access.identity import Identity
 from api.http.asgi import Headers, header_text
 from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
 from api.requests.bodies import ChatBody
+from api.requests.constraints import check_wanted, wanted_of
 from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
 from api.requests.tools import check_tools, ignored_in_tools
+from api.turns.grammars import grammar_of
 from api.turns.intake import Intake, take_in
 from api.turns.rendering import Rendering
 from api.turns.sessions import find_place
 from api.turns.transcripts import Transcript
 from api.turns.turn import TurnPlan
 from core.errors import InvalidRequest
+from core.grammars.wanted import WantedAnswer
 from core.ids import new_group_id
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A chat request, checked. `messages` are stored, `shown` are what the model sees."""
+    """A chat request, checked. `messages` are stored, `shown` are what the model sees.
+
+    `wanted`: what its answer must be; None for one that is free."""
 
     body: ChatBody
     intake: Intake
@@ -35,6 +40,7 @@ class Asked:
     shown: list[dict[str, Any]]
     transcript: Transcript
     ignored: tuple[str, ...]
+    wanted: WantedAnswer | None
 
 
 def understand(
@@ -45,13 +51,14 @@ def understand(
     check_messages(body.messages)
     _check_options(body)
     found = [*ignored, *ignored_options(body), *ignored_in(body.messages), *ignored_in_tools(body.tools or ())]
+    wanted, unforced = wanted_of(body, context.services.renderer.call_grammar_refused)
     _check_shown(context, body)
-    names = named(found)
+    names = named([*found, *unforced])
     count_ignored(header_text(headers, b"user-agent"), names)
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)
-    return Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id), names)
+    return Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id), names, wanted)
 
 
 async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shortened: bool = False) -> TurnPlan:
@@ -73,6 +80,9 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     wanted = room if is_cut else wanted
     max_tokens = room_for_answer(prompt_tokens, context_length, wanted, asked_by, default, "messages", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
+    if asked.wanted is not None:
+        grammar = await grammar_of(services.renderer, asked.wanted, place.prompt_token_ids)
+        sampling = msgspec.structs.replace(sampling, grammar=grammar)
     return TurnPlan(
         intake=intake,
         place=place,
@@ -112,18 +122,7 @@ def _check_options(body: ChatBody) -> None:
     check_tools(body.tools or ())
     check_generation(body)
     _check_of_former_apis(body)
-    if body.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequest(
-            "tool_choice: must be auto or none; a forced call needs constrained decoding, which this service lacks",
-            param="tool_choice",
-            code="unsupported",
-        )
-    if body.response_format is not None and body.response_format != {"type": "text"}:
-        raise InvalidRequest(
-            "response_format: must be text; others need constrained decoding, which this service lacks",
-            param="response_format",
-            code="unsupported",
-        )
+    check_wanted(body)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs: allowed only with logprobs", param="top_logprobs")
     if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:

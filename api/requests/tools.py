@@ -24,7 +24,7 @@ class FunctionDefinition(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     description: str | UnsetType | None = UNSET
     parameters: dict[str, Any] | UnsetType | None = UNSET
-    strict: Ignored = UNSET
+    strict: bool | UnsetType | None = UNSET
     cache_control: Ignored = UNSET
 
 
@@ -34,9 +34,7 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="fu
 
 
 def ignored_in_tools(tools: Sequence[Tool]) -> list[str]:
-    """Take what is ignored out of tools, and return its names.
-
-    `strict` asks that calls follow the schema: the model is shown the schema, and nothing forces it."""
+    """Take what is ignored out of tools, and return its names."""
     found: list[str] = []
     for tool in tools:
         found += take_ignored(tool, "tools[].") + take_ignored(tool.function, "tools[].function.")
@@ -65,6 +63,15 @@ def _check_parameters(schema: dict[str, Any], place: str) -> None:
         raise _invalid(f"{place}.type", "the parameters of a tool are an object")
     _check_values(schema, place, 0)
     _check_schema(schema, place)
+
+
+def check_schema(schema: dict[str, Any], place: str) -> None:
+    """Check a schema that is not a tool's. Raises InvalidRequest naming the place in it."""
+    try:
+        _check_values(schema, place, 0)
+        _check_schema(schema, place)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, param=error.param) from None
 
 
 def _check_schema(schema: object, place: str) -> None:

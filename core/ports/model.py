@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from core.events import FinishReason, GrammarMasks, Sampling, ToolCall, VersionSpan
+from core.events import FinishReason, Grammar, GrammarMasks, Sampling, ToolCall, VersionSpan
+from core.grammars.wanted import WantedAnswer
 from core.ids import InferenceId, PolicyRef
 from core.operations.fleet import Assignment
 
@@ -140,6 +141,18 @@ class Renderer(Protocol):
         """Return the parser of one answer to a chat, which may call these tools, after the prompt's tokens.
 
         Without `tools` (none at all, not an empty list of them) it is one of text that merely goes on."""
+        ...
+
+    @property
+    def call_grammar_refused(self) -> str | None:
+        """Why there is no grammar of the model's calls of tools; None where there is one."""
+        ...
+
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+        """Return the grammar of the wanted answer to a prompt, compiled, so that an engine finds it so.
+
+        It may take a second: keep it off the event loop. Raises InvalidRequest naming the field whose schema is none,
+        says what no grammar can, or is beyond the bounds."""
         ...
 
     def token_text(self, token_id: int) -> str:

@@ -9,14 +9,15 @@ from typing import Any, Final
 
 from core.errors import ConfigError
 from serving.rendering.formats.calls import schemas_of
-from serving.rendering.formats.deepseek import DEEPSEEK
+from serving.rendering.formats.deepseek import DEEPSEEK, DEEPSEEK_CALLS
 from serving.rendering.formats.function_xml import FUNCTION_XML
 from serving.rendering.formats.gemma import GEMMA, GEMMA_THINKING
 from serving.rendering.formats.glm import GLM
+from serving.rendering.formats.grammar import CallForm
 from serving.rendering.formats.harmony import ENDS, HarmonyParser
-from serving.rendering.formats.hermes import HERMES
-from serving.rendering.formats.llama import LLAMA
-from serving.rendering.formats.mistral import MISTRAL, MISTRAL_THINKING
+from serving.rendering.formats.hermes import HERMES, HERMES_CALLS
+from serving.rendering.formats.llama import LLAMA, LLAMA_CALLS
+from serving.rendering.formats.mistral import MISTRAL, MISTRAL_CALLS, MISTRAL_THINKING
 from serving.rendering.formats.parser import BlockFormat, BlockParser, FormatParser, Thinking
 
 _THINK: Final = Thinking("<think>", "</think>")
@@ -46,6 +47,12 @@ class Family:
     """Marks of which any may end an answer, beside the stop tokens."""
     ends_are_one: bool = False
     """An answer that ended with one of these needs no other after it, and its reader is shown them."""
+
+    calls: tuple[tuple[str, CallForm], ...] = ()
+    """How it writes calls, for grammars: the first whose mark is in the chat template. None: it has no grammar yet."""
+
+    def call_form(self, template: str) -> CallForm | None:
+        return next((form for mark, form in self.calls if mark in template), None)
 
     @property
     def reads_calls(self) -> bool:
@@ -81,10 +88,10 @@ FAMILIES: Final = (
     ),
     Family("glm", ("<tool_call>", "<arg_key>"), GLM),
     Family("qwen_coder", ("<tool_call>", "<function="), FUNCTION_XML),
-    Family("deepseek", ("<｜tool▁call▁begin｜>",), DEEPSEEK, takes_text_arguments=True),
-    Family("mistral", ("[TOOL_CALLS]",), MISTRAL, MISTRAL_THINKING, has_short_ids=True),
-    Family("qwen", ("<tool_call>",), HERMES),
-    Family("llama", ("<|eot_id|>", '"parameters"'), LLAMA),
+    Family("deepseek", ("<｜tool▁call▁begin｜>",), DEEPSEEK, takes_text_arguments=True, calls=DEEPSEEK_CALLS),
+    Family("mistral", ("[TOOL_CALLS]",), MISTRAL, MISTRAL_THINKING, has_short_ids=True, calls=MISTRAL_CALLS),
+    Family("qwen", ("<tool_call>",), HERMES, calls=HERMES_CALLS),
+    Family("llama", ("<|eot_id|>", '"parameters"'), LLAMA, calls=LLAMA_CALLS),
     PLAIN,
 )
 

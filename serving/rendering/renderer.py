@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigError, InvalidRequest
+from core.events import Grammar
+from core.grammars.library import Grammars, grammars_of
+from core.grammars.wanted import WantedAnswer
 from serving.rendering.families import Family, find_family
+from serving.rendering.grammars import AnswerGrammars
 from serving.rendering.infill import infill_marks
 from serving.rendering.parser import PlainParser, StreamParser
 from serving.rendering.template import ChatTemplate, read_template, reason_against_late_system, reason_against_tools
@@ -24,7 +28,12 @@ class ModelRenderer:
     name = "chat-template"
 
     def __init__(
-        self, vocabulary: Vocabulary, template: ChatTemplate, stop_token_ids: Sequence[int], family: Family
+        self,
+        vocabulary: Vocabulary,
+        template: ChatTemplate,
+        stop_token_ids: Sequence[int],
+        family: Family,
+        grammars: Grammars,
     ) -> None:
         self._vocabulary = vocabulary
         self.family = family
@@ -41,6 +50,7 @@ class ModelRenderer:
         self._ends = tuple(filter(None, (*stops, *family.ends)))
         self._ends_alike = frozenset(map(vocabulary.id_of, family.ends)) if family.ends_are_one else frozenset()
         self._silent_ids = frozenset(stop_token_ids) - self._ends_alike
+        self._grammars = AnswerGrammars(grammars, vocabulary, self._stop_token_ids, family, template.source)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -99,10 +109,20 @@ class ModelRenderer:
     def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> StreamParser:
         if tools is None:
             return StreamParser(self._vocabulary, self._stop_token_ids, PlainParser())
-        opening = self.family.thinking.opening.rstrip()
-        tail = b"".join(map(self._vocabulary.token_bytes, after[-_TAIL_TOKENS:])).decode("utf-8", "replace")
-        parser = self.family.parser(tools, thinks=self.has_thinking, is_thinking=tail.rstrip().endswith(opening))
+        parser = self.family.parser(tools, thinks=self.has_thinking, is_thinking=self._is_thinking(after))
         return StreamParser(self._vocabulary, self._silent_ids, parser)
+
+    def _is_thinking(self, after: Sequence[int]) -> bool:
+        """Return whether a prompt has opened the thinking."""
+        tail = b"".join(map(self._vocabulary.token_bytes, after[-_TAIL_TOKENS:])).decode("utf-8", "replace")
+        return tail.rstrip().endswith(self.family.thinking.opening.rstrip())
+
+    @property
+    def call_grammar_refused(self) -> str | None:
+        return self._grammars.calls_refused
+
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+        return self._grammars.compiled(wanted, thinks=self.has_thinking, is_thinking=self._is_thinking(after))
 
     def token_text(self, token_id: int) -> str:
         return self._vocabulary.token_bytes(token_id).decode("utf-8", "replace")
@@ -147,7 +167,9 @@ def load_renderer(directory: Path, most_tokens: int | None = None, family: str =
         template = ChatTemplate(source, tokens, vocabulary, found)
     except ConfigError as error:
         raise ConfigError(f"{directory}: {error}") from error
-    renderer = ModelRenderer(vocabulary, template, _stop_ids(directory, tokens, vocabulary), found)
+    renderer = ModelRenderer(
+        vocabulary, template, _stop_ids(directory, tokens, vocabulary), found, grammars_of(directory)
+    )
     renderer.tokenizer_digest = _digest((directory / "tokenizer.json").read_bytes(), template.source)
     _check_continues(renderer, directory)
     return renderer

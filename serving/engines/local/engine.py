@@ -99,7 +99,9 @@ class LocalEngine:
         """`stop_token_ids` end with `stop` and are part of the answer."""
         check_request(request, self._vocabulary, self._context_length)
         grammar = request.sampling.grammar
-        masks = grammar and await asyncio.to_thread(Masks, self._grammars, grammar, request.stop_token_ids)
+        masks = None
+        if grammar is not None:
+            masks = await asyncio.to_thread(Masks, self._grammars, grammar, request.stop_token_ids)
         if request.version is not None:
             await self._pin(request.version)
         stream = Stream()

@@ -10,6 +10,7 @@
 V3 and R1 write a block of code, V3.1 the JSON alone."""
 
 from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, checked_call, parsed_json
+from serving.rendering.formats.grammar import CallForm
 from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 _BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -31,3 +32,19 @@ def _read(text: str, tools: Schemas) -> list[ParsedCall]:
 
 
 DEEPSEEK = BlockFormat((CallBlock("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", _read),), (_BEGIN, _END))
+_CALL, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+DEEPSEEK_CALLS = (
+    (
+        "```json",
+        CallForm(
+            f"{_CALL}function{_SEPARATOR}",
+            f"\n{_FENCE}json\n",
+            f"\n{_FENCE}{_CALL_END}",
+            "\n",
+            begin=_BEGIN,
+            end=_END,
+            mark=_BEGIN,
+        ),
+    ),
+    ("", CallForm(_CALL, _SEPARATOR, _CALL_END, begin=_BEGIN, end=_END, mark=_BEGIN)),
+)

@@ -7,6 +7,7 @@
 Each call is a JSON object in a block of its own."""
 
 from serving.rendering.formats.calls import ParsedCall, Schemas, call_of_object, parsed_json
+from serving.rendering.formats.grammar import CallForm
 from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 
@@ -15,3 +16,6 @@ def _read(text: str, tools: Schemas) -> list[ParsedCall]:
 
 
 HERMES = BlockFormat((CallBlock("<tool_call>", "</tool_call>", _read),))
+HERMES_CALLS = (
+    ("", CallForm('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", between="\n", mark="<tool_call>")),
+)

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, call_of_object
+from serving.rendering.formats.grammar import CallForm
 from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 _TAG = "<|python_tag|>"
@@ -36,3 +37,4 @@ def _values(text: str) -> list[Any]:
 
 
 LLAMA = BlockFormat((CallBlock(_TAG, None, _read, only_first=True), CallBlock("{", None, _read, only_first=True)))
+LLAMA_CALLS = (("", CallForm('{"name": "', '", "parameters": ', "}", between="; ")),)

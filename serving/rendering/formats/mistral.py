@@ -6,6 +6,7 @@
 Earlier models write one JSON list, later ones a name and JSON for each call."""
 
 from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, call_of_object, checked_call, parsed_json
+from serving.rendering.formats.grammar import CallForm
 from serving.rendering.formats.parser import BlockFormat, CallBlock, Thinking
 
 _ID, _ARGUMENTS = "[CALL_ID]", "[ARGS]"
@@ -27,3 +28,12 @@ def _read(text: str, tools: Schemas) -> list[ParsedCall]:
 
 
 MISTRAL = BlockFormat((CallBlock("[TOOL_CALLS]", None, _read),))
+MISTRAL_CALLS = (
+    (_ARGUMENTS, CallForm("[TOOL_CALLS]", _ARGUMENTS, "", mark="[TOOL_CALLS]")),
+    (
+        "",
+        CallForm(
+            '{"name": "', '", "arguments": ', "}", between=", ", begin="[TOOL_CALLS] [", end="]", mark="[TOOL_CALLS]"
+        ),
+    ),
+)

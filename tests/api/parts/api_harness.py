@@ -30,7 +30,7 @@ from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import InferenceId
 from core.operations.fleet import LIVE, Assignment, Order
-from core.ports import LiveState, Position, Renderer
+from core.ports import LiveState, Policy, Position, Renderer
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, ConnectionSettings, IngestSettings
 from core.store import SqlStore, open_sqlite
@@ -289,9 +289,10 @@ def serve(
     renderer: Renderer | None = None,
     reader: Sequence[str] = (),
     site: Path | None = None,
+    policy: Policy | None = None,
     **settings: Any,
 ) -> Iterator[Service]:
-    with serve_replicas(directory, 1, renderer, reader=reader, site=site, **settings) as (service,):
+    with serve_replicas(directory, 1, renderer, reader=reader, site=site, policy=policy, **settings) as (service,):
         yield service
 
 
@@ -303,11 +304,12 @@ def serve_replicas(
     live_states: Sequence[LiveState] | None = None,
     reader: Sequence[str] = (),
     site: Path | None = None,
+    policy: Policy | None = None,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
 
-    Each has a model of its own."""
+    Each has a scripted model of its own, unless a `policy` answers."""
     directory.mkdir(exist_ok=True)
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
@@ -323,7 +325,7 @@ def serve_replicas(
             log=log,
             store=store,
             live_state=live_state,
-            policy=policy,
+            policy=policy or scripted,
             renderer=renderer or ByteRenderer(),
             spec=SPEC,
             clock=SystemClock(),
@@ -335,7 +337,7 @@ def serve_replicas(
             site=site,
             readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},
         )
-        for policy, live_state in zip(policies, states_of, strict=True)
+        for scripted, live_state in zip(policies, states_of, strict=True)
     ]
     on = Switch()
     on.set()

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.errors import InvalidRequest
-from core.events import ToolCall
+from core.events import Grammar, ToolCall
+from core.grammars.wanted import WantedAnswer
 from core.ports import OutputDelta
 
 START, END, CALL, END_CALL, PREFIX, SUFFIX, MIDDLE = range(256, 263)
@@ -61,6 +62,11 @@ class ByteRenderer:
 
     def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> "ByteParser":
         return ByteParser(bool(tools))
+
+    call_grammar_refused = "bytes have no grammar"
+
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+        raise InvalidRequest(f"{wanted.field}: bytes have no grammar", param=wanted.field, code="unsupported")
 
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode(errors="replace")
