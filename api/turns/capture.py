@@ -38,7 +38,7 @@ class Capture:
         self.token_ids += chunk.token_ids
         self.logprobs += chunk.logprobs
         self.top_logprobs += chunk.top_logprobs
-        self.grammar = chunk.grammar
+        self.grammar = chunk.grammar or self.grammar
         self._take_sets(chunk.allowed)
         self._reasons |= dict.fromkeys(chunk.untrainable_reasons)
         self._guessed |= not chunk.confirmed

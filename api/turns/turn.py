@@ -215,6 +215,8 @@ class Turn:
 
     async def _log(self) -> None:
         self.untrainable_reasons += self.capture.faults()
+        if self.plan.sampling.grammar is not None and self.capture.grammar is None and self.capture.token_ids:
+            self.untrainable_reasons += ("unknown_masks",)
         if self.finish_reason == "error":
             self.untrainable_reasons += ("error",) if self.not_finite is None else ("error", "not_finite")
         self.policy_versions = self.capture.version_spans()

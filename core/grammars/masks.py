@@ -44,18 +44,19 @@ class Masks:
     def next(self) -> Words:
         """Return the mask [P] of the token to come. Raises InvalidRequest where making it is beyond the bounds."""
         if self._mask is None:
-            words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)[: -(-self._vocabulary // 32)]
+            is_lost = self._matcher.is_error()
+            words = np.frombuffer(b"" if is_lost else self._matcher.compute_bitmask(), dtype=np.int32)
             if self._matcher.is_error() or not words.any():
+                why = " ".join(self._matcher.get_error().split("<")[0].split())
                 raise InvalidRequest(
-                    f"the grammar of the answer is too complex to go on with after {self._tokens} tokens: "
-                    f"{self._matcher.get_error().splitlines()[:1]}",
+                    f"the grammar of the answer was too complex to go on with after {self._tokens} tokens: {why}",
                     code=TOO_COMPLEX,
                 )
-            self._mask = words
+            self._mask = words[: -(-self._vocabulary // 32)]
         return self._mask
 
     def take(self, token_id: int) -> None:
-        """Go on by a token. Raises NotAllowed, InvalidRequest as `next` does."""
+        """Go on by a token. Raises NotAllowed, and InvalidRequest as `next` does."""
         mask = self.next()
         if self._is_over or not 0 <= token_id < self._vocabulary or not _allows(mask, token_id):
             raise NotAllowed(f"output token {self._tokens}, {token_id}, is not allowed by its mask")
@@ -63,8 +64,8 @@ class Masks:
         self._tokens, self._mask = self._tokens + 1, None
         if token_id in self._stop_token_ids:
             self._is_over = True
-        elif not self._matcher.consume_token(token_id):
-            raise InvalidRequest(f"the grammar ended with an error: {self._matcher.get_error()[:200]}")
+        else:
+            self._matcher.consume_token(token_id)  # an error of the library's is the next mask's
 
     def record(self) -> GrammarMasks:
         return GrammarMasks(

@@ -209,6 +209,7 @@ class FleetServing:
 
 
 def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
+    from core.grammars.library import grammars_of
     from serving.engines.model_facts import read_model_facts
     from serving.engines.sglang.generation.policy import SglangConnections
     from serving.fleet import FleetPolicy, FleetView
@@ -216,7 +217,8 @@ def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
     settings = foundation.settings.serving
     view = FleetView(foundation.store, settings.cluster, foundation.clock, settings.fleet.heartbeat_timeout_s)
     engines = SglangConnections(settings.sglang)
-    policy = FleetPolicy(view, engines, settings, read_model_facts(foundation.model), foundation.clock)
+    facts, grammars = read_model_facts(foundation.model), grammars_of(foundation.model)
+    policy = FleetPolicy(view, engines, settings, facts, foundation.clock, grammars)
     view.on_look = policy.notice
     return view, policy
 

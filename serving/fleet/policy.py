@@ -13,12 +13,14 @@ import msgspec
 from core import telemetry
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
+from core.grammars.library import Grammars
 from core.ids import UNKNOWN, PolicyName, PolicyRef, Version
 from core.ports import Clock, GenerateRequest, TokenChunk
 from core.settings import ServingSettings
 from serving.engines.busy import BusyTime
 from serving.engines.model_facts import ModelFacts
 from serving.engines.requests import check_request, untrainable
+from serving.fleet.constrained import Followed
 from serving.fleet.remote import RemoteEngines, RemoteGeneration
 from serving.fleet.router import choose
 from serving.fleet.snapshot import Replica
@@ -37,8 +39,16 @@ class FleetPolicy:
     """One event loop generates and closes; `notice` may be called by any thread."""
 
     def __init__(
-        self, view: FleetView, engines: RemoteEngines, settings: ServingSettings, facts: ModelFacts, clock: Clock
+        self,
+        view: FleetView,
+        engines: RemoteEngines,
+        settings: ServingSettings,
+        facts: ModelFacts,
+        clock: Clock,
+        grammars: Grammars | None = None,
     ) -> None:
+        """Route requests to the engines in `view`; `grammars` are those of the model that they serve."""
+        self._grammars = grammars
         self._view, self._engines = view, engines
         self._settings, self._facts, self._clock = settings, facts, clock
         self._context_length = min(settings.context_length or facts.context_length, facts.context_length)
@@ -76,6 +86,8 @@ class FleetPolicy:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         check_request(request, self._facts.vocabulary, self._context_length)
+        if request.sampling.grammar is not None and self._grammars is None:
+            raise InvalidRequest("this service has no grammars", code="unsupported")
         tried: set[str] = set()
         deadline_s, losses = time.monotonic() + self._settings.fleet.engine_wait_s, 0
         while True:
@@ -130,13 +142,15 @@ class FleetPolicy:
     async def _attempt(self, replica: Replica, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         self._loop = asyncio.get_running_loop()
         generation, outcome = self._engines.generation(replica.url, request), "hung_up"
-        stream = generation.stream()
+        stream, followed = generation.stream(), await self._follow(request)
         self._under_way[replica.name].add(generation)
         self._busy.one_more()
         try:
             async for chunk in stream:
                 self._heard(chunk, request)
                 outcome = chunk.finish_reason or outcome
+                if followed is not None:
+                    chunk = await followed.take(chunk)
                 yield msgspec.structs.replace(chunk, replica=replica.name)
         except EngineUnavailable:
             outcome = "unavailable"
@@ -149,6 +163,12 @@ class FleetPolicy:
             self._busy.one_less()
             telemetry.REPLICA_REQUESTS.labels(replica.name, outcome).inc()
             await stream.aclose()
+
+    async def _follow(self, request: GenerateRequest) -> Followed | None:
+        grammar = request.sampling.grammar
+        if grammar is None or self._grammars is None:
+            return None
+        return await Followed.begin(self._grammars, grammar, request.stop_token_ids)
 
     def _heard(self, chunk: TokenChunk, request: GenerateRequest) -> None:
         telemetry.GENERATED_TOKENS.inc(len(chunk.token_ids))

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import psutil
 
 from core.errors import ConfigError, EngineUnavailable, WeightsError
+from core.grammars.library import LIBRARY, VERSION
 from core.ids import PolicyRef
 from core.settings import SglangSettings
 from serving.engines.sglang import launcher
@@ -21,6 +23,7 @@ from serving.engines.sglang import launcher
 _STOP_TIMEOUT_S = 20.0
 _TAIL = 1500
 _PR_SET_PDEATHSIG = 1
+GRAMMARS: Final = ("--grammar-backend", LIBRARY)  # ours: the learner makes its masks again
 # Found here and not after the fork, when another thread may have held the linker's lock for good.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -32,12 +35,12 @@ def cpu_arguments(dtype: str) -> list[str]:
     cache may take: how large the cache is follows from its tokens."""
     options = ["--device", "cpu", "--dtype", dtype, "--attention-backend", "torch_native"]
     options += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--mem-fraction-static", "0.6"]
-    options += ["--max-total-tokens", "32768", "--max-running-requests", "48"]
+    options += ["--max-total-tokens", "32768", "--max-running-requests", "48", *GRAMMARS]
     return [*options, "--incremental-streaming-output", "--sleep-on-idle"]  # else an idle server takes a whole core
 
 
 def _gpu_arguments(dtype: str) -> list[str]:
-    return ["--dtype", dtype, "--incremental-streaming-output"]
+    return ["--dtype", dtype, "--incremental-streaming-output", *GRAMMARS]
 
 
 def cpu_environment() -> dict[str, str]:
@@ -60,6 +63,7 @@ class EngineProcess:
             raise ConfigError(
                 f"serving.sglang.python: {settings.python} does not exist (`make sglang-cpu` makes the one for CPUs)"
             )
+        _check_grammars(settings.python)
         self._settings, self._log = settings, log
         self._group = log.with_suffix(".pid")
         self._process: subprocess.Popen[bytes] | None = None
@@ -139,6 +143,18 @@ class EngineProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(_STOP_TIMEOUT_S)
+
+
+def _check_grammars(python: Path) -> None:
+    """Refuse an SGLang whose masks may differ from those that the learner makes again. Raises ConfigError."""
+    script = f"import importlib.metadata as m; print(m.version({LIBRARY!r}))"
+    asked = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
+    found = asked.stdout.strip() or f"no {LIBRARY}"
+    if found != VERSION:
+        raise ConfigError(
+            f"serving.sglang.python: {python} has {found}, and masks of grammars are made again by {VERSION}: "
+            f"install {LIBRARY}=={VERSION} beside SGLang"
+        )
 
 
 def _program(settings: SglangSettings) -> list[str]:

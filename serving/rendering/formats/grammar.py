@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from core.grammars.wanted import WantedAnswer
 
-_SPACES: Final = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,16}"}}
-"""White space in JSON, as much as people write: without a bound, a poor model writes nothing else to the end."""
+_OPTIONS: Final = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,16}", "coerce_one_of": True}}
+"""White space in JSON, as much as people write: without a bound, a poor model writes nothing else to the end. `oneOf` is
+`anyOf`: which alternatives exclude each other is not to be told while an answer is written."""
 _MANY: Final = 16  # calls of an answer
 
 Special = Callable[[str], list[int | str]]
@@ -53,7 +54,7 @@ class _Lark:
         return " ".join(_terminal(part) for part in self.special(content))
 
     def json(self, name: str, schema: Mapping[str, Any]) -> str:
-        self.rules[name] = f"%json {json.dumps({**schema, **_SPACES})}"
+        self.rules[name] = f"%json {json.dumps({**schema, **_OPTIONS})}"
         return name
 
 
@@ -69,7 +70,7 @@ def answer_grammar(wanted: WantedAnswer, form: CallForm | None, thoughts: Though
 
 def schema_grammar(schema: Mapping[str, Any]) -> str:
     """Return the grammar of a schema alone, by which one at fault among several is found."""
-    return f"%llguidance {{}}\nstart: %json {json.dumps({**schema, **_SPACES})}\n"
+    return f"%llguidance {{}}\nstart: %json {json.dumps({**schema, **_OPTIONS})}\n"
 
 
 def _thinking(thoughts: Thoughts | None, lark: _Lark, *, of_text: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ from sglang_server import PYTHON, sglang_server
 
 from core.clock import SystemClock
 from core.events import Release
+from core.grammars.library import grammars_of
 from core.ids import ANCHOR
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
 from core.settings import ServingSettings, SglangSettings
@@ -71,7 +72,9 @@ class Fleet:
         publish(self.store, world.refs[ANCHOR], "live")
         self.view = FleetView(self.store, "local", self.clock, settings.fleet.heartbeat_timeout_s, period_s=0.02)
         engines = engines or SglangConnections(settings.sglang)
-        self.policy = FleetPolicy(self.view, engines, settings, read_model_facts(world.model), self.clock)
+        self.policy = FleetPolicy(
+            self.view, engines, settings, read_model_facts(world.model), self.clock, grammars_of(world.model)
+        )
         self.view.on_look = self.policy.notice
         self._runner = asyncio.Runner()
         self._watching = Stepper(Rounds("fleet", self.view).step)

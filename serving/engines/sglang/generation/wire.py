@@ -83,6 +83,8 @@ def encode_request(request: GenerateRequest, rid: str) -> bytes:
     }
     if sampling.logit_bias:
         parameters["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    if sampling.grammar is not None:
+        parameters["ebnf"] = sampling.grammar.text  # handed to llguidance as it is, where it begins as its Lark does
     return _encode(
         {
             "rid": rid,
