@@ -79,7 +79,7 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     is_cut = shortened and wanted is not None and wanted > room > 0
     wanted = room if is_cut else wanted
     max_tokens = room_for_answer(prompt_tokens, context_length, wanted, asked_by, default, "messages", rules)
-    sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
+    sampling, overridden = overrule(sampling_of(body, max_tokens), rules, place.session_id)
     if asked.wanted is not None:
         grammar = await grammar_of(services.renderer, asked.wanted, place.prompt_token_ids)
         sampling = msgspec.structs.replace(sampling, grammar=grammar)

@@ -1,5 +1,7 @@
 """The translation of a body's fields to `core.events.Sampling`, within the context and under the operator's rules."""
 
+import hashlib
+
 import msgspec
 
 from api.requests.bodies import MAX_STOPS, GenerationBody
@@ -10,6 +12,7 @@ from core.settings import WorkloadSettings
 from core.temperature import TEMPERATURES, is_temperature
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's, and the only one at which logprobs need no rescaling
+_OF_ZERO = frozenset(("zero_share", "zero_temperature"))
 _NONE_WHEN_OFF = frozenset(("top_k", "min_p", "logit_bias"))
 
 
@@ -29,13 +32,16 @@ def sampling_of(body: GenerationBody, max_tokens: int) -> Sampling:
     )
 
 
-def overrule(asked: Sampling, rules: WorkloadSettings | None) -> tuple[Sampling, tuple[str, ...]]:
+def overrule(asked: Sampling, rules: WorkloadSettings | None, session_id: str = "") -> tuple[Sampling, tuple[str, ...]]:
     """Return how a workload is really sampled, and the names of the fields that its rules changed.
 
-    `max_tokens` is a bound, the other rules replace what was asked for."""
+    `max_tokens` is a bound, the other rules replace what was asked for. A session is of the share that is not sampled
+    at temperature 0, or it is not, from its first request to its last."""
     if rules is None:
         return asked, ()
-    wanted = {name: value for name, value in rules if value is not None}
+    wanted = {name: value for name, value in rules if value is not None and name not in _OF_ZERO}
+    if asked.temperature == 0 and rules.zero_share is not None and _place(session_id) < rules.zero_share:
+        wanted["temperature"] = rules.zero_temperature
     wanted["max_tokens"] = min(asked.max_tokens, wanted.get("max_tokens", asked.max_tokens))
     changed = {
         name: (value or None) if name in _NONE_WHEN_OFF else value
@@ -43,6 +49,12 @@ def overrule(asked: Sampling, rules: WorkloadSettings | None) -> tuple[Sampling,
         if (value or None) != (getattr(asked, name) or None)
     }
     return msgspec.structs.replace(asked, **changed), tuple(changed)
+
+
+def _place(session_id: str) -> float:
+    """Return a session's place in [0, 1), by which shares of sessions are cut off."""
+    digest = hashlib.blake2b(b"zero_share\0" + session_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
 
 
 def room_for_answer(

@@ -55,7 +55,7 @@ async def plan_text(
     default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
     max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt", rules)
-    sampling, overridden = overrule(sampling_of(body, max_tokens), rules)
+    sampling, overridden = overrule(sampling_of(body, max_tokens), rules, place.session_id)
     message = {"role": "prompt", "content": prompt}
     if body.suffix is not None:
         message["suffix"] = body.suffix

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from core.section import Section
 from core.settings.http.bodies import BodySettings
 from core.settings.http.connections import ConnectionSettings
-from core.temperature import Temperature
+from core.temperature import LARGEST_TEMPERATURE, LEAST_TEMPERATURE, Temperature
 
 Scope = Literal["chat", "feedback", "read", "operate", "admin"]
 KEY_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,63}$"
@@ -72,6 +72,16 @@ class WorkloadSettings(Section):
     """False: none."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(default=None, max_length=4)
     """Instead of the request's stop strings; an empty list: none."""
+    zero_share: float | None = Field(default=None, gt=0, le=1)
+    """The share of sessions whose requests at temperature 0 are sampled at `zero_temperature`; None: none."""
+    zero_temperature: float = Field(default=1.0, ge=LEAST_TEMPERATURE, le=LARGEST_TEMPERATURE)
+    """The temperature of those."""
+
+    @model_validator(mode="after")
+    def _has_one_temperature(self) -> Self:
+        if self.temperature is not None and self.zero_share is not None:
+            raise ValueError("zero_share: only without temperature, which is that of all requests")
+        return self
 
 
 class TlsSettings(Section):

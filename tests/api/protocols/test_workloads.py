@@ -171,3 +171,23 @@ def test_what_is_used_is_what_the_rules_say_and_else_what_was_asked_for(
     assert used.top_k is None or used.top_k > 0  # 0 is the settings' word for none
     assert overrule(used, rules) == (used, ())
     assert overrule(asked, None) == (asked, ())
+
+
+def test_a_share_of_the_sessions_at_temperature_zero_can_be_learned_from(make_service: MakeService) -> None:
+    service = make_service(workloads={"chat": {"zero_share": 0.5, "zero_temperature": 0.8}})
+    seen = set[tuple[float, str | None]]()
+    for number in range(16):
+        session = {"x-onward-session-id": f"session-{number}"}
+        answers = [service.chat(text, temperature=0, headers=session) for text in ("hi", "more")]
+        turns = [logged(service, answer) for answer in answers]
+        assert turns[0].sampling.temperature == turns[1].sampling.temperature
+        seen.add((turns[0].sampling.temperature, answers[0].headers.get(HEADER)))
+        assert turns[0].trainable == (turns[0].sampling.temperature > 0)
+    assert seen == {(0.0, None), (0.8, "temperature")}
+    assert logged(service, service.chat("hi", temperature=0.3)).sampling.temperature == 0.3
+
+
+def test_the_share_of_sessions_is_the_share_asked_for() -> None:
+    rules = WorkloadSettings(zero_share=0.25)
+    chosen = [overrule(Sampling(temperature=0.0), rules, f"s{number}")[0].temperature == 1 for number in range(2000)]
+    assert sum(chosen) == pytest.approx(500, abs=60)
