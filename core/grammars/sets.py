@@ -37,6 +37,8 @@ def unpack(text: str) -> list[list[int]]:
         raise ValueError(f"no sets of ids: {error}") from error
     if inflating.unconsumed_tail:
         raise ValueError(f"sets of more than {_MOST_BYTES} bytes")
+    if not inflating.eof or inflating.unused_data:
+        raise ValueError("no sets of ids: they have no end, or something after it")
     numbers = _numbers(data)
     sets, place = [], 0
     while place < len(numbers):

@@ -3,11 +3,11 @@
 import msgspec
 
 from bench.log.traffic import one_turn
-from core.events import Completion
+from core.events import Completion, Grammar, GrammarMasks, LogprobSpace
 from core.ids import new_session_id
 from core.unstored import KEPT, without_words
 
-MADE_ANEW = {"sampling", "trainable", "untrainable_reasons", "unstored"}
+MADE_ANEW = {"logprob_space", "sampling", "trainable", "untrainable_reasons", "unstored"}
 EMPTY = {
     "messages": (),
     "prompt_token_ids": (),
@@ -32,9 +32,20 @@ def test_a_field_is_kept_by_name_or_empty() -> None:
 
 def test_of_the_sampling_numbers_rest() -> None:
     turn = one_turn(new_session_id())
-    asked = msgspec.structs.replace(turn.sampling, temperature=0.5, stop=("words",), logit_bias={7: 1.0}, seed=12)
+    grammar = Grammar(text='start: "words"')
+    asked = msgspec.structs.replace(
+        turn.sampling, temperature=0.5, stop=("words",), logit_bias={7: 1.0}, seed=12, grammar=grammar
+    )
     rests = without_words(msgspec.structs.replace(turn, sampling=asked)).sampling
     assert (rests.temperature, rests.stop, rests.logit_bias, rests.seed) == (0.5, (), None, None)
+    assert rests.grammar is None
+
+
+def test_of_the_masks_nothing_rests() -> None:
+    masks = GrammarMasks(library="l", version="1", vocabulary=9, stop_token_ids=(1,), digest="d")
+    space = LogprobSpace(temperature=0.5, mask="sampling_sets", grammar=masks)
+    turn = msgspec.structs.replace(one_turn(new_session_id()), logprob_space=space)
+    assert without_words(turn).logprob_space == LogprobSpace(temperature=0.5)
 
 
 def test_it_says_so_once_and_never_trains() -> None:

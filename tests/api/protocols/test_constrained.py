@@ -1,4 +1,4 @@
-"""Answers that must be JSON, or calls: the official client, the shipped model, the real engine and the learner's masks."""
+"""Answers that must be JSON, or calls: the official client, the shipped model, its engine and the learner's masks."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,6 @@ import openai
 import pytest
 import torch
 from api_harness import MODEL, Service, serve
-from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from pydantic import BaseModel, ConfigDict
 from tiny_engine import TINY, tiny_engine
 

@@ -177,8 +177,7 @@ def test_a_share_of_the_sessions_at_temperature_zero_can_be_learned_from(make_se
     service = make_service(workloads={"chat": {"zero_share": 0.5, "zero_temperature": 0.8}})
     seen = set[tuple[float, str | None]]()
     for number in range(16):
-        session = {"x-onward-session-id": f"session-{number}"}
-        answers = [service.chat(text, temperature=0, headers=session) for text in ("hi", "more")]
+        answers = [service.chat(text, temperature=0, session_id=f"session-{number}") for text in ("hi", "more")]
         turns = [logged(service, answer) for answer in answers]
         assert turns[0].sampling.temperature == turns[1].sampling.temperature
         seen.add((turns[0].sampling.temperature, answers[0].headers.get(HEADER)))

@@ -47,37 +47,38 @@ def test_top_logprobs_are_the_likeliest(world: World, engine: LocalEngine) -> No
     ("fields", "reason"),
     [
         ({"temperature": 0.0}, "temperature_zero"),
-        ({"top_p": 0.9}, "top_p"),
-        ({"top_k": 5}, "top_k"),
-        ({"min_p": 0.1}, "min_p"),
         ({"frequency_penalty": 0.1}, "frequency_penalty"),
         ({"presence_penalty": 0.1}, "presence_penalty"),
         ({"logit_bias": {3: 1.0}}, "logit_bias"),
     ],
 )
-def test_what_narrows_the_distribution_is_untrainable(engine: LocalEngine, fields: dict[str, Any], reason: str) -> None:
+def test_what_changes_the_distribution_is_untrainable(engine: LocalEngine, fields: dict[str, Any], reason: str) -> None:
     assert engine.untrainable(request([1], **fields).sampling) == (reason,)
     assert engine.untrainable(request([1], temperature=0.3, seed=4).sampling) == ()
+    assert engine.untrainable(request([1], top_p=0.9, top_k=5, min_p=0.1).sampling) == ()  # what is left is told
 
 
 @pytest.mark.parametrize("fields", [{"top_p": 0.3}, {"top_k": 4}, {"min_p": 0.3}])
-def test_truncated_samples_stay_inside_and_report_the_models_own_logprobs(
+def test_truncated_samples_stay_inside_and_are_of_the_sets_that_are_told(
     world: World, engine: LocalEngine, fields: dict[str, Any]
 ) -> None:
     asked = [request(prompt(n, 10), max_tokens=20, temperature=0.8, seed=n, **fields) for n in range(8)]
     for given in answers(engine, *asked):
         tokens = [*given.request.prompt_token_ids, *given.token_ids]
-        scored = world.score(1, tokens, 0.8)[9:]
-        assert (scored - torch.tensor(given.logprobs)).abs().max() <= 1e-4
+        allowed = [ids for chunk in given.chunks for ids in chunk.allowed]
+        assert len(allowed) == len(given.token_ids)
         for at, token in enumerate(given.token_ids):
             with torch.inference_mode():
                 logits = world.models[base_ref(1)](torch.tensor([tokens[: 10 + at]])).logits[0, -1]
+            inside = (logits / 0.8)[list(allowed[at])].log_softmax(-1)
+            assert given.logprobs[at] == pytest.approx(float(inside[allowed[at].index(token)]), abs=1e-4)
             ordered, order = (logits / 0.8).softmax(-1).sort(descending=True)
             rank = order.tolist().index(token)
             if "top_p" in fields:
                 assert ordered[:rank].sum() < 0.3 + 1e-5
             if "top_k" in fields:
                 assert rank < 4
+                assert len(allowed[at]) == 4
             if "min_p" in fields:
                 assert ordered[rank] >= 0.3 * ordered[0] - 1e-6
 

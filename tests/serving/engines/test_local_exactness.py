@@ -227,6 +227,7 @@ class _Asking:
         self.rng = random.Random(seed)
         self.output: list[int] = []
         self.top_logprobs = top_logprobs
+        self.mask = None
 
 
 def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:

@@ -76,6 +76,7 @@ def test_every_field_is_read() -> None:
     assert set(msgspec.structs.asdict(Sampling())) == {
         *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "logit_bias"),
         *("frequency_penalty", "presence_penalty", "stop"),
+        "grammar",  # compiled, or refused, where it is first needed
     }
 
 
