@@ -73,6 +73,7 @@ class ByteRenderer:
     stop_token_ids = (0,)
     tools_refused = None
     late_system_refused = None
+    call_grammar_refused = None
 
     def render(self, messages: Sequence[Mapping[str, Any]], _tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)

@@ -11,8 +11,8 @@ from typing import Any, Final
 from core.grammars.wanted import WantedAnswer
 
 _OPTIONS: Final = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,16}", "coerce_one_of": True}}
-"""White space in JSON, as much as people write: without a bound, a poor model writes nothing else to the end. `oneOf` is
-`anyOf`: which alternatives exclude each other is not to be told while an answer is written."""
+"""White space in JSON, as much as people write: without a bound, a poor model writes nothing else to the end. `oneOf`
+means `anyOf`: which alternatives exclude each other is not to be told while an answer is written."""
 _MANY: Final = 16  # calls of an answer
 
 Special = Callable[[str], list[int | str]]
