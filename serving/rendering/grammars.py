@@ -1,6 +1,5 @@
 """One model's grammars of answers, compiled, with the field of the request that is at fault where one cannot be."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -63,16 +62,16 @@ class AnswerGrammars:
 
     def _cut(self, text: str) -> list[int | str]:
         """Cut a text into the special tokens in it, and what is between them."""
-        parts = [part for part in self._specials.split(text) if part]
-        ids = {content: token_id for token_id, content in self._special_tokens.items()}
-        return [ids.get(part, part) for part in parts]
+        parts: list[int | str] = []
+        while text:
+            found = [(text.find(mark), -len(mark), mark) for mark in self._special_ids if mark in text]
+            place, _, mark = min(found, default=(len(text), 0, ""))
+            parts += [text[:place]] if place else []
+            parts += [self._special_ids[mark]] if mark else []
+            text = text[place + len(mark) :]
+        return parts
 
     @cached_property
-    def _special_tokens(self) -> dict[int, str]:
+    def _special_ids(self) -> dict[str, int]:
         tokenizer = self._grammars.tokenizer(self._stop_token_ids)
-        return {token: text for token, text in self._vocabulary.added.items() if tokenizer.is_special_token(token)}
-
-    @cached_property
-    def _specials(self) -> re.Pattern[str]:
-        longest_first = sorted(self._special_tokens.values(), key=len, reverse=True)
-        return re.compile(f"({'|'.join(map(re.escape, longest_first))})" if longest_first else "(?!)")
+        return {text: token for token, text in self._vocabulary.added.items() if tokenizer.is_special_token(token)}

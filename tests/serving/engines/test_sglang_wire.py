@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import EngineUnavailable, InvalidRequest, OnwardError
-from core.events import Sampling
+from core.events import Grammar, Sampling
 from core.ids import InferenceId
 from core.ports import GenerateRequest
 from serving.engines.sglang.generation.refusals import refusal
@@ -192,3 +192,17 @@ def test_all_else_is_the_servers_fault_told_in_short(status: int) -> None:
     assert isinstance(error, EngineUnavailable)
     assert str(error).startswith(f"{WHERE}: {status} xxx")
     assert len(str(error)) < 600
+
+
+def test_a_grammar_goes_over_the_wire_as_it_is() -> None:
+    text = '%llguidance {}\nstart: %json {"enum": ["::=", "ü"]}'
+    assert parameters(Sampling(grammar=Grammar(text=text)))["ebnf"] == text
+    assert "ebnf" not in parameters(Sampling())
+
+
+@pytest.mark.parametrize("status", [400, 500])
+@pytest.mark.parametrize("message", ["Grammar accept_token failed: Parser Error", "Failed to compile ebnf grammar: x"])
+def test_a_grammar_that_the_server_cannot_follow_is_no_loss_of_the_server(status: int, message: str) -> None:
+    error = refusal(WHERE, status, message)
+    assert isinstance(error, InvalidRequest)
+    assert error.code == "grammar_too_complex"
