@@ -13,6 +13,9 @@ from core.grammars.wanted import WantedAnswer
 _OPTIONS: Final = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,16}", "coerce_one_of": True}}
 """White space in JSON, as much as people write: without a bound, a poor model writes nothing else to the end. `oneOf`
 means `anyOf`: which alternatives exclude each other is not to be told while an answer is written."""
+_HEAD: Final = '%llguidance {"no_forcing": true}\n'
+"""Where only one text can follow, llguidance would allow only the tokens that the tokenizer makes of it, and where that is
+the text of a special token that token, which it then does not take."""
 _MANY: Final = 16  # calls of an answer
 
 Special = Callable[[str], list[int | str]]
@@ -65,12 +68,12 @@ def answer_grammar(wanted: WantedAnswer, form: CallForm | None, thoughts: Though
     lark.rules["body"] = "\n    | ".join(bodies)
     start = " ".join([*_thinking(thoughts, lark, of_text=wanted.schema is None and not wanted.must_call), "body"])
     rules = {"start": start, **lark.rules}
-    return "%llguidance {}\n" + "".join(f"{name}: {rule}\n" for name, rule in rules.items())
+    return _HEAD + "".join(f"{name}: {rule}\n" for name, rule in rules.items())
 
 
 def schema_grammar(schema: Mapping[str, Any]) -> str:
     """Return the grammar of a schema alone, by which one at fault among several is found."""
-    return f"%llguidance {{}}\nstart: %json {json.dumps({**schema, **_OPTIONS})}\n"
+    return f"{_HEAD}start: %json {json.dumps({**schema, **_OPTIONS})}\n"
 
 
 def _thinking(thoughts: Thoughts | None, lark: _Lark, *, of_text: bool) -> Iterator[str]:
