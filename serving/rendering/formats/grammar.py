@@ -14,8 +14,8 @@ _OPTIONS: Final = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,16}", "coerc
 """White space in JSON, as much as people write: without a bound, a poor model writes nothing else to the end. `oneOf`
 means `anyOf`: which alternatives exclude each other is not to be told while an answer is written."""
 _HEAD: Final = '%llguidance {"no_forcing": true}\n'
-"""Where only one text can follow, llguidance would allow only the tokens that the tokenizer makes of it, and where that is
-the text of a special token that token, which it then does not take."""
+"""Where only one text can follow, llguidance would else allow only the tokens that the tokenizer makes of it, which for the
+text of a special token is that token: it is then not taken."""
 _MANY: Final = 16  # calls of an answer
 
 Special = Callable[[str], list[int | str]]
