@@ -11,7 +11,7 @@ from core.grammars.library import TOO_COMPLEX
 from core.grammars.wanted import WantedAnswer
 from core.ports import Renderer
 
-_LONGEST_S: Final = 10.0  # what is bounded takes less by far, but may wait for others
+_LONGEST_S: Final = 20.0  # what is bounded takes less by far, but may wait for others, or for the tokenizer
 _compilers: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="grammars")
 """Apart from the threads that others use: whoever sends many hard schemas waits for their own."""
 

@@ -28,7 +28,7 @@ _LIMITS: Final = LLParserLimits(
     step_lexer_fuel=100_000,  # 7 ms
     step_max_items=20_000,  # 1 ms
     max_items_in_row=1_000,
-    max_lexer_states=50_000,  # of 1 to 2 kB
+    max_lexer_states=10_000,  # of 1 to 2 kB, for each answer under way
     max_grammar_size=200_000,
     verbose_errors=False,  # they are shown to clients, and logged
 )

@@ -185,3 +185,11 @@ def test_what_names_no_version_is_undecodable(version: object) -> None:
     release = {"type": "release", "version": version, "cluster": "c", "state": "live", "why": "", "by": "b", "at": NOW}
     with pytest.raises(Undecodable, match=r"\$\.version"):
         decode(msgspec.msgpack.encode([SCHEMA_VERSION, release]))
+
+
+def test_a_turn_of_before_there_were_grammars_is_read(completion: Callable[..., Completion]) -> None:
+    turn = completion()
+    schema, event = msgspec.msgpack.decode(encode(turn))
+    assert schema == SCHEMA_VERSION
+    del event["sampling"]["grammar"], event["logprob_space"]["grammar"]
+    assert decode(msgspec.msgpack.encode([3, event])) == turn

@@ -14,8 +14,8 @@ _OPTIONS: Final = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,16}", "coerc
 """White space in JSON, as much as people write: without a bound, a poor model writes nothing else to the end. `oneOf`
 means `anyOf`: which alternatives exclude each other is not to be told while an answer is written."""
 _HEAD: Final = '%llguidance {"no_forcing": true}\n'
-"""Where only one text can follow, llguidance would else allow only the tokens that the tokenizer makes of it. For the text
-of a special token it would be that token, which the grammar then does not take."""
+"""Where only one text can follow, llguidance would else allow only the tokens that the tokenizer makes of it. For the
+text of a special token it would be that token, which the grammar then does not take."""
 _MANY: Final = 16  # calls of an answer
 
 Special = Callable[[str], list[int | str]]

@@ -188,3 +188,22 @@ def test_the_tool_at_fault_is_named(real: Service) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         real.client().chat.completions.create(model=MODEL, messages=ASK, tools=[*TOOLS, bad], max_tokens=20)  # type: ignore[call-overload]
     assert refused.value.body["param"] == "tools[2].function.parameters"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_becomes_too_complex_ends_its_answer_with_an_error(real: Service, stream: bool) -> None:
+    many = {
+        "type": "object",
+        "properties": {f"prop{n}": {"type": "string"} for n in range(2000)},
+        "required": ["prop0"],
+    }
+    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": many}}
+    answer = real.chat("hi", response_format=format, max_tokens=100, seed=1, stream=stream)
+    if stream and answer.status_code == 200:
+        last = [line for line in answer.text.splitlines() if line.startswith("data: {")][-1]
+        said = json.loads(last.removeprefix("data: "))
+    else:
+        assert answer.status_code == 400
+        said = answer.json()
+    assert said["error"]["code"] == "grammar_too_complex"
+    assert real.chat("hi", max_tokens=3).status_code == 200
