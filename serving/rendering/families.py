@@ -10,9 +10,9 @@ from typing import Any, Final
 from core.errors import ConfigError
 from serving.rendering.formats.calls import schemas_of
 from serving.rendering.formats.deepseek import DEEPSEEK, DEEPSEEK_CALLS
-from serving.rendering.formats.function_xml import FUNCTION_XML
+from serving.rendering.formats.function_xml import FUNCTION_XML, FUNCTION_XML_CALLS
 from serving.rendering.formats.gemma import GEMMA, GEMMA_THINKING
-from serving.rendering.formats.glm import GLM
+from serving.rendering.formats.glm import GLM, GLM_CALLS
 from serving.rendering.formats.grammar import CallForm
 from serving.rendering.formats.harmony import ENDS, HarmonyParser
 from serving.rendering.formats.hermes import HERMES, HERMES_CALLS
@@ -86,8 +86,8 @@ FAMILIES: Final = (
         shows_calls_to_results=True,
         ends=("<|tool_response>", "<turn|>"),
     ),
-    Family("glm", ("<tool_call>", "<arg_key>"), GLM),
-    Family("qwen_coder", ("<tool_call>", "<function="), FUNCTION_XML),
+    Family("glm", ("<tool_call>", "<arg_key>"), GLM, calls=GLM_CALLS),
+    Family("qwen_coder", ("<tool_call>", "<function="), FUNCTION_XML, calls=FUNCTION_XML_CALLS),
     Family("deepseek", ("<｜tool▁call▁begin｜>",), DEEPSEEK, takes_text_arguments=True, calls=DEEPSEEK_CALLS),
     Family("mistral", ("[TOOL_CALLS]",), MISTRAL, MISTRAL_THINKING, has_short_ids=True, calls=MISTRAL_CALLS),
     Family("qwen", ("<tool_call>",), HERMES, calls=HERMES_CALLS),

@@ -11,6 +11,8 @@
 A value has the type that the tool's schema gives its parameter."""
 
 from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, checked_call, typed
+from serving.rendering.formats.grammar import CallForm
+from serving.rendering.formats.parameters import ParameterForm
 from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 _FUNCTION, _END = "<function=", "</function>"
@@ -44,3 +46,16 @@ def _parameters(text: str) -> list[str]:
 
 
 FUNCTION_XML = BlockFormat((CallBlock("<tool_call>", "</tool_call>", _read),))
+FUNCTION_XML_CALLS = (
+    (
+        "",
+        CallForm(
+            f"<tool_call>\n{_FUNCTION}",
+            ">\n",
+            f"{_END}\n</tool_call>",
+            between="\n",
+            mark="<tool_call>",
+            parameter=ParameterForm(_PARAMETER, ">\n", f"\n{_END_PARAMETER}\n", (_PARAMETER, _END_PARAMETER)),
+        ),
+    ),
+)

@@ -8,6 +8,8 @@
 A value that is text is not quoted: it has the type that the tool's schema gives it."""
 
 from serving.rendering.formats.calls import NoCall, ParsedCall, Schemas, checked_call, typed
+from serving.rendering.formats.grammar import CallForm
+from serving.rendering.formats.parameters import ParameterForm
 from serving.rendering.formats.parser import BlockFormat, CallBlock
 
 _KEY, _END_KEY = "<arg_key>", "</arg_key>"
@@ -32,3 +34,18 @@ def _read(text: str, tools: Schemas) -> list[ParsedCall]:
 
 
 GLM = BlockFormat((CallBlock("<tool_call>", "</tool_call>", _read),))
+GLM_CALLS = (
+    (
+        "",
+        CallForm(
+            "<tool_call>",
+            "\n",
+            "</tool_call>",
+            between="\n",
+            mark="<tool_call>",
+            parameter=ParameterForm(
+                _KEY, f"{_END_KEY}\n{_VALUE}", f"{_END_VALUE}\n", (_KEY, _END_KEY, _VALUE, _END_VALUE, "</tool_call>")
+            ),
+        ),
+    ),
+)

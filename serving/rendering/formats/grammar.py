@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from core.grammars.wanted import WantedAnswer
+from core.grammars.wanted import WantedAnswer, WantedTool
+from serving.rendering.formats.parameters import ParameterForm, Parameters
 
 _OPTIONS: Final = {"x-guidance": {"whitespace_pattern": r"[ \n\t]{0,16}", "coerce_one_of": True}}
 """White space in JSON, as much as people write: without a bound, a poor model writes nothing else to the end. `oneOf`
@@ -36,6 +37,8 @@ class CallForm:
     """... and behind the last."""
     mark: str | None = None
     """What the first call begins with, and no text holds. None: an answer that begins with a brace is calls."""
+    parameter: ParameterForm | None = None
+    """How each argument is written; None: all of them as one object of JSON."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def _bodies(wanted: WantedAnswer, form: CallForm | None, lark: _Lark) -> Iterato
 def _calls(wanted: WantedAnswer, form: CallForm, lark: _Lark, begun: str) -> str:
     """Return the rule of one call or several; `begun` is what stands before the first one's name."""
     for number, tool in enumerate(wanted.tools):
-        arguments = lark.json(f"arguments_{number}", tool.schema)
+        arguments = _arguments(f"arguments_{number}", tool, form, lark)
         parts = json.dumps(tool.name), lark.text(form.before_arguments), arguments, lark.text(form.after_arguments)
         lark.rules[f"call_{number}"] = _sequence(*parts)
     lark.rules["call"] = " | ".join(f"call_{number}" for number in range(len(wanted.tools)))
@@ -127,6 +130,12 @@ def _calls(wanted: WantedAnswer, form: CallForm, lark: _Lark, begun: str) -> str
     more = f"({another}){{0,{_MANY - 1}}}" if wanted.many_calls else ""
     lark.rules["calls"] = _sequence(begun, "call", more, lark.text(form.end))
     return "calls"
+
+
+def _arguments(name: str, tool: WantedTool, form: CallForm, lark: _Lark) -> str:
+    if form.parameter is None:
+        return lark.json(name, tool.schema)
+    return Parameters(form.parameter, lark.rules, lark.text, lark.json, lark.special).arguments(name, tool)
 
 
 def _sequence(*parts: str) -> str:

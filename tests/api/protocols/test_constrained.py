@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import openai
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from tiny_engine import TINY, tiny_engine
 
 from core.events import Completion
+from core.grammars import sets
 from learner.model.policy_model import PolicyModel
 from learner.sequences.joining import TrainingSequence, TurnSpan
 from learner.sequences.scored import ScoredTurn
@@ -207,3 +209,27 @@ def test_a_grammar_that_becomes_too_complex_ends_its_answer_with_an_error(real: 
         said = answer.json()
     assert said["error"]["code"] == "grammar_too_complex"
     assert real.chat("hi", max_tokens=3).status_code == 200
+
+
+def test_sets_beyond_the_bound_are_not_recorded(real: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sets, "MAX_IDS", 40)
+    answer = real.chat("hi", top_k=10, max_tokens=20, seed=1)
+    turn = real.turn(answer.headers["x-onward-inference-id"])
+    assert turn.untrainable_reasons == ("mask_too_large",)
+    assert (turn.attachments, turn.logprob_space.mask) == ({}, None)
+
+
+def test_an_engine_that_tells_no_masks_makes_no_trainable_turn(tmp_path: Path) -> None:
+    with serve(tmp_path / "service", renderer=load_renderer(TINY)) as service:
+        service.policy.context_length = 2000
+        answer = service.chat("hi", response_format={"type": "json_object"})
+        turn = service.turn(answer.headers["x-onward-inference-id"])
+    assert turn.untrainable_reasons == ("unknown_masks",)
+    assert turn.sampling.grammar is not None
+    assert service.policy.requests[0].sampling.grammar == turn.sampling.grammar
+
+
+def test_a_turn_that_is_not_stored_keeps_no_grammar(real: Service) -> None:
+    answer = real.chat("hi", response_format={"type": "json_object"}, store=False, max_tokens=20, seed=1)
+    turn = real.turn(answer.headers["x-onward-inference-id"])
+    assert (turn.sampling.grammar, turn.logprob_space.grammar, turn.attachments) == (None, None, {})
