@@ -233,3 +233,29 @@ def test_a_turn_that_is_not_stored_keeps_no_grammar(real: Service) -> None:
     answer = real.chat("hi", response_format={"type": "json_object"}, store=False, max_tokens=20, seed=1)
     turn = real.turn(answer.headers["x-onward-inference-id"])
     assert (turn.sampling.grammar, turn.logprob_space.grammar, turn.attachments) == (None, None, {})
+
+
+def test_the_responses_api_parses_what_it_asked_for(real: Service, policy: PolicyModel) -> None:
+    answer = real.client().responses.parse(model=MODEL, input="how are you", text_format=Verdict, max_output_tokens=150)
+    assert answer.output_parsed is not None
+    turn = real.turn(answer.id.removeprefix("resp_"))
+    assert_learns_what_was_served(policy, turn)
+
+
+def test_anthropics_api_forces_a_tool(real: Service, policy: PolicyModel) -> None:
+    tools = [{"name": "read_file", "input_schema": PATH, "strict": True}]
+    choice = {"type": "tool", "name": "read_file"}
+    body = {"model": MODEL, "max_tokens": 100, "messages": ASK, "tools": tools, "tool_choice": choice}
+    answer = real.post("/v1/messages", body, anthropic_version="2023-06-01")
+    assert answer.status_code == 200, answer.text
+    (block,) = answer.json()["content"]
+    assert (block["type"], block["name"], answer.json()["stop_reason"]) == ("tool_use", "read_file", "tool_use")
+    assert block["input"]["path"] in ("a", "b")
+    assert_learns_what_was_served(policy, real.turn(answer.headers["x-onward-inference-id"]))
+
+
+def test_other_protocols_name_their_own_field(real: Service) -> None:
+    bad = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
+    shape = {"type": "json_schema", "name": "x", "schema": bad}
+    answer = real.post("/v1/responses", {"model": MODEL, "input": "hi", "text": {"format": shape}})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "text.format.schema")
