@@ -182,6 +182,9 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
         "/v1/fim/completions": {"model": MODEL, "prompt": "hi"},
         "/infill": {"input_prefix": "hi", "input_suffix": ""},
         "/v1/feedback": {"inference_id": turn.inference_id, "metric_name": "accepted", "value": False},
+        "/v1/feedback/batch": {"feedback": [{"inference_id": turn.inference_id, "metric_name": "x", "value": 1}]},
+        "/v1/logs": {"resourceLogs": []},
+        "/v1/traces": {"resourceSpans": []},
         "/v1/sessions/{session_id}/end": {},
         "/v1/alarms/{alarm_id}/ack": {},
     }[path]

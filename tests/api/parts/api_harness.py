@@ -289,9 +289,10 @@ def serve(
     renderer: Renderer | None = None,
     reader: Sequence[str] = (),
     site: Path | None = None,
+    spec: RewardSpec = SPEC,
     **settings: Any,
 ) -> Iterator[Service]:
-    with serve_replicas(directory, 1, renderer, reader=reader, site=site, **settings) as (service,):
+    with serve_replicas(directory, 1, renderer, reader=reader, site=site, spec=spec, **settings) as (service,):
         yield service
 
 
@@ -303,6 +304,7 @@ def serve_replicas(
     live_states: Sequence[LiveState] | None = None,
     reader: Sequence[str] = (),
     site: Path | None = None,
+    spec: RewardSpec = SPEC,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -325,7 +327,7 @@ def serve_replicas(
             live_state=live_state,
             policy=policy,
             renderer=renderer or ByteRenderer(),
-            spec=SPEC,
+            spec=spec,
             clock=SystemClock(),
             model_name=MODEL,
             cluster="local",
