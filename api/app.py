@@ -17,6 +17,7 @@ from api.access.services import ApiServices
 from api.console import console_router
 from api.documents import documents_router
 from api.feedback.batches import batch_router
+from api.feedback.continues import continue_router
 from api.feedback.names import outcomes_router
 from api.feedback.otlp.endpoint import LOGS, TRACES, OtlpEndpoint
 from api.feedback.otlp.table import load_events
@@ -45,6 +46,8 @@ from api.protocols.openai.chat import plan_chat
 from api.protocols.openai.completions import plan_completion
 from api.protocols.responses.routes import plan_response
 from api.protocols.responses.stored import stored_router
+from api.protocols.tabby.completions import plan_tabby
+from api.protocols.tabby.routes import tabby_router
 from api.requests.reader import BodyReader, ProcessReader, ThreadReader
 
 VERSION = "0.1.0"
@@ -55,6 +58,7 @@ _GENERATING: dict[str, Planner] = {
     "/v1/messages": plan_message,
     "/v1/fim/completions": plan_fim,
     "/infill": plan_infill,
+    "/tabby/v1/completions": plan_tabby,
 }
 _EXPORTS = (LOGS, TRACES)
 _SHAPES: dict[str, ErrorShape] = {
@@ -65,9 +69,11 @@ _SHAPES: dict[str, ErrorShape] = {
 _ROUTERS = (
     feedback_router,
     batch_router,
+    continue_router,
     outcomes_router,
     count_router,
     stored_router,
+    tabby_router,
     session_router,
     policies_router,
     fleet_router,

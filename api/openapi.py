@@ -6,6 +6,7 @@ import msgspec
 
 from api.feedback.batches import FeedbackBatch
 from api.feedback.body import FeedbackBody
+from api.feedback.continues import ContinueData
 from api.feedback.otlp.endpoint import LOGS, TRACES
 from api.operator.alarms import AckBody
 from api.operator.policies import OrderBody
@@ -14,6 +15,8 @@ from api.protocols.fim.llama_cpp import Infill, InfillBody
 from api.protocols.fim.mistral import FimBody
 from api.protocols.openai.answers import ChatChunk, ChatCompletion, TextCompletion
 from api.protocols.responses.answers import Response
+from api.protocols.tabby.completions import TabbyBody, TabbyCompletion
+from api.protocols.tabby.routes import TabbyEvent
 from api.requests.anthropic import CountBody, MessagesBody
 from api.requests.bodies import ChatBody, CompletionBody
 from api.requests.responses import ResponsesBody
@@ -26,9 +29,10 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
     "/v1/messages": ("messages", MessagesBody, MessageAnswer, MessageAnswer),
     "/v1/fim/completions": ("fim_completions", FimBody, ChatCompletion, ChatChunk),
     "/infill": ("infill", InfillBody, Infill, Infill),
+    "/tabby/v1/completions": ("tabby_completions", TabbyBody, TabbyCompletion, TabbyCompletion),
 }
 """Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
-_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, OrderBody, AckBody)
+_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, ContinueData, TabbyEvent, OrderBody, AckBody)
 _STRUCTS = (*dict.fromkeys(struct for _, *structs in _GENERATING.values() for struct in structs), *_OTHERS)
 _SESSION_HEADERS = {
     "X-Session-Id": "The session of this turn; inferred from the messages when absent",
