@@ -17,11 +17,11 @@ from api.access.services import ApiServices
 from api.console import console_router
 from api.documents import documents_router
 from api.feedback.batches import batch_router
-from api.feedback.continues import continue_router
 from api.feedback.names import outcomes_router
-from api.feedback.otlp.endpoint import LOGS, TRACES, OtlpEndpoint
-from api.feedback.otlp.table import load_events
-from api.feedback.otlp.wire import in_status_shape
+from api.feedback.reports.continues import continue_router
+from api.feedback.reports.otlp.endpoint import LOGS, TRACES, OtlpEndpoint
+from api.feedback.reports.otlp.table import load_events
+from api.feedback.reports.otlp.wire import in_status_shape
 from api.feedback.routes import feedback_router
 from api.http.asgi import Receive, Scope, Send
 from api.http.errors import SHAPE, ErrorShape, answer_error, install_error_handlers

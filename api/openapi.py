@@ -6,8 +6,8 @@ import msgspec
 
 from api.feedback.batches import FeedbackBatch
 from api.feedback.body import FeedbackBody
-from api.feedback.continues import ContinueData
-from api.feedback.otlp.endpoint import LOGS, TRACES
+from api.feedback.reports.continues import ContinueData
+from api.feedback.reports.otlp.endpoint import LOGS, TRACES
 from api.operator.alarms import AckBody
 from api.operator.policies import OrderBody
 from api.protocols.anthropic.answers import MessageAnswer, TokenCount

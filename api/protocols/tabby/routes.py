@@ -12,9 +12,9 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.plain import body_of, identity_of, json_body, json_response
-from api.feedback.joining import Clues
-from api.feedback.reports import Report, take_report
+from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
+from api.feedback.reports.joining import Clues
+from api.feedback.reports.report import Report, take_report
 from api.feedback.targets import NamedTurn
 from api.turns.answer_ids import inference_in
 from core.errors import InvalidRequest, NotFound, RateLimited
@@ -45,18 +45,21 @@ def tabby_router(context: Context) -> APIRouter:
     router = APIRouter(prefix="/tabby", tags=["tabby"])
 
     @router.get("/v1/health")
-    async def tabby_health() -> Response:
+    async def tabby_health(request: Request) -> Response:
         """Return what serves, as Tabby's plugins ask before anything else."""
+        only_parameters(request)
         return json_response(_health(context.services.model_name))
 
     @router.get("/v1beta/server_setting")
-    async def tabby_server_setting() -> Response:
+    async def tabby_server_setting(request: Request) -> Response:
         """Return what plugins are to do: to send nothing of their users to Tabby's makers."""
+        only_parameters(request)
         return json_response({"disable_client_side_telemetry": True})
 
     @router.post("/v1/events", openapi_extra=json_body(TabbyEvent, "What became of a suggestion"))
     async def tabby_event(request: Request) -> Response:
         """Record that a suggestion was shown, taken or turned down. Sent again, it counts once."""
+        only_parameters(request, "select_kind")
         event = await body_of(context, request, _decoder)
         if event.choice_index != 0:
             raise InvalidRequest("choice_index: a suggestion has one choice, 0", param="choice_index")

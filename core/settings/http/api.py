@@ -108,7 +108,7 @@ class FeedbackSettings(Section):
     """Most reports in one `POST /v1/feedback/batch`, and most events in one export that become outcomes."""
     events: Path | None = None
     """Table of the events of editors and agents (OpenTelemetry) that say what users did; None: the shipped one,
-    `api/feedback/otlp/events.toml`."""
+    `api/feedback/reports/otlp/events.toml`."""
     join_window_s: float = Field(default=600.0, gt=0)
     """How old a turn may be to which an event is joined that names no id of it."""
     join_turns: int = Field(default=1000, ge=1)

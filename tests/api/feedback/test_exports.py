@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from prometheus_client import Metric
 from scripted_policy import Script
 
-from api.feedback.otlp.table import load_events
+from api.feedback.reports.otlp.table import load_events
 from core.errors import ConfigError
 from core.events import Outcome
 from core.reward_spec import load_reward_spec

@@ -11,8 +11,8 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import admit
 from api.feedback.body import FeedbackBody
-from api.feedback.joining import Clues, Unjoined, join
 from api.feedback.recording import is_known, record_feedback
+from api.feedback.reports.joining import Clues, Unjoined, join
 from core.errors import Conflict, RateLimited, RequestError
 from core.ids import OutcomeId
 from core.telemetry import JOINED_EVENTS, UNJOINED_EVENTS
@@ -39,7 +39,7 @@ async def take_report(context: Context, identity: Identity, report: Report) -> s
     """Join the report to its turn and record it; return None, or the reason why it became no outcome.
 
     Sent again, it counts once. Raises Unavailable, after which it may be sent again."""
-    if await is_known(context.services, identity.namespace, _id_of(report)):
+    if await is_known(context.services, identity.namespace, _id_of(identity, report)):
         return None
     try:
         by = await _record(context, identity, report)
@@ -59,7 +59,7 @@ async def _record(context: Context, identity: Identity, report: Report) -> str:
     await admit(context.services.live_state, identity)
     joined = await join(context, identity, report.clues)
     body = FeedbackBody(
-        feedback_id=_id_of(report),
+        feedback_id=_id_of(identity, report),
         inference_id=joined.inference_id,
         session_id=joined.session_id,
         metric_name=report.metric,
@@ -74,8 +74,9 @@ async def _record(context: Context, identity: Identity, report: Report) -> str:
     return joined.by
 
 
-def _id_of(report: Report) -> OutcomeId:
-    said = json.dumps([report.source, report.metric, report.identity], sort_keys=True, default=str)
+def _id_of(identity: Identity, report: Report) -> OutcomeId:
+    """Return the id, which tells apart what different users say, so that none learns of what another said."""
+    said = json.dumps([identity.user, report.source, report.metric, report.identity], sort_keys=True, default=str)
     return OutcomeId(str(uuid.uuid5(_REPORTS, said)))
 
 

@@ -12,7 +12,6 @@ from core.errors import ConfigError
 
 SHIPPED: Final = Path(__file__).with_name("events.toml")
 Value = bool | float | str
-Source = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 Names = tuple[str, ...]
 
 
@@ -27,7 +26,7 @@ class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EventSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One kind of event; `events.toml` says what each entry means."""
 
-    source: Source
+    source: str
     names: Annotated[Names, Meta(min_length=1)]
     scope: str | None = None
     only: dict[str, Names] = {}
@@ -42,6 +41,8 @@ class EventSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     said_by: Literal["client", "user", "environment", "judge"] = "user"
 
     def __post_init__(self) -> None:
+        if not (self.source.isidentifier() and self.source.isascii() and self.source == self.source.lower()):
+            raise ValueError(f"source: {self.source!r}: lower-case letters, digits and _")
         if not (self.says or self.measures or self.named):
             raise ValueError("it says, measures and names nothing: no outcome would come of it")
         if self.about == "session" and not self.conversation:

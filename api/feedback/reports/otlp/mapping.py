@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from api.feedback.joining import Clues
-from api.feedback.otlp.events import ClientEvent, ClientSpan, as_text
-from api.feedback.otlp.table import EventSpec, EventTable, LinkSpec, Value
-from api.feedback.reports import Report
+from api.feedback.reports.joining import Clues
+from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, as_text
+from api.feedback.reports.otlp.table import EventSpec, EventTable, LinkSpec, Value
+from api.feedback.reports.report import Report
 from core.reward_spec import OutcomeSpec, RewardSpec
 
 _WHOLE: dict[float, bool] = {0: False, 1: True}

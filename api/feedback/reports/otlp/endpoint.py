@@ -27,18 +27,18 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
 from api.access.routes import Need
-from api.feedback.joining import link
-from api.feedback.otlp import wire
-from api.feedback.otlp.events import ClientEvent, ClientSpan, logged, traced
-from api.feedback.otlp.mapping import links_of, reports_of
-from api.feedback.otlp.table import EventTable
-from api.feedback.reports import Report, take_report
+from api.feedback.reports.joining import link
+from api.feedback.reports.otlp import wire
+from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, logged, traced
+from api.feedback.reports.otlp.mapping import links_of, reports_of
+from api.feedback.reports.otlp.table import EventTable
+from api.feedback.reports.report import Report, take_report
 from api.feedback.side_by_side import side_by_side
 from api.http.asgi import ClientGone, Headers, Receive, Scope, Send
 from api.http.body_shape import Raw
 from api.http.errors import describe, error_headers, error_response
 from api.turns.rendering import read_large_apart
-from core.errors import RequestError, TooLarge, Unavailable
+from core.errors import InvalidRequest, RequestError, TooLarge, Unavailable
 from core.telemetry import UNJOINED_EVENTS
 
 LOGS, TRACES = "/v1/logs", "/v1/traces"
@@ -62,6 +62,8 @@ class OtlpEndpoint:
             media = wire.media_of(headers)
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
             self._need.check(identity)
+            if scope["query_string"]:
+                raise InvalidRequest("an export has no query parameters", code="unknown_field")
             limits = await admit(self._context.services.live_state, identity)
             answered = await self._take(identity, media, headers, receive)
             await _send(send, 200, media, wire.answer(answered, media), limits)

@@ -15,8 +15,8 @@ from msgspec import Meta
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response
-from api.feedback.joining import Clues, Unjoined, join, link
-from api.feedback.reports import Report, take_report
+from api.feedback.reports.joining import Clues, Unjoined, join, link
+from api.feedback.reports.report import Report, take_report
 
 _SOURCE = "continue"
 Said = Iterator[tuple[str, bool]]
