@@ -16,7 +16,12 @@ from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
 from api.console import console_router
 from api.documents import documents_router
+from api.feedback.batches import batch_router
 from api.feedback.names import outcomes_router
+from api.feedback.reports.continues import continue_router
+from api.feedback.reports.otlp.endpoint import LOGS, TRACES, OtlpEndpoint
+from api.feedback.reports.otlp.table import load_events
+from api.feedback.reports.otlp.wire import in_status_shape
 from api.feedback.routes import feedback_router
 from api.http.asgi import Receive, Scope, Send
 from api.http.errors import SHAPE, ErrorShape, answer_error, install_error_handlers
@@ -41,6 +46,8 @@ from api.protocols.openai.chat import plan_chat
 from api.protocols.openai.completions import plan_completion
 from api.protocols.responses.routes import plan_response
 from api.protocols.responses.stored import stored_router
+from api.protocols.tabby.completions import plan_tabby
+from api.protocols.tabby.routes import tabby_router
 from api.requests.reader import BodyReader, ProcessReader, ThreadReader
 
 VERSION = "0.1.0"
@@ -51,16 +58,22 @@ _GENERATING: dict[str, Planner] = {
     "/v1/messages": plan_message,
     "/v1/fim/completions": plan_fim,
     "/infill": plan_infill,
+    "/tabby/v1/completions": plan_tabby,
 }
+_EXPORTS = (LOGS, TRACES)
 _SHAPES: dict[str, ErrorShape] = {
+    **dict.fromkeys(_EXPORTS, in_status_shape),
     "/v1/messages": in_anthropics_shape,
     "/v1/messages/count_tokens": in_anthropics_shape,
 }
 _ROUTERS = (
     feedback_router,
+    batch_router,
+    continue_router,
     outcomes_router,
     count_router,
     stored_router,
+    tabby_router,
     session_router,
     policies_router,
     fleet_router,
@@ -82,7 +95,7 @@ class Application(FastAPI):
     origin_check: OriginCheck
     """The check that every request passes first."""
 
-    def add_hot_route(self, path: str, endpoint: GenerationEndpoint) -> None:
+    def add_hot_route(self, path: str, endpoint: GenerationEndpoint | OtlpEndpoint) -> None:
         """Add a POST route. The router knows it too, to answer other methods."""
         self.__dict__.setdefault("_hot", {})[path] = ServerErrorMiddleware(endpoint, handler=answer_error)
         self.router.routes.append(Route(path, endpoint, methods=["POST"]))
@@ -102,7 +115,8 @@ class Application(FastAPI):
 def create_app(services: ApiServices) -> FastAPI:
     """Make the application.
 
-    Raises ConfigError for settings that would let strangers in, LookupError for a route that the access table lacks."""
+    Raises ConfigError for settings that would let strangers in and for a wrong table of events, LookupError for a
+    route that the access table lacks."""
     context = Context(services, KeyRing(services.settings), _reader(services), Bodies(services.settings.bodies))
 
     @asynccontextmanager
@@ -126,12 +140,15 @@ def create_app(services: ApiServices) -> FastAPI:
     install_error_handlers(app)
     for path, plan in _GENERATING.items():
         app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path]))
+    table = load_events(services.settings.feedback.events)
+    for path in _EXPORTS:
+        app.add_hot_route(path, OtlpEndpoint(context, table, path, ACCESS["POST", path]))
     for make in _ROUTERS:
         app.include_router(make(context))
     app.include_router(console_router())
     app.include_router(documents_router(services.site))
     _describe_all(app)
-    check_routes(app.routes, hot=_GENERATING)
+    check_routes(app.routes, hot=(*_GENERATING, *_EXPORTS))
     return app
 
 

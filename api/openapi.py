@@ -4,7 +4,10 @@ from typing import Any
 
 import msgspec
 
-from api.feedback.routes import FeedbackBody
+from api.feedback.batches import FeedbackBatch
+from api.feedback.body import FeedbackBody
+from api.feedback.reports.continues import ContinueData
+from api.feedback.reports.otlp.endpoint import LOGS, TRACES
 from api.operator.alarms import AckBody
 from api.operator.policies import OrderBody
 from api.protocols.anthropic.answers import MessageAnswer, TokenCount
@@ -12,6 +15,8 @@ from api.protocols.fim.llama_cpp import Infill, InfillBody
 from api.protocols.fim.mistral import FimBody
 from api.protocols.openai.answers import ChatChunk, ChatCompletion, TextCompletion
 from api.protocols.responses.answers import Response
+from api.protocols.tabby.completions import TabbyBody, TabbyCompletion
+from api.protocols.tabby.routes import TabbyEvent
 from api.requests.anthropic import CountBody, MessagesBody
 from api.requests.bodies import ChatBody, CompletionBody
 from api.requests.responses import ResponsesBody
@@ -24,9 +29,10 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
     "/v1/messages": ("messages", MessagesBody, MessageAnswer, MessageAnswer),
     "/v1/fim/completions": ("fim_completions", FimBody, ChatCompletion, ChatChunk),
     "/infill": ("infill", InfillBody, Infill, Infill),
+    "/tabby/v1/completions": ("tabby_completions", TabbyBody, TabbyCompletion, TabbyCompletion),
 }
 """Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
-_OTHERS = (CountBody, TokenCount, FeedbackBody, OrderBody, AckBody)
+_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, ContinueData, TabbyEvent, OrderBody, AckBody)
 _STRUCTS = (*dict.fromkeys(struct for _, *structs in _GENERATING.values() for struct in structs), *_OTHERS)
 _SESSION_HEADERS = {
     "X-Session-Id": "The session of this turn; inferred from the messages when absent",
@@ -39,6 +45,7 @@ _SESSION_HEADERS = {
 }
 _ANSWER_HEADERS = {
     "x-onward-inference-id": "The id that feedback names; for several choices, joined by commas",
+    "x-request-id": "The same id, or that of the group of several choices: clients export it with what users did",
     "x-onward-session-id": "The session that this turn is in",
     "x-onward-policy-version": "The version that sampled the first token",
     "x-onward-arm": "live, canary or holdback: which version the user is served by",
@@ -63,6 +70,12 @@ _ERROR = {
     },
 }
 
+_STATUS = {
+    "type": "object",
+    "required": ["code", "message"],
+    "properties": {"code": {"type": "integer"}, "message": {"type": "string"}},
+}
+
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
     """Return `document` with the generating routes, the schemas and the error shape added."""
@@ -70,15 +83,18 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
         _STRUCTS, schema_hook=_own_type, ref_template="#/components/schemas/{name}"
     )
     components = document.setdefault("components", {}).setdefault("schemas", {})
-    components.update({**schemas, "Error": _ERROR})
+    components.update({**schemas, "Error": _ERROR, "Status": _STATUS})
     paths = document["paths"]
     for path, (name, body, answer, chunk) in _GENERATING.items():
         paths[path] = {"post": _operation(name, body, answer, chunk)}
+    for path, what in ((LOGS, "log records"), (TRACES, "spans")):
+        paths[path] = {"post": _export(path.rpartition("/")[2], what)}
     for operations in paths.values():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # refused requests get a 400 here
-            operation["responses"]["4XX"] = _content("The request is at fault", {"application/json": "Error"})
-            operation["responses"]["5XX"] = _content("The service is at fault", {"application/json": "Error"})
+            error = operation.pop("x-error", "Error")
+            operation["responses"]["4XX"] = _content("The request is at fault", {"application/json": error})
+            operation["responses"]["5XX"] = _content("The service is at fault", {"application/json": error})
     return document
 
 
@@ -106,6 +122,19 @@ def _operation(name: str, body: type, answer: type, chunk: type) -> dict[str, An
         "parameters": headers,
         "requestBody": {"required": True, **_content("", {"application/json": body.__name__})},
         "responses": {"200": {**response, "headers": answered}},
+    }
+
+
+def _export(name: str, what: str) -> dict[str, Any]:
+    """Return the operation of an OpenTelemetry export; its protobuf forms are those of opentelemetry-proto."""
+    forms = {"application/x-protobuf": {}, "application/json": {"schema": {"type": "object"}}}
+    return {
+        "operationId": f"export_{name}",
+        "tags": ["feedback"],
+        "summary": f"OTLP over HTTP: {what} of editors and agents; what users did becomes outcomes",
+        "requestBody": {"required": True, "content": forms},
+        "responses": {"200": {"description": "Taken; `partial_success` says what was not", "content": forms}},
+        "x-error": "Status",
     }
 
 

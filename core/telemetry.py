@@ -31,6 +31,18 @@ UNTRAINABLE_TURNS = _counter("untrainable_turns", "Turns that cannot be trained 
 REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by status", "status")
 IGNORED_FIELDS = _counter("ignored_fields", "Fields of requests that changed nothing, by client", "client", "field")
 OUTCOMES = _counter("outcomes", "Outcomes acknowledged, by name", "name")
+JOINED_EVENTS = _counter(
+    "joined_events",
+    "Events of editors and agents that became outcomes of a turn, by how the turn was found",
+    "source",
+    "by",
+)
+UNJOINED_EVENTS = _counter(
+    "unjoined_events",
+    "Events of editors and agents that say what a user did, and became no outcome",
+    "source",
+    "reason",
+)
 BRANCHES = _counter("session_branches", "Turns, by how their prompt was made", "how")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
 LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")

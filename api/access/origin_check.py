@@ -18,6 +18,8 @@ _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 _ELSEWHERE = frozenset((b"same-site", b"cross-site"))
 _KEPT_S = b"600"
 _JSON = b"application/json"
+_PROTOBUF = b"application/x-protobuf"
+_EXPORTS = frozenset(("/v1/logs", "/v1/traces"))  # of OpenTelemetry
 _POLICY_VIOLATION = 1008  # of RFC 6455
 
 
@@ -34,7 +36,7 @@ class OriginCheck:
             self._check_host(headers)
             origin = self._check_origin(headers, changes=not is_http or scope["method"] not in _SAFE)
             if is_http:
-                _check_content(scope["method"], headers)
+                _check_content(scope["method"], scope["path"], headers)
         except RequestError as error:
             if is_http:
                 await send_error(send, error, shape_of(scope))
@@ -103,14 +105,18 @@ def _foreign(whose: str) -> Forbidden:
     )
 
 
-def _check_content(method: str, headers: dict[bytes, bytes]) -> None:
-    """Raise UnsupportedMediaType for anything but JSON, since pages may send other types without a preflight."""
+def _check_content(method: str, path: str, headers: dict[bytes, bytes]) -> None:
+    """Raise UnsupportedMediaType for anything but JSON, since pages may send other types without a preflight.
+
+    Protobuf, which they may not, is for the paths that read it."""
     kind = headers.get(b"content-type")
     if kind == _JSON or method in _SAFE:
         return
     if headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers:
         return
     media = (kind or b"").partition(b";")[0].strip().lower()
+    if media == _PROTOBUF and path in _EXPORTS:
+        return
     if media != _JSON and not (media.startswith(b"application/") and media.endswith(b"+json")):
         raise UnsupportedMediaType(
             "send JSON: Content-Type: application/json", param="content-type", code="unsupported_media_type"

@@ -70,7 +70,7 @@ class MemoryLiveState:
             return content_digest
         return holder
 
-    def claim_of(self, namespace: Namespace, key: str) -> str | None:
+    async def claim_of(self, namespace: Namespace, key: str) -> str | None:
         return self._claims.get((namespace, key))
 
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:

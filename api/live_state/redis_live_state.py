@@ -150,7 +150,7 @@ class RedisLiveState:
 
         A claim that this replica holds itself stays, whatever Redis has forgotten. Where Redis may have forgotten
         another's claim, the holder is unknown."""
-        known = self._local.claim_of(namespace, key)
+        known = await self._local.claim_of(namespace, key)
         if known not in (None, content_digest):
             return known
         keys = self._key("claim", namespace, key), f"{self._settings.prefix}unforgotten"
@@ -161,6 +161,13 @@ class RedisLiveState:
         await self._local.claim(namespace, key, content_digest)
         remembers = found is not None and min(found[1] / 1000, self._link.connected_for_s) >= self._forgotten_s
         return content_digest if remembers else None
+
+    async def claim_of(self, namespace: Namespace, key: str) -> str | None:
+        known = await self._local.claim_of(namespace, key)
+        if known is not None:
+            return known
+        found = await self._get("claim_of", self._key("claim", namespace, key))
+        return None if found is None else str(found.decode())
 
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
         await self._local.release_claim(namespace, key, content_digest)

@@ -47,10 +47,12 @@ def onward_info(turn: Turn) -> OnwardInfo:
 def onward_headers(turns: list[Turn]) -> RawHeaders:
     """Return the headers for a request's choices; several inference ids are joined by commas.
 
-    While streaming they say what is known at the first token."""
+    While streaming they say what is known at the first token. Clients keep `x-request-id`, and name the answer by it in
+    what they export of their users."""
     reasons = dict.fromkeys(reason for turn in turns for reason in turn.untrainable_reasons)
     headers = [
         (b"x-onward-inference-id", ",".join(turn.inference_id for turn in turns).encode()),
+        (b"x-request-id", (turns[0].inference_id if len(turns) == 1 else turns[0].plan.group_id).encode()),
         (b"x-onward-session-id", turns[0].plan.place.session_id.encode()),
         (b"x-onward-policy-version", str(turns[0].policy_version).encode()),
         (b"x-onward-arm", turns[0].arm.encode()),

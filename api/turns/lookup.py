@@ -36,6 +36,18 @@ async def look_up(services: ApiServices, query: Query[T | None]) -> T | None:
     not exist; and where the log cannot say what it has."""
     if (found := await read(services, query)) is not None:
         return found
+    return await _wait_for(services, query, lambda found: found is not None)
+
+
+async def read_all(services: ApiServices, query: Query[T]) -> T:
+    """Run a query on a store that has all that the log had at the start, waiting as `look_up` does.
+
+    For what must be the only one, and would look so while another is on its way. Raises StoreUnavailable."""
+    return await _wait_for(services, query, lambda _: False)
+
+
+async def _wait_for(services: ApiServices, query: Query[T], suffices: Callable[[T], bool]) -> T:
+    """Return what the query finds once it suffices, or once the store has all. Raises StoreUnavailable."""
     try:
         ends = await asyncio.to_thread(_ends, services.log)
     except LogUnavailable as error:
@@ -44,7 +56,7 @@ async def look_up(services: ApiServices, query: Query[T | None]) -> T | None:
     pause_s = _FIRST_PAUSE_S
     while True:
         behind, found = await read(services, lambda view: (_behind(view, ends), query(view)))
-        if found is not None or not behind:
+        if suffices(found) or not behind:
             return found
         if services.clock.monotonic() + pause_s > deadline_s:
             raise StoreUnavailable(f"not found, and {behind} records of the log are not in the store yet: try again")

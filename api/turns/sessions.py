@@ -154,11 +154,18 @@ def chain_of(turn: Completion, num_messages: int) -> TokenChain:
 
 async def remember(services: ApiServices, turn: Completion) -> None:
     """Put the turn into live state, so that the next turn, and feedback, find it before the store has it."""
+    for call in turn.tool_calls:
+        await services.live_state.claim(turn.namespace, call_key(call.id), turn.inference_id)
     if turn.transcript_digest is None:
         await services.live_state.put_inference(turn.namespace, turn.inference_id, turn.session_id)
     else:
         digests = turn.transcript_digest, _within(turn.session_id, turn.transcript_digest)
         await services.live_state.put_chain(turn.namespace, digests, chain_of(turn, len(turn.messages) + 1))
+
+
+def call_key(call_id: str) -> str:
+    """Return the key under which live state knows which turn made the call."""
+    return f"call:{call_id}"
 
 
 def _within(session_id: SessionId, digest: str) -> str:

@@ -44,7 +44,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Facts about a turn.
 
     `before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest of
-    what the turn adds to its conversation. `whole`: neither cut off nor failed."""
+    what the turn adds to its conversation. `whole`: neither cut off nor failed. `reports_shown`: its client says
+    when it is shown."""
 
     parent_id: InferenceId | None = None
     group_id: GroupId | None = None
@@ -58,6 +59,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     empty_answer: bool = False
     repeated_answer: bool = False
     unbacked_claim: bool = False
+    reports_shown: bool = False
 
 
 class Turn(msgspec.Struct, kw_only=True):

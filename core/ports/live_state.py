@@ -107,6 +107,10 @@ class LiveState(Announcer, Protocol):
         None: this process knows of no other content, and cannot tell whether another process does."""
         ...
 
+    async def claim_of(self, namespace: Namespace, key: str) -> str | None:
+        """Return the content that holds the key, without claiming it; None where no holder is known."""
+        ...
+
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
         """Release the key if that content holds it. Other replicas that claimed it may still hold it."""
         ...

@@ -78,6 +78,8 @@ class OutcomeSpec(Part):
         if not self._may_be(role):
             wanted = "number" if role in NUMBERS else "boolean or a number"
             raise ValueError(f"role {role}: it is a {wanted}, and this is a {self.type}")
+        if role == "shown" and self.type != "boolean":
+            raise ValueError(f"role {role}: it is a boolean, and this is a {self.type}")
         least = self.optimize == "min"
         if role in PRAISE and (least or self.weight < 0 or self.false_weight > 0):
             raise ValueError(f"role {role}: it says that an answer is good, and the weights take it for bad")
@@ -157,6 +159,10 @@ class SuggestionSpec(Part):
     ignored_reward: Number = -0.05
     """It was shown and nothing followed within `wait_s`."""
     wait_s: Seconds = 30.0
+    """How long it may be ignored: from its request on or, where it was shown later, from then on."""
+    ignored_if_shown: bool = False
+    """Only what an outcome of role `shown` says was shown counts as ignored. False: so it is for the turns of clients
+    that report what they show (tag `reports`: `shown`) alone; of others, whatever was asked for counts as shown."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> "SuggestionSpec":

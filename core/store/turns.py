@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from itertools import groupby, islice, zip_longest
 
 from sqlalchemy import select
@@ -35,6 +36,16 @@ def outcome_digest(outcome: Outcome) -> str:
         sorted(outcome.tags.items()),
     )
     return hashlib.blake2b(_encode(said), digest_size=16).hexdigest()
+
+
+def _first_id(at: datetime) -> str:
+    """Return what no inference id of that millisecond comes before: they are UUIDs of version 7 (RFC 9562)."""
+    digits = f"{max(0, to_micros(at) // 1000):012x}"
+    return f"{digits[:8]}-{digits[8:12]}"
+
+
+def _past(at: datetime) -> str:
+    return _first_id(at + timedelta(milliseconds=1))
 
 
 def _turn_row(turn: Completion) -> dict[str, object]:
@@ -111,6 +122,19 @@ class TurnsReader(Repository):
             select(table.c.record).where(table.c.inference_id == inference_id, table.c.namespace == namespace)
         ).scalar()
         return None if record is None else _decode_turn(record)
+
+    def recent(self, namespace: Namespace, after: datetime, until: datetime, limit: int) -> list[Completion]:
+        """Return the newest turns of a namespace that began in [after, until], newest first, at most `limit`."""
+        known = tables.turns.c
+        rows = self._connection.execute(
+            select(known.record)
+            .where(
+                known.namespace == namespace, known.inference_id >= _first_id(after), known.inference_id < _past(until)
+            )
+            .order_by(known.inference_id.desc())  # which begins with the time
+            .limit(limit)
+        )
+        return [_decode_turn(row.record) for row in rows]
 
     def of_session(self, namespace: Namespace, session_id: SessionId) -> list[Completion]:
         table = tables.turns

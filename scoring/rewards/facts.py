@@ -20,6 +20,7 @@ from core.text.json_schema import Budget, NoSchema, Schema
 from core.text.patterns import pattern
 from scoring.rewards.runs import run_of, verdict_of
 
+_REPORTS = "reports"  # the tag by which a client says which outcome it always reports
 _ANSWERS = 100  # that an answer is compared with
 
 
@@ -40,6 +41,7 @@ def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
         empty_answer=not turn.text.strip() and not turn.tool_calls,
         repeated_answer=_repeats(turn),
         unbacked_claim=any(_claims(turn.text, claim) and not _is_backed(turn, claim, rules) for claim in rules.claims),
+        reports_shown=_reports_shown(turn),
     )
 
 
@@ -51,9 +53,14 @@ def _unstored_facts(turn: Completion, parent: Facts | None) -> Facts:
         parent_id=turn.parent_id,
         group_id=turn.group_id,
         whole=False,
+        reports_shown=_reports_shown(turn),
         before=Effort() if parent is None else parent.before + parent.effort,
         context_tokens=turn.num_prompt_tokens + turn.num_output_tokens,
     )
+
+
+def _reports_shown(turn: Completion) -> bool:
+    return turn.tags.get(_REPORTS) == "shown"
 
 
 def _effort(turn: Completion, parent: Facts | None) -> Effort:

@@ -51,9 +51,10 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     heard = _by_name(turn, about, rules)
     components = {name: _contribution(turn, name, entries, rules) for name, entries in heard.items()}
     cut_short = turn.silent or any(rules.outcomes[name].decides for name in heard)
-    due_at = None if cut_short or turn.closed else _due_at(turn, session, heard, rules)
+    seen_at = seen_at_of(turn, about, rules)
+    due_at = None if cut_short or turn.closed else _due_at(turn, session, heard, rules, seen_at)
     over = due_at is None or due_at <= now
-    defaults = _defaults(turn, heard, rules) if over and (turn.silent or not cut_short) else {}
+    defaults = _defaults(turn, heard, rules, seen_at) if over and (turn.silent or not cut_short) else {}
     faults = penalties_of(turn, rules)
     known = bool(components or defaults or faults)
     conduct = {**faults, **effort_of(turn, rules)} if known else {}
@@ -64,7 +65,7 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     return Decision(
         decided=over and known,
         due_at=None if over else due_at,
-        closed=turn.closed or (over and not cut_short),
+        closed=turn.closed or (over and not cut_short and seen_at is not None),
         value=value,
         components={**components, **defaults},
         outcome_ids=tuple(entry.outcome.outcome_id for entries in heard.values() for entry in entries),
@@ -169,13 +170,27 @@ def _about_acceptance(heard: Iterable[str], rules: Rules) -> tuple[list[str], li
     return shares, wholes, [name for name in heard if rules.roles.get(name) == "reject"]
 
 
-def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: Rules) -> datetime:
+def seen_at_of(turn: Turn, about: Iterable[Standing], rules: Rules) -> datetime | None:
+    """Return when the user saw what the turn suggests; None while nobody is known to have seen it.
+
+    An answer counts as seen when it was asked for, and so does a suggestion whose client does not say what it shows.
+    What nobody has seen is not ignored, and its wait begins anew when it is shown after all."""
+    if turn.purpose != "suggestion" or not (rules.suggestion.ignored_if_shown or turn.facts.reports_shown):
+        return turn.opened_at
+    shown = (entry for entry in about if rules.roles.get(entry.outcome.name) == "shown" and entry.outcome.value is True)
+    moments = [entry.since for entry in shown]
+    return max(turn.opened_at, min(moments)) if moments else None
+
+
+def _due_at(
+    turn: Turn, session: Session, heard: Mapping[str, object], spec: Rules, seen_at: datetime | None
+) -> datetime:
     """Return when the last wait for missing outcomes is over: by itself or because the session is."""
     if turn.purpose == "suggestion":
         wait_s = spec.suggestion.wait_s
     else:
         wait_s = max((awaited.wait_s for name, awaited in spec.outcomes.items() if name not in heard), default=0.0)
-    ends = [turn.opened_at + timedelta(seconds=wait_s)]
+    ends = [(seen_at or turn.opened_at) + timedelta(seconds=wait_s)]
     if session.last_at is not None:
         ends.append(session.last_at + timedelta(seconds=spec.session.idle_timeout_s))
     if session.ended_at is not None:
@@ -183,13 +198,15 @@ def _due_at(turn: Turn, session: Session, heard: Mapping[str, object], spec: Rul
     return max(turn.opened_at, min(ends))
 
 
-def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules) -> dict[str, float]:
+def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules, seen_at: datetime | None) -> dict[str, float]:
     """Return the values that stand in for missing outcomes."""
     if turn.purpose == "suggestion":
         if heard:
             return {}
         if turn.empty:
             return {"silent": spec.suggestion.empty_reward}
+        if seen_at is None:
+            return {}
         threshold = spec.suggestion.show_threshold
         return {"ignored": spec.suggestion.ignored_reward if threshold is None else -threshold}
     return {

@@ -105,6 +105,9 @@ def test_a_claim_is_held_until_it_is_released(adapter: Adapter) -> None:
             assert [await state.claim(ACME, "k", content) for content in "bcb"] == ["a", "a", "a"]
         assert await here.claim(ACME, "k", "a") == "a"
         assert await there.claim(OTHER, "k", "b") == "b"
+        assert await there.claim_of(ACME, "k") == "a"
+        assert await there.claim_of(ACME, "unclaimed") is None
+        assert await there.claim(ACME, "unclaimed", "c") == "c", "to look is not to claim"
         await there.release_claim(ACME, "k", "b")
         assert await there.claim(ACME, "k", "b") == "a", "only its holder releases it"
         await here.release_claim(ACME, "k", "a")

@@ -77,6 +77,16 @@ _PROTOCOLS: dict[str, dict[str, Any]] = {
     },
     "/v1/fim/completions": {"model": MODEL, "prompt": "a", "suffix": "b", "stop": "x", "max_tokens": 4},
     "/infill": {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c"}], "n_predict": 4},
+    "/tabby/v1/completions": {
+        "language": "python",
+        "segments": {"prefix": "a", "suffix": "b", "declarations": [{"filepath": "c", "body": "d"}]},
+        "user": "anna",
+        "temperature": 0.5,
+        "seed": 7,
+    },
+    "/tabby/v1/events": {"type": "view", "completion_id": "cmpl-x", "choice_index": 0, "view_id": "v", "elapsed": 7},
+    "/v1/continue/data": {"name": "editOutcome", "data": {"accepted": True, "completion": "x"}, "schema": "0.2.0"},
+    "/v1/feedback/batch": {"feedback": [{"inference_id": "x", "metric_name": "accepted", "value": True}]},
 }
 """A valid body for each route that translates another protocol."""
 _FEEDBACK_FIELDS = (

@@ -114,6 +114,15 @@ class FeedbackSettings(Section):
     """How long feedback waits for the writer to store an inference that is not known yet."""
     clock_skew_s: float = Field(default=300.0, ge=0)
     """How far in the future, by our clock, feedback's `observed_at` may lie."""
+    batch_items: int = Field(default=256, ge=1)
+    """Most reports in one `POST /v1/feedback/batch`, and most events in one export that become outcomes."""
+    events: Path | None = None
+    """Table of the events of editors and agents (OpenTelemetry) that say what users did; None: the shipped one,
+    `api/feedback/reports/otlp/events.toml`."""
+    join_window_s: float = Field(default=600.0, gt=0)
+    """How old a turn may be to which an event is joined that names no id of it."""
+    join_turns: int = Field(default=1000, ge=1)
+    """Most turns that are looked at to join one such event; where there are more, it stays unjoined."""
 
 
 class AdvancedApiSettings(Section):

@@ -69,6 +69,7 @@ class Made:
 
 
 CALLERS = [Caller(kind, scope) for kind, scope in itertools.product(KINDS, SCOPES)]
+NAMING = ("/v1/feedback", "/tabby/v1/events")  # a turn in their bodies
 REVIEWER = "key-of-a-reviewer"
 MAKERS = {"same name": "maker-s-key", "ada": "ada-s-own-key"}
 
@@ -182,6 +183,12 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
         "/v1/fim/completions": {"model": MODEL, "prompt": "hi"},
         "/infill": {"input_prefix": "hi", "input_suffix": ""},
         "/v1/feedback": {"inference_id": turn.inference_id, "metric_name": "accepted", "value": False},
+        "/v1/feedback/batch": {"feedback": [{"inference_id": turn.inference_id, "metric_name": "x", "value": 1}]},
+        "/v1/continue/data": {"name": "tokensGenerated", "data": {}},
+        "/tabby/v1/completions": {"segments": {"prefix": "hi"}},
+        "/tabby/v1/events": {"type": "select", "completion_id": f"cmpl-{turn.inference_id}", "choice_index": 0},
+        "/v1/logs": {"resourceLogs": []},
+        "/v1/traces": {"resourceSpans": []},
         "/v1/sessions/{session_id}/end": {},
         "/v1/alarms/{alarm_id}/ack": {},
     }[path]
@@ -198,7 +205,7 @@ def expected(path: str, need: Need, caller: Caller | None, turn: Made) -> int:
     is_ours = caller.kind != "elsewhere"
     if path == "/v1/alarms/{alarm_id}/ack":  # which is of ours
         return 200 if is_ours or caller.scope == "admin" else 404
-    if ("{" not in path and path != "/v1/feedback") or need.reach in ("nobody's", "everybody's"):
+    if ("{" not in path and path not in NAMING) or need.reach in ("nobody's", "everybody's"):
         return 200
     if need.by_user:
         reaches = caller.kind not in ("ada", "bob") or caller.kind == turn.by
@@ -225,7 +232,7 @@ def ask(service: Service, method: str, path: str, caller: Caller | None, turn: M
 def test_every_route_does_what_the_document_says(service: Service, made: list[Made], line: tuple[str, str]) -> None:
     method, path = line
     need = ACCESS[line]
-    turns = made if need.reach.startswith("its") and ("{" in path or path == "/v1/feedback") else made[:1]
+    turns = made if need.reach.startswith("its") and ("{" in path or path in NAMING) else made[:1]
     for caller, turn in itertools.product([None, *CALLERS], turns):
         status, said = ask(service, method, path, caller, turn)
         assert status == expected(path, need, caller, turn), (caller, turn, said)

@@ -159,7 +159,7 @@ def test_beyond_loopback_any_name_will_do_until_some_are_given() -> None:
         async def send(message: Any) -> None:
             told.append(message)
 
-        scope = {"type": "http", "method": "GET", "headers": [(b"host", host.encode())]}
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", host.encode())]}
         return asyncio.run(check.admit(scope, None, send)) is not None  # type: ignore[arg-type]
 
     assert admits("any.example")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from api.feedback.body import FeedbackBody, feedback_decoder
 from api.feedback.measures import check_measured
-from api.feedback.routes import FeedbackBody, feedback_decoder
 from api.feedback.values import check_level, check_value
 from core.reward_spec import RewardSpec, load_reward_spec
 

@@ -253,7 +253,10 @@ def test_the_document_describes_it_all(service: Service) -> None:
         *(f"/v1/policies/{{version}}/{kind}" for kind in ("promote", "rollback", "hold", "unhold", "pin", "unpin")),
         "/v1/turns/{inference_id}", "/v1/curves", "/v1/behaviour", "/v1/stages",
         "/v1/sessions/{session_id}", "/v1/sessions/{session_id}/end", "/v1/fleet", "/v1/status", "/healthz", "/readyz",
-        "/health", "/metrics", "/v1/outcomes", "/v1/alarms", "/v1/alarms/{alarm_id}/ack",
+        "/health", "/metrics", "/v1/outcomes", "/v1/feedback/batch", "/v1/continue/data",
+        "/tabby/v1/completions", "/tabby/v1/events", "/tabby/v1/health", "/tabby/v1beta/server_setting",
+        "/v1/logs", "/v1/traces",
+        "/v1/alarms", "/v1/alarms/{alarm_id}/ack",
     }  # fmt: skip
     chat = document["components"]["schemas"]["ChatBody"]
     assert chat["additionalProperties"] is False

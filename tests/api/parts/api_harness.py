@@ -290,9 +290,11 @@ def serve(
     reader: Sequence[str] = (),
     site: Path | None = None,
     policy: Policy | None = None,
+    spec: RewardSpec = SPEC,
     **settings: Any,
 ) -> Iterator[Service]:
-    with serve_replicas(directory, 1, renderer, reader=reader, site=site, policy=policy, **settings) as (service,):
+    parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "spec": spec}
+    with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
 
@@ -305,6 +307,7 @@ def serve_replicas(
     reader: Sequence[str] = (),
     site: Path | None = None,
     policy: Policy | None = None,
+    spec: RewardSpec = SPEC,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -327,7 +330,7 @@ def serve_replicas(
             live_state=live_state,
             policy=policy or scripted,
             renderer=renderer or ByteRenderer(),
-            spec=SPEC,
+            spec=spec,
             clock=SystemClock(),
             model_name=MODEL,
             cluster="local",

@@ -1,0 +1,121 @@
+"""What one piece of feedback says, and the outcome that it becomes once it is known to be well formed."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.feedback.measures import check_measured, measured
+from api.feedback.targets import NamedTurn
+from api.feedback.values import check_level, check_value
+from api.turns.intake import check_id
+from core.errors import InvalidRequest
+from core.events import Outcome, TokenRange, ToolCallTarget
+from core.ids import InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
+
+_TEXTS = ("final_text", "diff", "snapshot")
+Text = Annotated[str, Meta(max_length=512)]
+
+
+class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /v1/feedback`.
+
+    It names an inference, by its id or by that of its answer, or a session, and maybe the `user` whose feedback it is,
+    as in chat; `metric_name` is an outcome of the reward spec. Instead of a `value` it may have one of `final_text`,
+    `diff` (unified, of the suggested text) and `snapshot`, where the metric has a `measure`: the value is computed, and
+    the text kept as
+    `evidence`."""
+
+    feedback_id: str | None = None
+    inference_id: str | None = None
+    session_id: str | None = None
+    user: str | None = None
+    metric_name: str
+    value: bool | float | str | msgspec.UnsetType = msgspec.UNSET
+    final_text: str | None = None
+    diff: str | None = None
+    snapshot: str | None = None
+    tags: Annotated[dict[Text, Text], Meta(max_length=16)] | None = None
+    supersedes: str | None = None
+    target_range: TokenRange | None = None
+    tool_call_id: str | None = None
+    observed_at: Annotated[datetime, Meta(tz=True)] | None = None
+    evidence: str | None = None
+    source: Literal["client", "user", "environment", "judge"] = "client"
+
+
+feedback_decoder = msgspec.json.Decoder(FeedbackBody)
+
+
+def check_body(context: Context, body: FeedbackBody) -> None:
+    """Raise InvalidRequest for a wrong field."""
+    if (body.inference_id is None) == (body.session_id is None):
+        raise InvalidRequest("inference_id: name an inference or a session, one of them", param="inference_id")
+    check_level(context.services.spec, body.metric_name, of_session=body.inference_id is None)
+    for name in ("feedback_id", "session_id", "supersedes"):
+        if getattr(body, name) is not None:
+            check_id(getattr(body, name), name)
+
+
+async def value_of(context: Context, body: FeedbackBody, named: NamedTurn) -> bool | float | str:
+    """Return the given value, or the one computed from the text that is there instead."""
+    services = context.services
+    texts = [name for name in _TEXTS if getattr(body, name) is not None]
+    if isinstance(body.value, msgspec.UnsetType) != (len(texts) == 1):
+        field = texts[-1] if texts else "value"
+        raise InvalidRequest(f"{field}: give a value, or one of {', '.join(_TEXTS)}", param=field)
+    if not isinstance(body.value, msgspec.UnsetType):
+        check_value(services.spec, body.metric_name, body.value)
+        return body.value
+    (field,), text = texts, getattr(body, texts[0])
+    measure = check_measured(services.spec, body.metric_name, field, text)
+    if body.inference_id is None or not is_uuid(body.inference_id):
+        raise InvalidRequest(f"{field}: only for an inference", param=field)
+    if body.evidence is not None:
+        raise InvalidRequest(f"evidence: leave it out, since {field} is the evidence", param="evidence")
+    return await measured(named, body.tool_call_id, field, text, measure)
+
+
+def outcome_of(context: Context, identity: Identity, body: FeedbackBody, value: bool | float | str) -> Outcome:
+    now = context.services.clock.now()
+    inference_id, session_id = subject_of(body)
+    return Outcome(
+        outcome_id=new_outcome_id() if body.feedback_id is None else OutcomeId(body.feedback_id),
+        inference_id=inference_id,
+        session_id=session_id,
+        namespace=identity.namespace,
+        user_id=context.keys.user_of(identity, body.user),
+        key_id=identity.key_id,
+        name=body.metric_name,
+        value=value,
+        target_range=body.target_range,
+        target_call=None if body.tool_call_id is None else ToolCallTarget(tool_call_id=body.tool_call_id),
+        evidence=next((text for name in ("evidence", *_TEXTS) if (text := getattr(body, name)) is not None), None),
+        source=body.source,
+        observed_at=now if body.observed_at is None else _observed(body.observed_at, now, context),
+        received_at=now,
+        supersedes=None if body.supersedes is None else OutcomeId(body.supersedes),
+        tags=body.tags or {},
+    )
+
+
+def subject_of(body: FeedbackBody) -> tuple[InferenceId | None, SessionId | None]:
+    """Return the inference or the session that the feedback is about."""
+    inference_id = None if body.inference_id is None else InferenceId(body.inference_id.lower())
+    return inference_id, None if body.session_id is None else SessionId(body.session_id)
+
+
+def _observed(at: datetime, now: datetime, context: Context) -> datetime:
+    """Return the moment in UTC. Raises InvalidRequest for one in the future or before the calendar's first year."""
+    ahead_s = (at - now).total_seconds()
+    most_s = context.services.settings.feedback.clock_skew_s
+    if ahead_s > most_s:
+        message = f"observed_at: {ahead_s:.0f} s ahead of our clock; at most {most_s:g}"
+        raise InvalidRequest(message, param="observed_at", code="from_the_future")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest("observed_at: before the first year", param="observed_at") from None

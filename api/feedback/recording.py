@@ -1,0 +1,138 @@
+"""The recording of an outcome: checked against what is known, then in the log once, whoever says it how often."""
+
+import msgspec
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.access.limits import admit_user
+from api.access.services import ApiServices
+from api.feedback.body import FeedbackBody, check_body, outcome_of, subject_of, value_of
+from api.feedback.targets import NamedTurn, Subject, check_is_own, check_superseded, check_target, find_subject
+from api.turns.answer_ids import inference_in
+from api.turns.lookup import look_up, read
+from core.errors import Conflict, LogUnavailable, StoreUnavailable
+from core.events import Outcome, Topic
+from core.ids import Namespace, OutcomeId
+from core.store.turns import outcome_digest
+from core.telemetry import OUTCOMES
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """The outcome is in the log.
+
+    `pending`: it is not known yet whether what it is about exists, or whether its id was given to other content."""
+
+    outcome_id: OutcomeId
+    pending: bool = False
+
+
+async def record_feedback(context: Context, identity: Identity, body: FeedbackBody) -> Recorded:
+    """Record what somebody made of a turn or a session, from wherever it was told.
+
+    Raises RequestError naming the field at fault, TooManyRequests, LogUnavailable."""
+    if body.inference_id is not None:
+        body.inference_id = inference_in(body.inference_id)
+    check_body(context, body)
+    inference_id, session_id = subject_of(body)
+    named = NamedTurn(context.services, identity.namespace, inference_id)
+    await _admit_user(context, identity, body, named)
+    await check_is_own(context.services, identity, named, session_id)
+    outcome = outcome_of(context, identity, body, await value_of(context, body, named))
+    own_id = body.feedback_id is not None
+    return await context.background.insist(_record(context, identity, outcome, named, own_id=own_id))
+
+
+async def _admit_user(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> None:
+    """Count the feedback against its user's limit. Raises TooManyRequests."""
+    services, namespace = context.services, identity.namespace
+    per_minute = services.settings.feedback.user_per_minute
+    if per_minute is None:
+        return
+    user: str | None = context.keys.user_of(identity, body.user)
+    if user is None and body.inference_id is not None:
+        user = await _user_of(named)
+    await admit_user(services.live_state, namespace, user or body.session_id or str(body.inference_id), per_minute)
+
+
+async def _user_of(named: NamedTurn) -> str | None:
+    """Return the user that the turn was for, else its session; None where that is not known now."""
+    try:
+        turn = await named.load()
+    except StoreUnavailable:
+        return None
+    return None if turn is None else turn.user_id or turn.session_id
+
+
+async def _record(
+    context: Context, identity: Identity, outcome: Outcome, named: NamedTurn, *, own_id: bool
+) -> Recorded:
+    """Check the outcome against what is known, then append it; it is durable when this returns.
+
+    `own_id` says that its id is the client's."""
+    services, namespace = context.services, outcome.namespace
+    digest = outcome_digest(outcome)
+    try:
+        known = await read(services, lambda view: view.outcomes.get(namespace, outcome.outcome_id)) if own_id else None
+        if known is not None:
+            return _answer(outcome, known[1], digest)
+        subject: Subject = await find_subject(services, outcome, named)
+        await check_target(outcome, subject, named)
+        await check_superseded(services, identity, outcome)
+        answer = Recorded(outcome.outcome_id)
+    except StoreUnavailable:
+        # Nothing is lost by accepting it unchecked: feedback on an unknown inference is never joined to a turn.
+        answer = Recorded(outcome.outcome_id, pending=True)
+    if own_id:
+        answer = await _append_once(services, outcome, digest, answer)
+    else:
+        await services.log.append(Topic.TURNS, outcome)
+    OUTCOMES.labels(outcome.name).inc()
+    return answer
+
+
+async def is_known(services: ApiServices, namespace: Namespace, outcome_id: OutcomeId) -> bool:
+    """Return whether an outcome of that id was recorded, here or at a replica. Raises StoreUnavailable."""
+    if await services.live_state.claim_of(namespace, _claim_key(outcome_id)) is not None:
+        return True
+    return await read(services, lambda view: view.outcomes.get(namespace, outcome_id)) is not None
+
+
+def _claim_key(outcome_id: OutcomeId) -> str:
+    return f"feedback:{outcome_id}"
+
+
+async def _append_once(services: ApiServices, outcome: Outcome, digest: str, answer: Recorded) -> Recorded:
+    """Append the outcome unless the same id has other content, even at the same moment and at another replica.
+
+    Live state knows, and may forget between any two lines here: so it is asked again afterwards, and where it does
+    not know, the store does once the writer has caught up. The first in the log is the one that counts."""
+    claim = outcome.namespace, _claim_key(outcome.outcome_id), digest
+    if await services.live_state.claim(*claim) not in (digest, None):
+        raise _other_content(outcome.outcome_id)
+    try:
+        await services.log.append(Topic.TURNS, outcome)
+    except LogUnavailable:
+        await services.live_state.release_claim(*claim)
+        raise
+    if await services.live_state.claim(*claim) == digest:
+        return answer
+    try:
+        known = await look_up(services, lambda view: view.outcomes.get(outcome.namespace, outcome.outcome_id))
+    except StoreUnavailable:
+        known = None
+    return Recorded(outcome.outcome_id, pending=True) if known is None else _answer(outcome, known[1], digest)
+
+
+def _answer(outcome: Outcome, known_digest: str, digest: str) -> Recorded:
+    """Return the answer for an outcome that is known, or raise Conflict if its content differs."""
+    if known_digest != digest:
+        raise _other_content(outcome.outcome_id)
+    return Recorded(outcome.outcome_id)
+
+
+def _other_content(outcome_id: OutcomeId) -> Conflict:
+    return Conflict(
+        f"feedback_id: {outcome_id} is known with other content; amend with a new id that supersedes it",
+        param="feedback_id",
+        code="idempotency_conflict",
+    )

@@ -1,0 +1,145 @@
+"""The route `POST /v1/continue/data`: the development data of Continue, whose `data` setting names it as destination.
+
+https://docs.continue.dev/customize/deep-dives/development-data; `core/data/log.ts` of github.com/continuedev/continue
+sends it, and `packages/config-yaml/src/schemas/data` has the shapes. Continue has ids of its own, which are none of
+ours: what it logs is joined by the id of a tool call, or by the exact words of the answer where one answer had them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta
+
+from api.access.context import Context
+from api.access.identity import Identity
+from api.access.plain import body_of, identity_of, json_body, json_response
+from api.feedback.reports.joining import Clues, Unjoined, join, link
+from api.feedback.reports.report import Report, take_report
+
+_SOURCE = "continue"
+Said = Iterator[tuple[str, bool]]
+"""Outcomes with their values."""
+Data = Mapping[str, Any]
+
+
+class ContinueData(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One event. `data` has the fields of its `name` in that `schema`, without code at the `level` noCode."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    data: dict[str, Any]
+    schema: str | None = None
+    level: str | None = None
+    profileId: str | None = None  # as Continue writes it
+
+
+_decoder = msgspec.json.Decoder(ContinueData)
+
+
+def continue_router(context: Context) -> APIRouter:
+    router = APIRouter(tags=["feedback"])
+
+    @router.post("/v1/continue/data", openapi_extra=json_body(ContinueData, "An event of Continue's development data"))
+    async def post_continue_data(request: Request) -> Response:
+        """Record what users did in Continue, and return a `status`.
+
+        It is `recorded`, `linked`, `unjoined` with a `reason`, or `ignored`: of events that say nothing of what became
+        of an answer nothing is kept."""
+        event = await body_of(context, request, _decoder)
+        return json_response(await _take(context, identity_of(request), event))
+
+    return router
+
+
+async def _take(context: Context, identity: Identity, event: ContinueData) -> dict[str, Any]:
+    if event.name == "chatInteraction":
+        return await _link(context, identity, event.data)
+    outcomes = list(_READ.get(event.name, _nothing)(event.data))
+    reasons = []
+    for metric, value in outcomes:
+        report = Report(
+            source=_SOURCE,
+            metric=metric,
+            value=value,
+            clues=_clues(context, event.data),
+            identity=[event.name, event.data],
+        )
+        reasons.append(await take_report(context, identity, report))
+    told = [reason for reason in reasons if reason is not None]
+    if told:
+        return {"status": "unjoined", "reason": told[0]}
+    return {"status": "recorded" if outcomes else "ignored"}
+
+
+async def _link(context: Context, identity: Identity, data: Data) -> dict[str, Any]:
+    """Learn which session of ours Continue's is, from an answer that both know."""
+    conversation = _text(data, "sessionId")
+    try:
+        joined = await join(context, identity, _clues(context, data))
+    except Unjoined:
+        return {"status": "ignored"}
+    if conversation and joined.inference_id is not None:
+        await link(context, identity, [joined.inference_id], (), conversation)
+    return {"status": "linked"}
+
+
+def _clues(context: Context, data: Data) -> Clues:
+    return Clues(
+        answers=tuple(filter(None, (_text(data, "completionId"),))),
+        tool_call=_text(data, "toolCallId"),
+        text=_text(data, "completion"),
+        prompt=_text(data, "prompt"),
+        at=_moment(_text(data, "timestamp"), context.services.clock.now()),
+    )
+
+
+def _text(data: Data, name: str) -> str | None:
+    value = data.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _moment(text: str | None, now: datetime) -> datetime:
+    """Return when it happened, by Continue's clock where that is not ahead of ours; now where it does not say."""
+    try:
+        at = datetime.fromisoformat(text or "")
+        return min(now, at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC))
+    except (ValueError, OverflowError):
+        return now
+
+
+# ------------------------------------------------------------------------------------------------ what events say
+
+
+def _autocomplete(data: Data) -> Said:
+    """Read what became of a suggestion that was shown; others are not logged.
+
+    `accepted` is false where nothing followed for ten seconds. That is to be ignored, which the reward spec counts by
+    itself; it is no refusal."""
+    if isinstance(data.get("accepted"), bool):
+        yield "shown", True
+        if data["accepted"]:
+            yield "accepted", True
+
+
+def _verdict(data: Data) -> Said:
+    if isinstance(data.get("accepted"), bool):
+        yield ("accepted" if data["accepted"] else "rejected"), True
+
+
+def _feedback(data: Data) -> Said:
+    if isinstance(data.get("feedback"), bool):
+        yield "answer_useful", data["feedback"]
+
+
+def _nothing(_: Data) -> Said:
+    return iter(())
+
+
+_READ: dict[str, Callable[[Data], Said]] = {
+    "autocomplete": _autocomplete,
+    "editOutcome": _verdict,
+    "nextEditOutcome": _verdict,
+    "toolUsage": _verdict,
+    "chatFeedback": _feedback,
+}

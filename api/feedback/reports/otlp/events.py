@@ -1,0 +1,155 @@
+"""The events of an export as the table sees them: a name, attributes, a time, whether they were logged or traced.
+
+Shapes: https://github.com/open-telemetry/opentelemetry-proto (`logs.proto`, `trace.proto`, `common.proto`)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from core.errors import TooLarge
+
+M = TypeVar("M")
+Attributes = Mapping[str, Any]
+_NANOS = 1_000_000_000
+
+
+class ClientEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event. `names`: what it may be called by; `span`: the name of the span it happened in, or "".
+
+    `time_ns` is since 1970; 0 where it has no time."""
+
+    names: tuple[str, ...]
+    attributes: Attributes
+    around: Attributes
+    """Attributes of its span and its resource, which hold where the event has no such attribute itself."""
+    scope: str
+    time_ns: int
+    span: str
+
+    def get(self, name: str) -> Any:
+        return self.attributes.get(name, self.around.get(name))
+
+    def text(self, names: Iterable[str]) -> str | None:
+        """Return the first of these attributes that is there, as text."""
+        return next((text for name in names if (text := as_text(self.get(name)))), None)
+
+    def at(self, now: datetime) -> datetime:
+        """Return when it happened. Raises ValueError for a time beyond the calendar's."""
+        if self.time_ns == 0:
+            return now
+        seconds, rest = divmod(self.time_ns, _NANOS)
+        try:
+            return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
+        except (OverflowError, OSError):
+            raise ValueError("its time is beyond the calendar") from None
+
+    @property
+    def identity(self) -> list[Any]:
+        """What tells it from all other events, and is the same in a second export of it."""
+        return [self.names, self.scope, self.time_ns, self.span, dict(self.attributes), dict(self.around)]
+
+
+class ClientSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """A span that may link names; `name` is its own, as events of it have it."""
+
+    attributes: Attributes
+    name: str
+
+
+def as_text(value: Any) -> str:
+    """Return a plain value as text: true and false in lower case, whole numbers without a point; else ""."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case float() if value.is_integer():
+            return str(int(value))
+        case str() | int() | float():
+            return str(value)
+    return ""
+
+
+class _Room:
+    """Room for so many messages in one export: empty ones take two bytes each, and far more once they are read."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._left = most, most
+
+    def within(self, messages: Sequence[M]) -> Sequence[M]:
+        """Return the messages. Raises TooLarge where there are more than fit."""
+        self._left -= len(messages)
+        if self._left < 0:
+            raise TooLarge(f"the export holds more than {self._most} messages", code="body_too_large")
+        return messages
+
+
+def logged(export: ExportLogsServiceRequest, most: int) -> Iterator[ClientEvent]:
+    """Iterate over the events of at most so many messages. Raises TooLarge."""
+    room = _Room(most)
+    for resource in room.within(export.resource_logs):
+        around = _attributes(room.within(resource.resource.attributes))
+        for scope in room.within(resource.scope_logs):
+            for record in room.within(scope.log_records):
+                attributes = _attributes(room.within(record.attributes))
+                named = (record.event_name, attributes.get("event.name"), _plain(record.body))
+                yield ClientEvent(
+                    names=tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name)),
+                    attributes=attributes,
+                    around=around,
+                    scope=scope.scope.name,
+                    time_ns=record.time_unix_nano or record.observed_time_unix_nano,
+                    span=_span(record.trace_id, record.span_id),
+                )
+
+
+def traced(export: ExportTraceServiceRequest, most: int) -> tuple[list[ClientSpan], list[ClientEvent]]:
+    """Return the spans of at most so many messages, and the events in them. Raises TooLarge."""
+    room = _Room(most)
+    spans, events = [], []
+    for resource in room.within(export.resource_spans):
+        of_resource = _attributes(room.within(resource.resource.attributes))
+        for scope in room.within(resource.scope_spans):
+            for span in room.within(scope.spans):
+                attributes = _attributes(room.within(span.attributes))
+                name = _span(span.trace_id, span.span_id)
+                spans.append(ClientSpan(attributes=attributes, name=name))
+                events += [
+                    ClientEvent(
+                        names=(event.name,),
+                        attributes=_attributes(room.within(event.attributes)),
+                        around={**of_resource, **attributes},
+                        scope=scope.scope.name,
+                        time_ns=event.time_unix_nano,
+                        span=name,
+                    )
+                    for event in room.within(span.events)
+                ]
+    return spans, events
+
+
+def _span(trace_id: bytes, span_id: bytes) -> str:
+    """Return the span's name, as a name of an answer; "" for none."""
+    return f"span:{trace_id.hex()}:{span_id.hex()}" if trace_id and span_id else ""
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: _plain(pair.value) for pair in pairs}
+
+
+def _plain(value: AnyValue) -> Any:
+    """Return the value as Python has it; protobuf bounds how deep it may be."""
+    match value.WhichOneof("value"):
+        case None:
+            return None
+        case "array_value":
+            return [_plain(each) for each in value.array_value.values]
+        case "kvlist_value":
+            return {pair.key: _plain(pair.value) for pair in value.kvlist_value.values}
+        case "bytes_value":
+            return value.bytes_value.hex()
+        case kind:
+            return getattr(value, kind)

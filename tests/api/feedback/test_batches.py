@@ -1,0 +1,103 @@
+"""Feedback in batches: each report is answered as it would be alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from api_harness import Service, wait_for
+from byte_renderer import END, call_ids
+from scripted_policy import Script
+
+UNKNOWN = "0192f0c1-2345-7890-abcd-0123456789ab"
+
+
+def said(inference_id: str, **fields: Any) -> dict[str, Any]:
+    return {"inference_id": inference_id, "metric_name": "accepted", "value": True, **fields}
+
+
+def answer_of(service: Service) -> str:
+    return str(service.chat("hi").headers["x-onward-inference-id"])
+
+
+def send(service: Service, *reports: Any) -> list[dict[str, Any]]:
+    answer = service.post("/v1/feedback/batch", {"feedback": reports})
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["data"]
+    return found
+
+
+def test_one_that_is_wrong_spoils_no_other(service: Service) -> None:
+    first, second = answer_of(service), answer_of(service)
+    answers = send(
+        service,
+        said(first, feedback_id="a"),
+        said(UNKNOWN),
+        {"inference_id": first, "value": 1},
+        said(second, value="much"),
+        said(second, colour="red"),
+        7,
+        said(second),
+    )
+    assert [each["status"] for each in answers] == [200, 404, 400, 400, 400, 400, 200]
+    errors = [answers[place]["error"] for place in (1, 2, 3, 4)]
+    assert [error["param"] for error in errors] == ["inference_id", "metric_name", "value", "colour"]
+    assert "feedback[2]" in errors[1]["message"]
+    assert answers[0]["feedback_id"] == "a"
+    recorded = wait_for(lambda: len(found := service.outcomes()) == 2 and found)
+    assert {outcome.inference_id for outcome in recorded} == {first, second}
+
+
+def test_sent_again_it_counts_once_and_other_content_is_a_conflict(service: Service) -> None:
+    inference_id = answer_of(service)
+    reports = [said(inference_id, feedback_id=f"f{number}") for number in range(5)]
+    assert [each["status"] for each in send(service, *reports)] == [200] * 5
+    assert [each["status"] for each in send(service, *reports)] == [200] * 5
+    (other,) = send(service, said(inference_id, feedback_id="f1", value=False))
+    assert (other["status"], other["error"]["code"], other["retry"]) == (409, "idempotency_conflict", False)
+    service.turn(inference_id)
+    wait_for(lambda: len(service.outcomes()) == 5)
+
+
+def test_one_may_supersede_another_of_the_same_batch(service: Service) -> None:
+    inference_id = answer_of(service)
+    answers = send(
+        service,
+        said(inference_id, feedback_id="old"),
+        said(inference_id, feedback_id="new", value=False, supersedes="old"),
+    )
+    assert [each["status"] for each in answers] == [200, 200]
+    assert wait_for(lambda: service.get("/v1/feedback/old").json().get("successor") == "new")
+
+
+def test_parts_of_an_answer(service: Service) -> None:
+    service.policy.scripts.append(Script((*call_ids("edit", {"path": "a"}), END)))
+    tools = [{"type": "function", "function": {"name": "edit", "parameters": {"type": "object"}}}]
+    turn = service.chat("hi", tools=tools).json()
+    inference_id, (call,) = turn["onward"]["inference_id"], turn["choices"][0]["message"]["tool_calls"]
+    answers = send(
+        service,
+        said(inference_id, tool_call_id=call["id"]),
+        said(inference_id, tool_call_id="another"),
+        said(inference_id, target_range={"start": 0, "end": 2}),
+        said(inference_id, target_range={"start": 0, "end": 20_000}),
+        said(inference_id, target_range={"start": 2, "end": 2}),
+    )
+    assert [each["status"] for each in answers] == [200, 400, 200, 400, 400]
+    assert [answers[place]["error"]["param"] for place in (1, 3, 4)] == ["tool_call_id", "target_range", "target_range"]
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_a_batch_has_bounds(make_service: Callable[..., Service], count: int) -> None:
+    service = make_service(feedback={"batch_items": 4})
+    answer = service.post("/v1/feedback/batch", {"feedback": [said(UNKNOWN)] * count})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "feedback")
+
+
+def test_each_counts_against_the_keys_limit(make_service: Callable[..., Service]) -> None:
+    key = {"key": "key-of-ada", "namespace": "ada", "requests_per_minute": 1, "burst": 3}
+    service = make_service(keys=[key])
+    service.http.headers["authorization"] = "Bearer key-of-ada"
+    inference_id = answer_of(service)
+    answers = send(service, *[said(inference_id)] * 4)
+    assert [each["status"] for each in answers] == [200, 200, 429, 429]
+    assert answers[2]["retry"] is True
