@@ -225,7 +225,7 @@ def _engine(url: str, settings: Settings) -> str:
         admin.close()
     if info.dtype not in ("auto", servers.dtype):
         raise ConfigError(f"serving.sglang.dtype is {servers.dtype}, and the server has {info.dtype}")
-    return f"SGLang {info.sglang}, {info.dtype}, context {info.context_length:,}"
+    return f"SGLang {info.sglang}, {info.dtype}, context {info.context_length:,}, grammars by {info.grammars}"
 
 
 def _kafka(settings: Settings) -> str:

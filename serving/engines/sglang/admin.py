@@ -22,6 +22,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     sglang: str
     dtype: str
     context_length: int
+    grammars: str  # the library that makes its masks
 
 
 class Admin:
@@ -44,7 +45,9 @@ class Admin:
                 f"{self._url}: SGLang {version} is not supported: install {' or '.join(SUPPORTED)} "
                 "(`pip install sglang==VERSION`, or `make sglang-cpu`)"
             )
-        return EngineInfo(version, str(found["dtype"]), int(found["max_req_input_len"]))
+        return EngineInfo(
+            version, str(found["dtype"]), int(found["max_req_input_len"]), str(found.get("grammar_backend"))
+        )
 
     def answers(self) -> bool:
         try:

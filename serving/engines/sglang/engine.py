@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from core.errors import ConfigError, Conflict, EngineUnavailable, WeightsError
+from core.grammars.library import LIBRARY
 from core.ids import ANCHOR, PolicyRef
 from core.model.probes import agrees, figures, get_probe, nearer
 from core.ports import Blobs, Weights, WeightsRef
@@ -192,6 +193,11 @@ class SglangEngine:
         if info.dtype not in ("auto", self._settings.dtype):
             raise ConfigError(
                 f"serving.sglang.dtype is {self._settings.dtype}, and the server at {self._url} has {info.dtype}"
+            )
+        if info.grammars != LIBRARY:
+            logger.warning(
+                "the server at %s refuses answers by grammar: it has %s; start it with --grammar-backend %s",
+                *(self._url, info.grammars, LIBRARY),
             )
 
     def _what_is_wrong(self, version: PolicyRef) -> str | None:

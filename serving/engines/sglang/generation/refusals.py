@@ -5,7 +5,7 @@ import re
 from core.errors import EngineUnavailable, InvalidRequest, OnwardError
 from core.grammars.library import TOO_COMPLEX
 
-_GRAMMAR = re.compile(r"Grammar accept_token failed|Failed to compile")
+_GRAMMAR = {"Grammar accept_token failed": TOO_COMPLEX, "Failed to compile": "invalid_grammar"}
 _TOO_LONG = re.compile(r"context length|maximum allowed length|memory budget")
 _FIELDS = {
     "temperature": "temperature",
@@ -26,9 +26,10 @@ _KEY_IS_WRONG = (401, 403)
 def refusal(where: str, status: int, message: str) -> OnwardError:
     """Return the error for an HTTP status, or for the status of an abort within an answer.
 
-    A grammar that became too complex is the client's fault, whatever the status: another engine ends there, too."""
-    if _GRAMMAR.match(message):
-        return InvalidRequest(message[:500], code=TOO_COMPLEX)
+    A grammar that is none, or became too complex, is the client's fault, whatever the status: any engine ends there."""
+    for beginning, code in _GRAMMAR.items():
+        if message.startswith(beginning):
+            return InvalidRequest(message[:500], code=code)
     if status in _CLIENTS_FAULT:
         if _TOO_LONG.search(message):
             return InvalidRequest(message, param="prompt_token_ids", code="context_length_exceeded")
