@@ -223,9 +223,9 @@ class Service:
 
 
 @contextmanager
-def running(*apps: Any, connections: ConnectionSettings | None = None) -> Iterator[list[str]]:
+def running(*apps: Any, connections: ConnectionSettings | None = None, port: int = 0) -> Iterator[list[str]]:
     """Serve each app under uvicorn, as in production, on one event loop in a thread; yield their URLs."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in apps]
+    listeners = [socket.create_server(("127.0.0.1", port)) for _ in apps]
     for listener in listeners:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -289,9 +289,10 @@ def serve(
     renderer: Renderer | None = None,
     reader: Sequence[str] = (),
     site: Path | None = None,
+    port: int = 0,
     **settings: Any,
 ) -> Iterator[Service]:
-    with serve_replicas(directory, 1, renderer, reader=reader, site=site, **settings) as (service,):
+    with serve_replicas(directory, 1, renderer, reader=reader, site=site, port=port, **settings) as (service,):
         yield service
 
 
@@ -303,6 +304,7 @@ def serve_replicas(
     live_states: Sequence[LiveState] | None = None,
     reader: Sequence[str] = (),
     site: Path | None = None,
+    port: int = 0,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -343,7 +345,7 @@ def serve_replicas(
         with (
             writing(Writer(real_log, real_store, ingest, SystemClock()), on),
             orders,
-            running(*map(create_app, parts), connections=parts[0].settings.connections) as urls,
+            running(*map(create_app, parts), connections=parts[0].settings.connections, port=port) as urls,
             ExitStack() as clients,
         ):
             https = [clients.enter_context(_client(url)) for url in urls]
