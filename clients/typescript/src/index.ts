@@ -161,6 +161,7 @@ export class Onward {
   private async ask(path: string, body: object, session: Session, signal?: AbortSignal): Promise<Response> {
     const response = await this.fetch("POST", path, JSON.stringify(body), session.headers, signal);
     await requireSuccess(response);
+    if (this.sender.problem !== undefined) this.sender.hasten(); // it is there again
     return response;
   }
 

@@ -28,12 +28,17 @@ export class Sender {
     if (this.timer === undefined) this.start();
   }
 
+  /** End a pause, if there is one: somebody waits, or the service answers again. */
+  hasten(): void {
+    this.failures = 0;
+    this.start();
+  }
+
   /** Send until nothing is queued, and return how many requests are left after `timeoutMs`. */
   async flush(timeoutMs: number): Promise<number> {
     const deadline = Date.now() + timeoutMs;
-    this.failures = 0;
     for (;;) {
-      this.start();
+      this.hasten();
       await within(deadline - Date.now(), this.rounds ?? Promise.resolve());
       const left = await this.queue.size();
       if (left === 0 || Date.now() >= deadline) return left;

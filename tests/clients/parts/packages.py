@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 _CLIENTS = ROOT / "clients"
+_NEEDS = {"typescript": ("typescript",), "vscode": ("typescript", "vscode")}
 _SOURCES = ("package-lock.json", "package.json", "tsconfig.json", "src/*.ts", "test/*.ts")
 
 
@@ -28,19 +29,23 @@ def node() -> str:
 def built(name: str) -> Path:
     """Return the directory of one of our packages, installed and built, unless that was done from the same sources."""
     node()
-    directory = _CLIENTS / name
     with (_CLIENTS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp, made = _digest(directory), directory / "dist" / ".made-from"
-        if not made.exists() or made.read_text() != stamp:
-            _npm(directory, "ci", "--no-audit", "--no-fund", "--loglevel=error")
-            _npm(directory, "run", "build")
-            made.write_text(stamp)
-    return directory
+        for each in _NEEDS[name]:
+            _build(_CLIENTS / each, [_CLIENTS / needed for needed in _NEEDS[each]])
+    return _CLIENTS / name
 
 
-def _digest(directory: Path) -> str:
-    files = sorted(path for pattern in _SOURCES for path in directory.glob(pattern))
+def _build(directory: Path, made_from: list[Path]) -> None:
+    stamp, made = _digest(made_from), directory / "dist" / ".made-from"
+    if not made.exists() or made.read_text() != stamp:
+        _npm(directory, "ci", "--no-audit", "--no-fund", "--loglevel=error")
+        _npm(directory, "run", "build")
+        made.write_text(stamp)
+
+
+def _digest(directories: list[Path]) -> str:
+    files = sorted(path for directory in directories for pattern in _SOURCES for path in directory.glob(pattern))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
