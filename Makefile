@@ -124,4 +124,4 @@ lock: install ## requirements.lock anew from pyproject.toml, and the images' par
 	deploy/sglang-cpu/lock.sh $(CURDIR)/$(BIN)/uv
 
 clean: ## what was built; never a service's directory
-	rm -rf $(VENV) $(SGLANG) demo build
+	rm -rf $(VENV) $(SGLANG) demo build clients/*/node_modules clients/*/dist

@@ -11,6 +11,7 @@ import { Suggestions } from "./suggestions";
 import { Survival } from "./survival";
 import { watchTests } from "./tests";
 
+const SAID_MS = 5000;
 let service: Service | undefined;
 
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
@@ -48,7 +49,7 @@ async function askConsent(): Promise<void> {
 async function toggleLearning(): Promise<void> {
   await settings.chooseLearn(!settings.learn);
   const state = settings.learn ? "may learn from what you do with its answers" : "does not learn any more";
-  void vscode.window.showInformationMessage(`Onward: the service ${state}.`);
+  vscode.window.setStatusBarMessage(`Onward: the service ${state}.`, SAID_MS);
 }
 
 async function setApiKey(): Promise<void> {

@@ -33,7 +33,7 @@ export class Status implements vscode.Disposable {
   private async show(): Promise<void> {
     const { problem, version } = this.service;
     const waiting = problem === undefined ? 0 : await this.service.queued();
-    const icon = problem === undefined ? (settings.learn ? "$(mortar-board)" : "$(circle-slash)") : "$(cloud-offline)";
+    const icon = problem === undefined ? (settings.learn ? "$(mortar-board)" : "$(circle-slash)") : "$(debug-disconnect)";
     this.item.text = `${icon} Onward ${waiting > 0 ? `${waiting} waiting` : version === undefined ? "" : `v${version}`}`.trim();
     const learns = settings.learn ? "The service learns from what you do with its answers." : "The service does not learn.";
     const served = version === undefined ? "No answer yet." : `The latest answer is by policy version ${version}.`;

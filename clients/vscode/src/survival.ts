@@ -33,8 +33,11 @@ export class Survival implements vscode.Disposable {
     this.plan();
   }
 
-  /** Look at an answer that was accepted now, whenever the settings say and the service has an outcome for it. */
+  /** Look at an answer that was accepted now, whenever the settings say and the service has an outcome for it.
+   *
+   * Without consent, nothing is looked at: not later either, when it is given for other answers. */
   watch({ inferenceId, uri, lines }: Accepted): void {
+    if (!settings.learn) return;
     const acceptedAtMs = Date.now();
     for (const [metric, seconds] of Object.entries(settings.survival)) {
       const dueAtMs = acceptedAtMs + 1000 * seconds;
@@ -77,7 +80,7 @@ export class Survival implements vscode.Disposable {
       this.log.info(`${watch.metric} of ${watch.inferenceId} is left out: VS Code was closed when it was due`);
       return;
     }
-    if (!settings.learn) return; // no text of a file leaves without consent
+    if (!settings.learn) return; // it was withdrawn
     const file = await textOf(vscode.Uri.parse(watch.uri));
     if (file === undefined) return;
     const { inferenceId, lines } = watch;

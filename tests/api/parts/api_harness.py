@@ -290,9 +290,10 @@ def serve(
     reader: Sequence[str] = (),
     site: Path | None = None,
     port: int = 0,
+    spec: RewardSpec = SPEC,
     **settings: Any,
 ) -> Iterator[Service]:
-    with serve_replicas(directory, 1, renderer, reader=reader, site=site, port=port, **settings) as (service,):
+    with serve_replicas(directory, 1, renderer, None, reader, site, port, spec, **settings) as (service,):
         yield service
 
 
@@ -305,6 +306,7 @@ def serve_replicas(
     reader: Sequence[str] = (),
     site: Path | None = None,
     port: int = 0,
+    spec: RewardSpec = SPEC,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -327,7 +329,7 @@ def serve_replicas(
             live_state=live_state,
             policy=policy,
             renderer=renderer or ByteRenderer(),
-            spec=SPEC,
+            spec=spec,
             clock=SystemClock(),
             model_name=MODEL,
             cluster="local",

@@ -125,9 +125,14 @@ class Editor:
     def text(self) -> str:
         return "\n".join(self.page.locator(".view-line").all_inner_texts()).replace("\xa0", " ")
 
-    def waiting(self) -> int:
-        """Count the requests in the extension's queue."""
-        return len(list(self._feedback.glob("*.json")))
+    def queued(self) -> dict[str, list[str]]:
+        """Return the names of the outcomes in the extension's queue, sorted, by inference."""
+        found: dict[str, list[str]] = {}
+        for file in self._feedback.glob("*.json"):
+            with suppress(FileNotFoundError):  # it was sent
+                body = json.loads(json.loads(file.read_text())["body"])
+                found.setdefault(body["inference_id"], []).append(body["metric_name"])
+        return {inference_id: sorted(names) for inference_id, names in found.items()}
 
     def picture(self, name: str) -> None:
         self.page.screenshot(path=self._pictures / f"{name}.png")
