@@ -59,14 +59,16 @@ export class Sender {
     clearTimeout(this.timer);
     this.timer = undefined;
     this.isAskedAgain = true;
-    this.rounds ??= this.work().finally(() => (this.rounds = undefined));
+    this.rounds ??= this.work();
   }
 
   private async work(): Promise<void> {
+    await Promise.resolve(); // `rounds` is set first
     while (this.isAskedAgain && !this.isClosed) {
       this.isAskedAgain = false;
       this.plan(await this.round());
     }
+    this.rounds = undefined; // at once, so that nobody asks in vain in between
   }
 
   /** Send each queued request once, in order; return why some are left. */

@@ -115,6 +115,7 @@ test("nothing is lost or told twice when the service, then the client, is killed
   await mortal.start();
   const next = new Onward({ url: mortal.url, storage, closeTimeoutMs: 60_000 });
   assert.equal(await next.close(), 0);
+  assert.equal(await mortal.statusOf(given.at(-1) ?? ""), "recorded"); // it is in the store, and all before it
   await mortal.expect(given);
   await mortal.kill();
 });

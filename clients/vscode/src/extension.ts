@@ -17,6 +17,7 @@ let service: Service | undefined;
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
   const log = vscode.window.createOutputChannel("Onward", { log: true });
   service = new Service(context, log);
+  await service.connect(); // what is due is told as soon as somebody looks
   const survival = new Survival(context, service, log);
   const outcomes = new Outcomes(service, survival, log);
   context.subscriptions.push(
@@ -24,7 +25,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     service,
     survival,
     outcomes,
-    new Status(service),
+    new Status(service, log),
     new Suggestions(service, outcomes, log),
     new Edits(service, outcomes),
     watchTests(outcomes, log),
@@ -32,7 +33,6 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     vscode.commands.registerCommand("onward.setApiKey", setApiKey),
     vscode.commands.registerCommand("onward.showLog", () => log.show()),
   );
-  await service.connect();
   if (!settings.learnIsChosen) void askConsent();
 }
 

@@ -37,7 +37,7 @@ export class Service implements vscode.Disposable {
     ];
   }
 
-  /** Make the client anew, and send what waits. */
+  /** Make the client anew; what waits is sent from now on. It is there when this resolves, whether the service is or not. */
   async connect(): Promise<void> {
     const before = this.client;
     const apiKey = await this.context.secrets.get(KEY);
@@ -51,8 +51,8 @@ export class Service implements vscode.Disposable {
       onRefused: (request, error) => this.log.error(`the service refused ${request.body}: ${error.message}`),
       onError: (error) => this.log.error(String(error)),
     });
-    await before?.close();
-    await this.listOutcomes().catch((error) => this.log.warn(`the outcomes are not known yet: ${error}`));
+    before?.close().catch((error) => this.log.error(String(error)));
+    this.listOutcomes().catch((error) => this.log.warn(`the outcomes are not known yet: ${error}`));
     this.changes.fire();
   }
 

@@ -12,7 +12,12 @@ export class Status implements vscode.Disposable {
   private readonly timer = setInterval(() => void this.show(), LOOK_MS);
   private readonly listening: vscode.Disposable;
 
-  constructor(private readonly service: Service) {
+  private logged: string | undefined;
+
+  constructor(
+    private readonly service: Service,
+    private readonly log: vscode.LogOutputChannel,
+  ) {
     this.item.name = "Onward";
     this.item.command = "onward.toggleLearning";
     this.listening = vscode.Disposable.from(
@@ -32,6 +37,8 @@ export class Status implements vscode.Disposable {
 
   private async show(): Promise<void> {
     const { problem, version } = this.service;
+    if (problem !== undefined && problem !== this.logged) this.log.warn(`outcomes wait to be sent: ${problem}`);
+    this.logged = problem;
     const waiting = problem === undefined ? 0 : await this.service.queued();
     const icon = problem === undefined ? (settings.learn ? "$(mortar-board)" : "$(circle-slash)") : "$(debug-disconnect)";
     this.item.text = `${icon} Onward ${waiting > 0 ? `${waiting} waiting` : version === undefined ? "" : `v${version}`}`.trim();

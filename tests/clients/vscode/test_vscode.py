@@ -17,6 +17,14 @@ from service_tree import Service
 ROOT = Path(__file__).resolve().parents[3]
 FILE = "def total(xs):\n    out = 0\n    for x in xs:\n\n    return out\n"
 MISSING = 4  # the line
+TEST_RUN = {
+    "label": "tests",
+    "type": "process",
+    "command": "false",
+    "group": {"kind": "test", "isDefault": True},
+    "problemMatcher": [],
+    "presentation": {"reveal": "never"},
+}
 SETTINGS = {
     "onward.learn": True,
     "onward.suggestions.debounceMs": 50,
@@ -94,6 +102,8 @@ def window(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     workspace = directory / "workspace"
     workspace.mkdir()
     (workspace / "solve.py").write_text(FILE)
+    (workspace / ".vscode").mkdir()
+    (workspace / ".vscode" / "tasks.json").write_text(json.dumps({"version": "2.0.0", "tasks": [TEST_RUN]}))
     with (
         running_editor(directory, workspace, {**SETTINGS, "onward.url": service.url}) as url,
         open_file(url, workspace / "solve.py", directory) as editor,
@@ -215,6 +225,22 @@ def test_a_selection_is_changed_and_kept_or_undone(service: Service, rewards: Re
         assert service.get(f"/v1/turns/{decided['inference_id']}")["workload"] == "edit"
         if outcome == "rejected":
             eventually(lambda before=before: editor.text() == before, "the text as it was")
+
+
+def test_tests_that_run_are_told_of_what_was_accepted_last(rewards: RewardStream, editor: Editor) -> None:
+    accepted = accept(editor, rewards)
+    editor.press("F1")
+    editor.page.locator(".quick-input-widget input").first.wait_for()
+    editor.page.keyboard.type("Tasks: Run Test Task")
+    editor.page.locator(".quick-input-list").get_by_text("Run Test Task").first.wait_for()
+    editor.press("Enter")
+
+    def failed() -> Any:
+        revisions = rewards.revisions[accepted["inference_id"]]
+        return [each for each in revisions if each["components"].get("tests_passed") == -0.25]
+
+    eventually(failed, "the tests' failure")
+    editor.page.click(".view-lines")
 
 
 def test_nothing_is_lost_or_told_twice_over_an_outage(service: Service, rewards: RewardStream, editor: Editor) -> None:
