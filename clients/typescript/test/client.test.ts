@@ -42,7 +42,7 @@ test("an answer, a stream and feedback on both", async () => {
   assert.deepEqual(await Promise.all(ids.map((id) => service.statusOf(id))), ["recorded", "recorded", "recorded"]);
   await onward.withdraw(ids[0] ?? "");
   assert.equal(await onward.close(), 0);
-  assert.equal(await service.statusOf(ids[0] ?? ""), "withdrawn");
+  await until(async () => (await service.statusOf(ids[0] ?? "")) === "withdrawn", "the withdrawal");
 });
 
 test("errors say whether asking again helps", async () => {

@@ -60,9 +60,9 @@ def test_feedback_is_amended_and_withdrawn_in_order(service: Service) -> None:
         onward.withdraw(of_session)
         assert onward.flush() == 0
         assert onward.refused() == []
-    assert service.get(f"/v1/feedback/{first}").json()["status"] == "superseded"
-    assert service.get(f"/v1/feedback/{second}").json()["status"] == "recorded"
-    assert service.get(f"/v1/feedback/{of_session}").json()["status"] == "withdrawn"
+    for feedback_id, status in ((first, "superseded"), (second, "recorded"), (of_session, "withdrawn")):
+        path = f"/v1/feedback/{feedback_id}"
+        wait_for(lambda path=path, status=status: service.get(path).json()["status"] == status, f"{path} {status}")
 
 
 def test_what_the_service_refuses_is_told_and_holds_up_nothing(
