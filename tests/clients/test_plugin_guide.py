@@ -29,7 +29,7 @@ def test_each_command_works_against_a_service(tmp_path: Path) -> None:
 
 
 def test_it_names_each_header_that_is_read_and_written() -> None:
-    sources = "".join((ROOT / "api" / path).read_text() for path in ("turns/intake.py", "protocols/openai/answers.py"))
+    sources = "".join((ROOT / "api" / path).read_text() for path in ("turns/intake.py", "protocols/onward_info.py"))
     names = set(re.findall(r'b"(x-[a-z-]+)"', sources))
     assert len(names) > 12
     assert not {name for name in names if f"`{name}" not in GUIDE}

@@ -18,7 +18,7 @@ export { Session, type SessionOptions } from "./session";
 export { DirectoryStorage, MemoryStorage, type Storage } from "./storage";
 
 export const VERSION = "0.1.0";
-const PREFIXES = /^(chatcmpl|cmpl)-/;
+const PREFIXES = /^(chatcmpl-|cmpl-|msg_|resp_)/;
 
 export interface OnwardOptions {
   /** The service's URL, with or without `/v1`. */

@@ -185,3 +185,13 @@ def test_a_wrong_key_is_said_and_loses_nothing(tmp_path: Path) -> None:
         with Onward(service.url, api_key="right-key-right-key", queue=queue) as onward:
             assert onward.flush() == 0
         assert wait_for(service.outcomes)
+
+
+def test_answers_of_other_protocols_are_named_alike(service: Service) -> None:
+    with Onward(service.url) as onward:
+        session = onward.session()
+        client = session.openai()
+        answer = client.responses.create(model=MODEL, input="hi")
+        onward.feedback(answer, "accepted", True)
+    (outcome,) = wait_for(service.outcomes)
+    assert service.turn(outcome.inference_id or "").session_id == session.session_id
