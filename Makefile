@@ -19,7 +19,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run docs services services-down browser unit test verify verify-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install demo run docs services services-down browser ide unit test verify verify-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -48,6 +48,9 @@ services-down: ## stop them
 
 browser: ## Debian's headless Chromium in build/browser, for the tests of the console
 	@$(PYTHON) -m deploy.browser
+
+ide: ## VS Code in the browser (code-server) in build/ide, for the tests of clients/vscode; needs node 20 and a compiler
+	@$(PYTHON) -m deploy.ide
 
 unit: install ## the tests that start nothing: a minute
 	$(BIN)/python -m pytest -m unit --numprocesses $(WORKERS) --dist loadscope
@@ -121,4 +124,4 @@ lock: install ## requirements.lock anew from pyproject.toml, and the images' par
 	deploy/sglang-cpu/lock.sh $(CURDIR)/$(BIN)/uv
 
 clean: ## what was built; never a service's directory
-	rm -rf $(VENV) $(SGLANG) demo build
+	rm -rf $(VENV) $(SGLANG) demo build clients/*/node_modules clients/*/dist

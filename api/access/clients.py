@@ -3,6 +3,9 @@
 from core.telemetry import IGNORED_FIELDS
 
 _KNOWN = (
+    ("onward-client/python", "onward-python"),
+    ("onward-client/js", "onward-js"),
+    ("onward-vscode", "onward-vscode"),
     ("openai/python", "openai-python"),
     ("asyncopenai/python", "openai-python"),
     ("openai/js", "openai-node"),

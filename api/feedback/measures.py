@@ -35,6 +35,8 @@ async def measured(named: NamedTurn, call_id: str | None, field: str, text: str,
     if turn is None:
         raise NotFound(f"no inference {named.inference_id}", param="inference_id", code="unknown_inference")
     suggested = _suggested(turn, call_id)
+    if measure == "survived" and call_id is None:
+        suggested = _in_whole_lines(turn, suggested)
     return await asyncio.to_thread(_measure, measure, suggested, field, text)
 
 
@@ -50,6 +52,16 @@ def _suggested(turn: Completion, call_id: str | None) -> str:
     if text and text.strip():
         return text
     raise InvalidRequest(f"{param}: it suggested no text to compare with", param=param)
+
+
+def _in_whole_lines(turn: Completion, suggested: str) -> str:
+    """Return a suggestion with the rest of the lines that it continued and ended in, since lines are sought whole."""
+    asked = turn.messages[0]
+    if asked["role"] != "prompt":
+        return suggested
+    before, after = asked["content"].rpartition("\n")[2], asked.get("suffix", "").partition("\n")[0]
+    first, last = suggested.partition("\n")[0], suggested.rpartition("\n")[2]
+    return (before if first.strip() else "") + suggested + (after if last.strip() else "")
 
 
 def _measure(measure: Measure, suggested: str, field: str, text: str) -> float:

@@ -4,7 +4,7 @@ import difflib
 from typing import Any
 
 import pytest
-from api_harness import Service, wait_for
+from api_harness import MODEL, Service, wait_for
 from byte_renderer import END, call_ids
 from scripted_policy import Script, says
 
@@ -50,6 +50,25 @@ def test_a_text_is_measured(
     assert outcome.value == pytest.approx(value)
     assert outcome.evidence == (None if "value" in fields else next(iter(fields.values())))
     assert service.get("/v1/feedback/f").json()["value"] == outcome.value
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "value"),
+    [
+        ("xs):\n    return sum(xs", "def total(xs):\n    return sum(xs)\n", 1.0),
+        ("xs):\n    return sum(xs", "def all(xs):\n    return sum(xs)\n", 0.5),
+        ("\n    return 1\n", "def other(\n    return 1\n", 1.0),
+    ],
+)
+def test_a_suggestion_within_a_line_survives_with_its_line(
+    service: Service, text: str, file: str, value: float
+) -> None:
+    service.policy.scripts.append(says(text))
+    body = {"model": MODEL, "prompt": "import os\ndef total(", "suffix": ")\nprint(total([]))"}
+    inference_id = service.post("/v1/completions", body).headers["x-onward-inference-id"]
+    assert give(service, inference_id, "survived_1h", snapshot=file).status_code == 200
+    (outcome,) = wait_for(service.outcomes)
+    assert outcome.value == value
 
 
 def test_a_call_is_measured_by_what_it_writes(service: Service) -> None:

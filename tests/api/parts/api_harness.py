@@ -223,9 +223,9 @@ class Service:
 
 
 @contextmanager
-def running(*apps: Any, connections: ConnectionSettings | None = None) -> Iterator[list[str]]:
+def running(*apps: Any, connections: ConnectionSettings | None = None, port: int = 0) -> Iterator[list[str]]:
     """Serve each app under uvicorn, as in production, on one event loop in a thread; yield their URLs."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in apps]
+    listeners = [socket.create_server(("127.0.0.1", port)) for _ in apps]
     for listener in listeners:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -290,10 +290,11 @@ def serve(
     reader: Sequence[str] = (),
     site: Path | None = None,
     policy: Policy | None = None,
+    port: int = 0,
     spec: RewardSpec = SPEC,
     **settings: Any,
 ) -> Iterator[Service]:
-    parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "spec": spec}
+    parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port, "spec": spec}
     with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
@@ -307,6 +308,7 @@ def serve_replicas(
     reader: Sequence[str] = (),
     site: Path | None = None,
     policy: Policy | None = None,
+    port: int = 0,
     spec: RewardSpec = SPEC,
     **settings: Any,
 ) -> Iterator[list[Service]]:
@@ -348,7 +350,7 @@ def serve_replicas(
         with (
             writing(Writer(real_log, real_store, ingest, SystemClock()), on),
             orders,
-            running(*map(create_app, parts), connections=parts[0].settings.connections) as urls,
+            running(*map(create_app, parts), connections=parts[0].settings.connections, port=port) as urls,
             ExitStack() as clients,
         ):
             https = [clients.enter_context(_client(url)) for url in urls]

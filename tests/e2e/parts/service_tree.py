@@ -60,9 +60,9 @@ class Service:
         self._log = directory.with_suffix(".log")
         self._clients = ExitStack()
 
-    def start(self, *, ready: bool = True) -> "Service":
+    def start(self, *, ready: bool = True, port: int = 0) -> "Service":
         """Start it; return when all of it has started or, without `ready`, when it listens."""
-        command = [sys.executable, "-m", "onward", "run", str(self.directory), "--port", "0"]
+        command = [sys.executable, "-m", "onward", "run", str(self.directory), "--port", str(port)]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         (self.directory / "service.json").unlink(missing_ok=True)

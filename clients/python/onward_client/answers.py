@@ -1,0 +1,33 @@
+"""The inference that an answer of the service is."""
+
+from typing import Any
+
+_PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
+
+
+def inference_id_of(answer: Any) -> str:
+    """Return the inference id of an answer, a choice of several, a streamed chunk, or an id as the service gives it.
+
+    `answer` is an object of the `openai` or `anthropic` package, the same as a dictionary, or a string. Raises ValueError
+    for what has no id, and for an answer of several choices: name one of its `choices`, since each is an inference of
+    its own."""
+    if isinstance(answer, str):
+        return _without_prefix(answer)
+    own = _field(_field(answer, "onward"), "inference_id")
+    if isinstance(own, str):
+        return own
+    choices = _field(answer, "choices")
+    if isinstance(choices, list) and any(_field(choice, "onward") for choice in choices):
+        raise ValueError("an answer of several choices is no one inference: name one of its choices")
+    named = _field(answer, "id")
+    if not isinstance(named, str) or not named:
+        raise ValueError(f"a {type(answer).__name__} without an inference id is no answer of the service")
+    return _without_prefix(named)
+
+
+def _field(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, dict) else getattr(thing, name, None)
+
+
+def _without_prefix(named: str) -> str:
+    return next((named.removeprefix(prefix) for prefix in _PREFIXES if named.startswith(prefix)), named)
