@@ -32,6 +32,7 @@ REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by stat
 IGNORED_FIELDS = _counter("ignored_fields", "Fields of requests that changed nothing, by client", "client", "field")
 OUTCOMES = _counter("outcomes", "Outcomes acknowledged, by name", "name")
 BRANCHES = _counter("session_branches", "Turns, by how their prompt was made", "how")
+OWN_REQUESTS = _counter("own_requests", "Requests of clients for themselves that were known by their prompts", "kind")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
 LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")
 CONNECTIONS = _gauge("connections", "Connections to the API")

@@ -18,8 +18,9 @@ from api.feedback.measures import check_measured, measured
 from api.feedback.targets import NamedTurn, Subject, check_is_own, check_superseded, check_target, find_subject
 from api.feedback.values import check_level, check_value
 from api.turns.answer_ids import inference_in
-from api.turns.intake import check_id, is_id
+from api.turns.intake import check_id
 from api.turns.lookup import look_up, read
+from api.turns.session_ids import is_id
 from core.errors import (
     Conflict,
     InvalidRequest,

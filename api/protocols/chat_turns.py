@@ -16,6 +16,7 @@ from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
 from api.requests.tools import check_tools, ignored_in_tools
 from api.turns.intake import Intake, take_in
+from api.turns.own_requests import with_purpose
 from api.turns.rendering import Rendering
 from api.turns.sessions import find_place
 from api.turns.transcripts import Transcript
@@ -51,6 +52,7 @@ def understand(
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)
+    intake = with_purpose(intake, shown)
     return Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id), names)
 
 

@@ -9,12 +9,12 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers, header_text
 from api.requests.bodies import GenerationBody, TurnType
+from api.turns.session_ids import is_id, session_hint
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
 from core.ids import SessionId, UserHash
 from core.settings import WORKLOAD_NAME
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
 _WORKLOAD = re.compile(WORKLOAD_NAME)
 _PURPOSES: dict[str, Purpose] = {"main": "turn", "side": "side", "summary": "summary"}
 _MAX_TAGS = 16
@@ -30,6 +30,10 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user_id: UserHash | None
     workload: str
     purpose: Purpose
+    purpose_said: bool  # by the client; else it may be known from the prompt
+    session_hint: (
+        SessionId | None
+    )  # a session by an id of the client's own kind, which is believed where nothing denies it
     harness_version: str | None
     environment: Environment
     learn: bool
@@ -57,7 +61,7 @@ def take_in(
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: allowed only with stream", param="stream_options")
     tags = _tags(body.metadata)
-    kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type") or "main"
+    kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type")
     return Intake(
         identity=identity,
         received_at=services.clock.now(),
@@ -65,7 +69,9 @@ def take_in(
         session_id=_session(headers, body),
         user_id=keys.user_of(identity, body.user),
         workload=_workload(headers, tags) or workload,
-        purpose=purpose or _purpose(kind),
+        purpose=purpose or _purpose(kind or "main"),
+        purpose_said=(purpose or kind) is not None,
+        session_hint=session_hint(headers),
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, body.store),
@@ -73,11 +79,6 @@ def take_in(
         session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),
         tags=tags,
     )
-
-
-def is_id(value: str) -> bool:
-    """Return whether the value has the form of an id: no record has another, and not every store could hold it."""
-    return _ID.fullmatch(value) is not None
 
 
 def check_id(value: str, field: str) -> str:

@@ -29,6 +29,7 @@ class Transcript:
     def __init__(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], user_id: UserHash | None
     ) -> None:
+        self.messages, self.user_id = messages, user_id
         self._hash = hashlib.blake2b(_encode((user_id, tools)), digest_size=_DIGEST_BYTES)
         self.answers: list[tuple[int, str]] = []
         for count, message in enumerate(messages, 1):
@@ -59,11 +60,12 @@ def _digestible(message: Mapping[str, Any]) -> bytes:
     calls = message.get("tool_calls")
     if not calls:
         return _encode(message)
-    meant = [(call["id"], call["function"]["name"], _normal(call["function"]["arguments"])) for call in calls]
+    meant = [(call["id"], call["function"]["name"], normal_arguments(call["function"]["arguments"])) for call in calls]
     return _encode({**message, "tool_calls": meant})
 
 
-def _normal(arguments: str) -> str:
+def normal_arguments(arguments: str) -> str:
+    """Return a call's arguments in one spelling of the JSON that they mean; what is no JSON, or too long, as it is."""
     if len(arguments) > _MOST_NORMALISED:
         return arguments
     try:

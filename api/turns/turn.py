@@ -12,6 +12,7 @@ from api.access.limits import TURNS
 from api.requests.wording import Wording
 from api.turns.capture import Capture
 from api.turns.intake import Intake
+from api.turns.retold import marks_of_turn
 from api.turns.segments import answer_alone, segments_of
 from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
@@ -229,7 +230,7 @@ class Turn:
             self.logged = False
             self.untrainable_reasons += ("unlogged",)
             telemetry.UNLOGGED_TURNS.inc()
-        await remember(self._services, turn)
+        await remember(self._services, turn, self._marks(turn))
         if spooled:  # else feedback at another replica, which has neither log nor store to ask, would be refused
             await self._services.live_state.settle()
         self._count(turn)
@@ -239,7 +240,7 @@ class Turn:
 
         Readers know a turn by its id, so that twice counts once."""
         await self._services.log.append(Topic.TURNS, turn)
-        await remember(self._services, turn)
+        await remember(self._services, turn, self._marks(turn))
         self._count(turn)
 
     def _count(self, turn: Completion) -> None:
@@ -254,6 +255,12 @@ class Turn:
     def _transcript_digest(self) -> str | None:
         transcript = self.plan.transcript
         return None if transcript is None else transcript.with_answer(self.text, self.tool_calls)
+
+    def _marks(self, turn: Completion) -> tuple[str, ...]:
+        transcript = self.plan.transcript
+        if transcript is None or turn.transcript_digest is None:
+            return ()
+        return marks_of_turn(transcript.user_id, transcript.messages, turn.purpose, self.text, self.tool_calls)
 
     def _segments(self) -> tuple[Segment, ...]:
         plan, token_ids = self.plan, self.capture.token_ids
