@@ -85,6 +85,7 @@ class CallItem(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id: str | UnsetType | None = UNSET
     status: str | UnsetType | None = UNSET
     namespace: Ignored = UNSET
+    parsed_arguments: Ignored = UNSET
 
 
 class CallOutputItem(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -9,6 +9,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers, header_text
 from api.requests.bodies import GenerationBody, TurnType
+from api.turns.retries import is_retry
 from api.turns.session_ids import is_id, session_hint
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
@@ -31,9 +32,8 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workload: str
     purpose: Purpose
     purpose_said: bool  # by the client; else it may be known from the prompt
-    session_hint: (
-        SessionId | None
-    )  # a session by an id of the client's own kind, which is believed where nothing denies it
+    session_hint: SessionId | None  # from a header of the client's own: see `session_ids`
+    is_retry: bool  # the client says that it has sent the same request before, and got no answer
     harness_version: str | None
     environment: Environment
     learn: bool
@@ -72,6 +72,7 @@ def take_in(
         purpose=purpose or _purpose(kind or "main"),
         purpose_said=(purpose or kind) is not None,
         session_hint=session_hint(headers),
+        is_retry=is_retry(headers),
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, body.store),

@@ -2,7 +2,7 @@
 
 They stand beside the conversation: what the model answers is no step of the user's work, and the user may never see it.
 A client that says so (`x-turn-type`) is believed. Others are known by the words with which their prompts open, each of
-which was seen in the client's traffic or stands in its source. A prompt that opens otherwise is a turn like any other."""
+which was seen in the client's traffic or stands in its source. A prompt that opens otherwise is a turn like any."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

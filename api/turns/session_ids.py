@@ -11,7 +11,7 @@ from api.http.asgi import Headers, header_text
 from core.ids import SessionId
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
-HINTS: Final = (b"x-session-affinity", b"session_id", b"session-id", b"conversation_id")
+HINTS: Final = (b"thread-id", b"session-id", b"session_id", b"conversation_id", b"x-session-affinity")
 
 
 def is_id(value: str) -> bool:

@@ -44,16 +44,19 @@ async def find_place(
     transcript: Transcript,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
+    begun: SessionId | None = None,
 ) -> SessionPosition:
-    """Find the place of a chat turn. Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
+    """Find the place of a chat turn. `begun`: the session of an earlier try of the same request.
+
+    Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
     await _check_session(services, intake)
     hint = await _hinted(services, intake)
     chain = await _find_chain(services, intake, hint, transcript) if transcript.answers else None
     if chain is None:
-        known = await _find_retold(services, intake, messages)
+        known = await _find_retold(services, intake, hint, messages)
         before: How = "rewritten" if transcript.answers else "root"
         place = SessionPosition(
-            session_id=intake.session_id or (known.session_id if known else hint) or new_session_id(),
+            session_id=intake.session_id or (known.session_id if known else hint or begun) or new_session_id(),
             parent_id=known.inference_id if known else None,
             turn_index=len(transcript.answers),
             how="retold" if known else before,
@@ -168,11 +171,11 @@ async def _find_within(
 
 
 async def _find_retold(
-    services: ApiServices, intake: Intake, messages: Sequence[Mapping[str, Any]]
+    services: ApiServices, intake: Intake, hint: SessionId | None, messages: Sequence[Mapping[str, Any]]
 ) -> TokenChain | None:
     """Return the turn that a rewritten history still shows, of the client's session if it gives one."""
     told = messages if intake.purpose == "turn" else [*messages, *conversation_in(messages)]
-    marks = marks_in(intake.user_id, told)
+    marks = marks_in(intake.user_id, intake.session_id or hint, told)
     if not marks:
         return None
     chain = await services.live_state.get_chain(intake.identity.namespace, marks)
@@ -200,15 +203,12 @@ def chain_of(turn: Completion, num_messages: int) -> TokenChain:
 async def remember(services: ApiServices, turn: Completion, marks: Sequence[str] = ()) -> None:
     """Put the turn into live state, so that the next turn, and feedback, find it before the store has it.
 
-    `marks` are what a rewritten history may show of it; such a history is rendered afresh, and needs no tokens."""
+    `marks` are what a rewritten history may show of it."""
     if turn.transcript_digest is None:
         await services.live_state.put_inference(turn.namespace, turn.inference_id, turn.session_id)
         return
-    digests = turn.transcript_digest, _within(turn.session_id, turn.transcript_digest)
-    chain = chain_of(turn, len(turn.messages) + 1)
-    await services.live_state.put_chain(turn.namespace, digests, chain)
-    if marks:
-        await services.live_state.put_chain(turn.namespace, marks, msgspec.structs.replace(chain, token_ids=()))
+    digests = turn.transcript_digest, _within(turn.session_id, turn.transcript_digest), *marks
+    await services.live_state.put_chain(turn.namespace, digests, chain_of(turn, len(turn.messages) + 1))
 
 
 def _within(session_id: SessionId, digest: str) -> str:

@@ -19,7 +19,7 @@ def conversation_in(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         return []
     text = _END.split(str(last["content"] or "")[:_MOST_CHARACTERS], maxsplit=1)[0]
     marks = list(_SPEAKER.finditer(text))
-    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    ends = [*(mark.start() for mark in marks[1:]), len(text)][: len(marks)]
     return [
         {"role": (mark[1] or mark[2] or mark[3]).lower(), "content": text[mark.end() : end].strip()}
         for mark, end in zip(marks, ends, strict=True)

@@ -22,14 +22,14 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class Transcript:
-    """The digests of a conversation.
+    """The digests of a conversation; `digest` is of all of it.
 
     `answers` are (number of messages, digest) of each prefix that ends in an assistant's message."""
 
     def __init__(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], user_id: UserHash | None
     ) -> None:
-        self.messages, self.user_id = messages, user_id
+        self.messages = messages
         self._hash = hashlib.blake2b(_encode((user_id, tools)), digest_size=_DIGEST_BYTES)
         self.answers: list[tuple[int, str]] = []
         for count, message in enumerate(messages, 1):
@@ -37,6 +37,7 @@ class Transcript:
             if message["role"] == "assistant":
                 self.answers.append((count, self._hash.hexdigest()))
         self.num_messages = len(messages)
+        self.digest = self._hash.hexdigest()
 
     def candidates(self) -> list[str]:
         return [digest for _, digest in reversed(self.answers[-MAX_CANDIDATES:])]

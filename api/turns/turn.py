@@ -13,6 +13,7 @@ from api.requests.wording import Wording
 from api.turns.capture import Capture
 from api.turns.intake import Intake
 from api.turns.retold import marks_of_turn
+from api.turns.retries import request_mark
 from api.turns.segments import answer_alone, segments_of
 from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
@@ -260,7 +261,7 @@ class Turn:
         transcript = self.plan.transcript
         if transcript is None or turn.transcript_digest is None:
             return ()
-        return marks_of_turn(transcript.user_id, transcript.messages, turn.purpose, self.text, self.tool_calls)
+        return (request_mark(transcript.digest), *marks_of_turn(turn, transcript.messages))
 
     def _segments(self) -> tuple[Segment, ...]:
         plan, token_ids = self.plan, self.capture.token_ids
