@@ -9,8 +9,12 @@ LOST are the numbers of requests whose answers are lost on the way: the client g
 import asyncio
 import json
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import aiohttp
@@ -24,10 +28,18 @@ _HOP = ("host", "content-length", "transfer-encoding", "connection", "accept-enc
 
 class Recorder:
     def __init__(self, upstream: str, file: Path, lost: frozenset[int] = frozenset()) -> None:
-        self._upstream, self._file, self._lost = upstream, file, lost
+        self._upstream, self.file, self._lost = upstream, file, lost
         self._arrived = count()
+        self.under_way = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.under_way += 1
+        try:
+            return await self._handle(request)
+        finally:
+            self.under_way -= 1
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         number = next(self._arrived)
         body = await request.read()
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
@@ -67,7 +79,7 @@ class Recorder:
             line["answer"] = await self._turn(inference_id)
         else:
             line["refused"] = read.decode(errors="replace")[:2000]
-        with self._file.open("a") as file:
+        with self.file.open("a") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     async def _turn(self, inference_id: str) -> Any:
@@ -100,12 +112,62 @@ def _kept(request: web.Request) -> dict[str, str]:
     }
 
 
-def make_app(upstream: str, file: Path, lost: frozenset[int] = frozenset()) -> web.Application:
+def make_app(recorder: Recorder) -> web.Application:
     app = web.Application(client_max_size=64 << 20)
-    app.router.add_route("*", "/{tail:.*}", Recorder(upstream, file, lost).handle)
+    app.router.add_route("*", "/{tail:.*}", recorder.handle)
     return app
+
+
+class Recording:
+    """A recorder at work on a thread, at `url`."""
+
+    def __init__(self, recorder: Recorder, url: str) -> None:
+        self._recorder, self.url = recorder, url
+
+    def start(self, file: Path) -> None:
+        """Record into another file from now on."""
+        file.touch()
+        self._recorder.file = file
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Return the requests that were answered, in the order in which they came, once none is under way."""
+        waited = threading.Event()
+        while self._recorder.under_way:
+            waited.wait(0.02)
+        lines = [json.loads(line) for line in self._recorder.file.read_text().splitlines()]
+        return sorted((line for line in lines if "answer" in line), key=lambda line: line["number"])
+
+
+@contextmanager
+def recording(upstream: str) -> Iterator[Recording]:
+    """Run a recorder on a free port."""
+    recorder = Recorder(upstream, Path())
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    urls: Queue[str] = Queue()
+
+    async def work() -> None:
+        runner = web.AppRunner(make_app(recorder))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        urls.put(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(work()), daemon=True)
+    thread.start()
+    try:
+        yield Recording(recorder, urls.get())
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
 
 
 if __name__ == "__main__":
     port, upstream, file, *lost = sys.argv[1:]
-    web.run_app(make_app(upstream, Path(file), frozenset(map(int, lost))), host="127.0.0.1", port=int(port), print=None)
+    web.run_app(
+        make_app(Recorder(upstream, Path(file), frozenset(map(int, lost)))),
+        host="127.0.0.1",
+        port=int(port),
+        print=None,
+    )
