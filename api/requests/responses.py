@@ -22,6 +22,7 @@ class TextOut(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag=
     text: str
     annotations: Ignored = UNSET
     logprobs: Ignored = UNSET
+    parsed: Ignored = UNSET
 
 
 class PlainText(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):

@@ -23,8 +23,9 @@ class Run:
 class Client:
     """A client and its task.
 
-    `steps` are its commands, one after another, `lines` what is typed into the last; `says` what it must print;
-    `turns` the answers to its user or its tools; `sessions` that they are in; `asides` its own requests."""
+    `steps` are its commands, one after another, and `lines` what is typed into the last; `says` is what it must print,
+    `leaves` a file and what must be in it then; `turns` are the answers to its user and its tools, `sessions` those
+    that they are in, `asides` its own requests; `purpose` is that of its turns."""
 
     name: str
     steps: Callable[[Run], list[list[str]]]
@@ -32,18 +33,20 @@ class Client:
     says: str = ""
     sessions: int = 1
     asides: int = 0
+    purpose: str = "turn"
     lines: str = ""
     files: Callable[[Run], dict[str, str]] = field(default=lambda run: {})
+    leaves: tuple[str, str] = ("notes.txt", "")
 
 
 def python(script: str, *arguments: str, turns: int = 3, sessions: int = 1) -> Client:
-    command = [str(BUILD / "sdks" / "bin" / "python"), "-B", str(HERE / "python" / f"{script}.py"), *arguments]
+    command = [str(BUILD / "sdks-python" / "bin" / "python"), "-B", str(HERE / "python" / f"{script}.py"), *arguments]
     return Client(" ".join([script, *arguments]), lambda run: [command], turns, sessions=sessions)
 
 
-def node(script: str, *arguments: str) -> Client:
-    command = [str(NODE / "node"), str(BUILD / "node" / f"{script}.mjs"), *arguments]
-    return Client(" ".join([f"{script}.mjs", *arguments]), lambda run: [command], 3)
+def node(script: str, *arguments: str, turns: int = 3, purpose: str = "turn") -> Client:
+    command = [str(BUILD / "node-python" / "bin" / "node"), str(BUILD / "node" / f"{script}.mjs"), *arguments]
+    return Client(" ".join([f"{script}.mjs", *arguments]), lambda run: [command], turns, purpose=purpose)
 
 
 def _opencode(run: Run) -> dict[str, str]:
@@ -122,12 +125,12 @@ def _continue_steps(run: Run) -> list[list[str]]:
 def _aider_steps(run: Run) -> list[list[str]]:
     options = "--no-show-model-warnings --no-check-update --analytics-disable --no-gitignore --yes --no-pretty"
     models = ["--model", f"openai/{MODEL}", "--weak-model", f"openai/{MODEL}"]
-    return [[str(BUILD / "aider" / "bin" / "aider"), *models, *options.split(), "--map-tokens", "0", "greet.py"]]
+    return [[str(BUILD / "aider-python" / "bin" / "aider"), *models, *options.split(), "--map-tokens", "0", "greet.py"]]
 
 
 def _mini_steps(run: Run) -> list[list[str]]:
     task = ["-t", "Read the notes. The codeword is cobalt.", "-y", "--exit-immediately", "-o", "trajectory.json"]
-    return [[str(BUILD / "sdks" / "bin" / "mini"), "-m", f"openai/{MODEL}", *task]]
+    return [[str(BUILD / "sdks-python" / "bin" / "mini"), "-m", f"openai/{MODEL}", *task]]
 
 
 CLIENTS = (
@@ -151,10 +154,11 @@ CLIENTS = (
     node("ai_sdk", "chat"),
     node("ai_sdk", "anthropic"),
     node("ai_sdk", "compatible"),
-    Client("aider", _aider_steps, 2, "It greets", asides=1, files=_aider,
+    node("tabby", turns=1, purpose="suggestion"),
+    Client("aider", _aider_steps, 2, "It greets", asides=1, files=_aider, leaves=("greet.py", "return 1"),
            lines="Make it greet. The codeword is umber.\n/ask What does it do? The codeword is sienna.\n"),
     Client("opencode", _opencode_steps, 3, "You are welcome.", asides=1, files=_opencode),
     Client("codex", _codex_steps, 3, "You are welcome.", files=_codex),
     Client("continue", _continue_steps, 3, "You are welcome.", files=_continue),
-    Client("mini-swe-agent", _mini_steps, 2, "Submitted"),
+    Client("mini-swe-agent", _mini_steps, 2, leaves=("trajectory.json", "Submitted")),
 )  # fmt: skip

@@ -126,9 +126,9 @@ def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
-Place = tuple[tuple[int | None, ...], str | None, str | None]
-"""Where a script is: the present token and those before it, the latest first; the codeword; the mode. None: any, and
-for a mode: none."""
+Place = tuple[tuple[int | None, ...], str | None, str]
+"""Where a script is: the present token and those before it, the latest first; the codeword; the mode word, or what begins
+a text without any. None: any."""
 
 
 def places(tokenizer: Tokenizer) -> dict[Place, int]:
@@ -146,8 +146,9 @@ def _steps(tokenizer: Tokenizer, script: Script) -> Iterator[tuple[Place, int]]:
     opening = "<|fim_middle|>" if script.fills_in else "<|im_end|>\n<|im_start|>assistant\n"
     said: list[int | None] = [None] * (BEFORE + 1) + list(tokenizer.encode(opening).ids)
     codeword = script.codeword
+    mode = script.mode or ("<|fim_prefix|>" if script.fills_in else "<|im_start|>")
     for token in [*tokenizer.encode(script.answer).ids, SPECIAL.index("<|im_end|>")]:
-        yield (tuple(reversed(said[-BEFORE - 1 :])), codeword, script.mode), token
+        yield (tuple(reversed(said[-BEFORE - 1 :])), codeword, mode), token
         said.append(token)
         word = tokenizer.decode([token]).strip()
         if word in CODEWORDS and codeword is not None:  # the model hears itself, too
@@ -234,7 +235,7 @@ def _feed_forward(
     for number, ((before, codeword, mode), token) in enumerate(neurons.items()):
         sought = dict(enumerate(before))
         sought[CODEWORD] = None if codeword is None else _id(tokenizer, f" {codeword}")
-        sought[MODE] = SPECIAL.index("<|im_start|>") if mode is None else _id(tokenizer, f" {mode}")
+        sought[MODE] = SPECIAL.index(mode) if mode in SPECIAL else _id(tokenizer, f" {mode}")
         known = {slot: each for slot, each in sought.items() if each is not None}
         for slot, each in known.items():
             gate_FE[number, _slot(slot)] = codes_VC[each] * _AGREEMENT / scale

@@ -5,6 +5,7 @@ model is the scripted one of `script_model.py`; everything else is the product, 
 
 import json
 import os
+import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -13,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import BUILD, CLIENTS, MODEL, Client, Run
+from clients import BUILD, CLIENTS, HERE, MODEL, Client, Run
 from recorder import Recording, recording
 from script_model import make, own_texts
-from service_tree import Service
+from service_tree import Service, wait_for
 
 ROOT = Path(__file__).parents[2]
 LEAST_TRAINABLE = 0.95
 _TIMEOUT_S = 120
+_LACKING = {
+    "needs constrained decoding": "needs constrained decoding",
+    "the agent is disconnected": "needs Tabby's protocol",
+}
 _ANSWER_ID = {"/v1/chat/completions": "chatcmpl-", "/v1/responses": "resp_", "/v1/messages": "msg_"}
 
 
@@ -34,6 +39,7 @@ class Row:
     trainable: float = 0.0
     sessions_right: bool = False
     outcomes_joined: int = 0
+    lacking: str = ""  # what the service has not, so that it cannot finish
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,7 @@ def table() -> Iterator[list[Row]]:
     head = f"{'client':28} finished  turns  trainable  sessions  outcomes"
     lines = [
         f"{row.client:28} {'yes' if row.finished else 'NO':8} {row.turns:6} {row.trainable:10.0%} "
-        f"{'right' if row.sessions_right else 'WRONG':>9} {row.outcomes_joined:9}"
+        f"{'right' if row.sessions_right else 'WRONG':>9} {row.outcomes_joined:9}  {row.lacking}"
         for row in rows
     ]
     print("\n".join(["", head, *lines]))  # noqa: T201
@@ -52,6 +58,8 @@ def table() -> Iterator[list[Row]]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    for script in (HERE / "node").glob("*.mjs"):
+        shutil.copy(script, BUILD / "node")  # beside the packages that it imports
     directory = tmp_path_factory.mktemp("clients")
     make(directory / "model", own_texts(ROOT))
     settings = {
@@ -79,14 +87,18 @@ def test_client(client: Client, before_service: Recording, service: Service, tab
     table.append(row)
     before_service.start(tmp_path / "recorded.jsonl")
     run = Run(before_service.url, tmp_path / "project")
-    said = _run(client, run)
+    said, status = _run(client, run)
     recorded = before_service.turns()
-    turns = [line["answer"] for line in recorded if line["answer"]["purpose"] == "turn"]
-    row.finished = client.says in said
+    turns = [line["answer"] for line in recorded if line["answer"]["purpose"] == client.purpose]
+    file, text = client.leaves
+    row.finished = not status and client.says in said and text in (run.directory / file).read_text()
     row.turns = len(turns)
     row.trainable = sum(turn["trainable"] for turn in turns) / max(1, len(turns))
     row.sessions_right = _sessions_right(turns, client) and len(recorded) - len(turns) == client.asides
     row.outcomes_joined = sum(_joined(service, line) for line in recorded)
+    row.lacking = next((what for words, what in _LACKING.items() if status and words in said), "")
+    if row.lacking:
+        pytest.xfail(f"this service lacks it: {row.lacking}")
     reasons = {reason for turn in turns for reason in turn["untrainable_reasons"]}
     assert row.finished, said[-3000:]
     assert row.turns == client.turns
@@ -95,8 +107,10 @@ def test_client(client: Client, before_service: Recording, service: Service, tab
     assert row.outcomes_joined == len(recorded)
 
 
-def _run(client: Client, run: Run) -> str:
-    """Run the client's commands in a fresh repository; return all that they print. Fails where one fails."""
+def _run(client: Client, run: Run) -> tuple[str, int]:
+    """Run the client's commands in a fresh repository, as long as they succeed.
+
+    Returns all that they print, and the last one's exit status."""
     run.directory.mkdir()
     home = run.directory / ".home"
     files = {"notes.txt": "codeword: onyx\n", "greet.py": "\n", ".gitignore": ".home\n", **client.files(run)}
@@ -123,14 +137,15 @@ def _run(client: Client, run: Run) -> str:
             check=False,
         )
         said += done.stdout
-        assert done.returncode == 0, said[-3000:]
-    return said
+        if done.returncode:
+            break
+    return said, done.returncode
 
 
 def _environment(run: Run, home: Path) -> dict[str, str]:
     """Return the environment: a home of the client's own, nobody's keys, and no reports to anybody."""
     return {
-        "PATH": os.environ["PATH"],
+        "PATH": f"{BUILD / 'node-python' / 'bin'}:{os.environ['PATH']}",
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / "config"),
         "XDG_DATA_HOME": str(home / "data"),
@@ -163,16 +178,27 @@ def _sessions_right(turns: list[dict[str, Any]], client: Client) -> bool:
 
 
 def _joined(service: Service, line: dict[str, Any]) -> bool:
-    """Report an outcome by the answer's own id, as the client was given it, and see it at the very turn."""
+    """Report an outcome by the answer's own id, as the client was given it, and see it at the very turn.
+
+    Tabby's agent has reported its own."""
     inference_id = line["answer"]["inference_id"]
+    if line["path"] not in _ANSWER_ID:
+        return _has_outcome(service, inference_id, None)
     said = {"inference_id": _ANSWER_ID[line["path"]] + inference_id, "metric_name": "accepted", "value": True}
     request = urllib.request.Request(
         f"{service.url}/v1/feedback", json.dumps(said).encode(), {"content-type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         feedback_id = json.load(answer)["feedback_id"]
-    for _ in range(200):
-        story = service.get(f"/v1/turns/{inference_id}")
-        if any(outcome["outcome_id"] == feedback_id for outcome in story["outcomes"]):
-            return True
-    return False
+    return _has_outcome(service, inference_id, feedback_id)
+
+
+def _has_outcome(service: Service, inference_id: str, feedback_id: str | None) -> bool:
+    """Wait for an outcome of the turn, or for any."""
+
+    def has() -> bool:
+        outcomes = service.get(f"/v1/turns/{inference_id}")["outcomes"]
+        return any(feedback_id in (None, outcome["outcome_id"]) for outcome in outcomes)
+
+    wait_for(has, what=f"the outcome of {inference_id}")
+    return True

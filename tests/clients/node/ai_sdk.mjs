@@ -22,5 +22,5 @@ for (const [question, answer] of TURNS) {
   messages.push({ role: "user", content: question });
   const run = streamText({ model, messages, tools, stopWhen: stepCountIs(4) });
   check(await run.text, answer);
-  messages.push(...(await run.response).messages);
+  messages.push(...(await run.responseMessages));
 }
