@@ -113,7 +113,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     inference_id: InferenceId
     session_id: SessionId
     turn_index: int
-    # The turn that this one continues, by its tokens or, in a history that a client retold, by its words; None at a root.
+    # The turn that this one continues: by its tokens, or by its words in a history that was retold; None at a root.
     parent_id: InferenceId | None
     group_id: GroupId
     namespace: Namespace

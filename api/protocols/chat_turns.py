@@ -15,8 +15,7 @@ from api.requests.bodies import ChatBody
 from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
 from api.requests.tools import check_tools, ignored_in_tools
-from api.turns.intake import Intake, take_in
-from api.turns.own_requests import with_purpose
+from api.turns.intake import Intake, take_in, with_purpose
 from api.turns.rendering import Rendering
 from api.turns.retries import first_try
 from api.turns.sessions import find_place

@@ -1,7 +1,9 @@
 """The facts of a request beside its prompt: its caller, session, workload and consent."""
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -9,8 +11,10 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers, header_text
 from api.requests.bodies import GenerationBody, TurnType
+from api.turns.histories.own_requests import own_request
 from api.turns.retries import is_retry
 from api.turns.session_ids import is_id, session_hint
+from core import telemetry
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
 from core.ids import SessionId, UserHash
@@ -80,6 +84,15 @@ def take_in(
         session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),
         tags=tags,
     )
+
+
+def with_purpose(intake: Intake, messages: Sequence[Mapping[str, Any]]) -> Intake:
+    """Return the intake with the purpose that the request's prompt shows, unless the client has said it."""
+    kind = None if intake.purpose_said else own_request(messages)
+    if kind is None:
+        return intake
+    telemetry.OWN_REQUESTS.labels(kind.name).inc()
+    return msgspec.structs.replace(intake, purpose=kind.purpose)
 
 
 def check_id(value: str, field: str) -> str:

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import msgspec
 
 from api.access.services import ApiServices
+from api.turns.histories.retold import marks_in
+from api.turns.histories.told_conversations import conversation_in
 from api.turns.intake import Intake
 from api.turns.lookup import read
 from api.turns.rendering import Rendering
-from api.turns.retold import marks_in
-from api.turns.told_conversations import conversation_in
 from api.turns.transcripts import Transcript
 from core.errors import Forbidden, StoreUnavailable
 from core.events import Completion

@@ -5,19 +5,18 @@ longest known prefix is where the session branched. The seed holds what else a p
 and the user, so that two users who say the same never share a session."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from api.requests.messages import tool_call
+from api.turns.histories.arguments import normal_arguments
 from core.events import ToolCall
 from core.ids import UserHash
 
 MAX_CANDIDATES = 256  # prefixes tried, the longest first
 _DIGEST_BYTES = 16
-_MOST_NORMALISED = 64 << 10  # characters of a call's arguments; longer ones count as they are written
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -63,13 +62,3 @@ def _digestible(message: Mapping[str, Any]) -> bytes:
         return _encode(message)
     meant = [(call["id"], call["function"]["name"], normal_arguments(call["function"]["arguments"])) for call in calls]
     return _encode({**message, "tool_calls": meant})
-
-
-def normal_arguments(arguments: str) -> str:
-    """Return a call's arguments in one spelling of the JSON that they mean; what is no JSON, or too long, as it is."""
-    if len(arguments) > _MOST_NORMALISED:
-        return arguments
-    try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
-    except (ValueError, RecursionError):
-        return arguments

@@ -11,8 +11,8 @@ from api.access.context import Context
 from api.access.limits import TURNS
 from api.requests.wording import Wording
 from api.turns.capture import Capture
+from api.turns.histories.retold import marks_of_turn
 from api.turns.intake import Intake
-from api.turns.retold import marks_of_turn
 from api.turns.retries import request_mark
 from api.turns.segments import answer_alone, segments_of
 from api.turns.sessions import SessionPosition, remember

@@ -41,7 +41,7 @@ class Client:
 
 def python(script: str, *arguments: str, turns: int = 3, sessions: int = 1) -> Client:
     command = [str(BUILD / "sdks-python" / "bin" / "python"), "-B", str(HERE / "python" / f"{script}.py"), *arguments]
-    return Client(" ".join([script, *arguments]), lambda run: [command], turns, sessions=sessions)
+    return Client(" ".join([f"{script}.py", *arguments]), lambda run: [command], turns, sessions=sessions)
 
 
 def node(script: str, *arguments: str, turns: int = 3, purpose: str = "turn") -> Client:

@@ -127,8 +127,8 @@ def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
 
 
 Place = tuple[tuple[int | None, ...], str | None, str]
-"""Where a script is: the present token and those before it, the latest first; the codeword; the mode word, or what begins
-a text without any. None: any."""
+"""Where a script is: the present token and those before it, the latest first (None: any); the codeword (None: any); the
+mode word, or what begins a text without any."""
 
 
 def places(tokenizer: Tokenizer) -> dict[Place, int]:

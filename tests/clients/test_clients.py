@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 LEAST_TRAINABLE = 0.95
 _TIMEOUT_S = 120
 _LACKING = {
-    "needs constrained decoding": "needs constrained decoding",
+    "constrained decoding, which this service lacks": "needs constrained decoding",
     "the agent is disconnected": "needs Tabby's protocol",
 }
 _ANSWER_ID = {"/v1/chat/completions": "chatcmpl-", "/v1/responses": "resp_", "/v1/messages": "msg_"}

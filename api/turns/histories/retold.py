@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from api.turns.transcripts import normal_arguments
+from api.turns.histories.arguments import normal_arguments
 from core.events import Completion
 from core.ids import SessionId, UserHash
 

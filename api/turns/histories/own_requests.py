@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from api.turns.intake import Intake
-from core import telemetry
 from core.events import Purpose
 
 
@@ -35,15 +33,6 @@ KNOWN = (
 _FIRST = {kind.opening: kind for kind in KNOWN if kind.place == "first"}
 _LAST = {kind.opening: kind for kind in KNOWN if kind.place == "last"}
 _FIRST_OPENINGS, _LAST_OPENINGS = tuple(_FIRST), tuple(_LAST)
-
-
-def with_purpose(intake: Intake, messages: Sequence[Mapping[str, Any]]) -> Intake:
-    """Return the intake with the purpose that the request shows, unless the client has said it."""
-    kind = None if intake.purpose_said else own_request(messages)
-    if kind is None:
-        return intake
-    telemetry.OWN_REQUESTS.labels(kind.name).inc()
-    return msgspec.structs.replace(intake, purpose=kind.purpose)
 
 
 def own_request(messages: Sequence[Mapping[str, Any]]) -> OwnRequest | None:
