@@ -63,7 +63,7 @@ verify-parts: install sglang-cpu ## those of them that need no machine of their 
 clients: build/clients/.installed ## clients and editors of others, unmodified, each at a task of its own; ends with a table
 	$(BIN)/python -m pytest -m clients -s tests/clients
 
-build/clients/.installed: $(wildcard tests/clients/python/*.lock tests/clients/node/*.json) tests/clients/install.sh | install
+build/clients/.installed: $(wildcard tests/clients/locks/*.lock tests/clients/node/*.json) tests/clients/install.sh | install
 	tests/clients/install.sh $(CURDIR)/$(BIN)/uv $(PYTHON)
 	@touch $@
 

@@ -8,7 +8,7 @@ build=$here/../../build/clients
 mkdir -p "$build/node"
 for each in node sdks aider; do
     [ -x "$build/$each-python/bin/python" ] || "$uv" venv --quiet --python "$python" "$build/$each-python"
-    VIRTUAL_ENV=$build/$each-python "$uv" pip sync --quiet --require-hashes "$here/python/$each.lock"
+    VIRTUAL_ENV=$build/$each-python "$uv" pip sync --quiet --require-hashes "$here/locks/$each.lock"
 done
 cp "$here/node/package.json" "$here/node/package-lock.json" "$build/node/"
 cd "$build/node"

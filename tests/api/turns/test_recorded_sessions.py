@@ -1,7 +1,7 @@
 """Recorded sessions of real clients, sent again: each turn must come to its session, its parent and its purpose.
 
 The clients' requests are as they were, but for the ids that the service had given, which are those of the replay. The
-answers are the recorded ones, through the renderer of the shipped model: see `tests/clients/sessions/README.md`."""
+answers are the recorded ones, through the renderer of the shipped model: see `tests/clients/sessions.md`."""
 
 import json
 from collections.abc import Iterator
