@@ -19,7 +19,7 @@ WORKERS ?= 2
 DIR ?= data
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo run docs services services-down browser ide unit test verify verify-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install clients demo run docs services services-down browser ide unit test verify verify-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -58,10 +58,17 @@ unit: install ## the tests that start nothing: a minute
 test: install ## the tests of a laptop, on WORKERS processes: parts, embedded adapters, one whole loop, the console
 	$(BIN)/python -m pytest -m "not verify and not compose and not hostile" --numprocesses $(WORKERS) --dist loadscope
 
-verify: verify-parts hostile compose-test ## all other tests: services, SGLang, kills, a siege, containers; NAME of some
+verify: verify-parts clients hostile compose-test ## all other tests: services, SGLang, kills, clients, a siege, containers; NAME of some
 
 verify-parts: install sglang-cpu ## those of them that need no machine of their own
 	$(BIN)/python -m pytest -m verify --numprocesses $(WORKERS) --dist loadscope $(if $(NAME),-k "$(NAME)")
+
+clients: build/clients/.installed ## clients and editors of others, unmodified, each at a task of its own; ends with a table
+	$(BIN)/python -m pytest -m clients -s tests/clients
+
+build/clients/.installed: $(wildcard tests/clients/locks/*.lock tests/clients/node/*.json) tests/clients/install.sh | install
+	tests/clients/install.sh $(CURDIR)/$(BIN)/uv $(PYTHON)
+	@touch $@
 
 soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
 	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/engines/test_soak.py

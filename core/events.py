@@ -140,7 +140,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     inference_id: InferenceId
     session_id: SessionId
     turn_index: int
-    parent_id: InferenceId | None  # the turn whose tokens this prompt continues; None at a root
+    # The turn that this one continues: by its tokens, or by its words in a history that was retold; None at a root.
+    parent_id: InferenceId | None
     group_id: GroupId
     namespace: Namespace
     user_id: UserHash | None

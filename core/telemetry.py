@@ -44,6 +44,7 @@ UNJOINED_EVENTS = _counter(
     "reason",
 )
 BRANCHES = _counter("session_branches", "Turns, by how their prompt was made", "how")
+OWN_REQUESTS = _counter("own_requests", "Requests of clients for themselves that were known by their prompts", "kind")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
 LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")
 CONNECTIONS = _gauge("connections", "Connections to the API")

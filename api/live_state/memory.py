@@ -44,8 +44,9 @@ class MemoryLiveState:
 
     async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: TokenChain) -> None:
         await self.put_inference(namespace, chain.inference_id, chain.session_id)
+        share = -(-len(chain.token_ids) // max(1, len(transcript_digests)))  # all keep the same tuple
         for digest in transcript_digests:
-            self._chains.put((namespace, digest), chain, len(chain.token_ids))
+            self._chains.put((namespace, digest), chain, share)
 
     async def settle(self) -> None:
         return None

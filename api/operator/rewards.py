@@ -12,8 +12,8 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters, whole_number
 from api.access.services import ApiServices
-from api.turns.intake import is_id
 from api.turns.lookup import look_up, read
+from api.turns.session_ids import is_id
 from core.codec import to_builtins
 from core.errors import InvalidRequest, NotFound, StoreUnavailable
 from core.events import Outcome, Reward

@@ -8,8 +8,8 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.feedback.targets import check_session_is_own, has_session
-from api.turns.intake import is_id
 from api.turns.lookup import look_up
+from api.turns.session_ids import is_id
 from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward, SessionEnded, Topic

@@ -17,8 +17,9 @@ from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
 from api.requests.tools import check_tools, ignored_in_tools
 from api.turns.grammars import grammar_of
-from api.turns.intake import Intake, take_in
+from api.turns.intake import Intake, take_in, with_purpose
 from api.turns.rendering import Rendering
+from api.turns.retries import first_try
 from api.turns.sessions import find_place
 from api.turns.transcripts import Transcript
 from api.turns.turn import TurnPlan
@@ -58,6 +59,7 @@ def understand(
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)
+    intake = with_purpose(intake, shown)
     return Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id), names, wanted)
 
 
@@ -67,9 +69,12 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     `shortened`: more `max_tokens` than the context has room for are as many as it has, and the answer says so."""
     body, intake = asked.body, asked.intake
     services = context.services
-    group_id = new_group_id()
+    namespace = intake.identity.namespace
+    tried = await first_try(services, namespace, asked.transcript.digest) if intake.is_retry else None
+    group_id = tried.group_id if tried else new_group_id()
+    begun = tried.session_id if tried else None
     rendering = Rendering(context, body_bytes)
-    place = await find_place(services, rendering, intake, group_id, asked.transcript, asked.shown, asked.tools)
+    place = await find_place(services, rendering, intake, group_id, asked.transcript, asked.shown, asked.tools, begun)
     asked_by = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length

@@ -22,6 +22,7 @@ class TextOut(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag=
     text: str
     annotations: Ignored = UNSET
     logprobs: Ignored = UNSET
+    parsed: Ignored = UNSET
 
 
 class PlainText(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -85,6 +86,7 @@ class CallItem(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id: str | UnsetType | None = UNSET
     status: str | UnsetType | None = UNSET
     namespace: Ignored = UNSET
+    parsed_arguments: Ignored = UNSET
 
 
 class CallOutputItem(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

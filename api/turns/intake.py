@@ -1,7 +1,9 @@
 """The facts of a request beside its prompt: its caller, session, workload and consent."""
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -9,12 +11,15 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers, header_text
 from api.requests.bodies import GenerationBody, TurnType
+from api.turns.histories.own_requests import own_request
+from api.turns.retries import is_retry
+from api.turns.session_ids import is_id, session_hint
+from core import telemetry
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
 from core.ids import SessionId, UserHash
 from core.settings import WORKLOAD_NAME
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
 _WORKLOAD = re.compile(WORKLOAD_NAME)
 _PURPOSES: dict[str, Purpose] = {"main": "turn", "side": "side", "summary": "summary"}
 _MAX_TAGS = 16
@@ -30,6 +35,9 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user_id: UserHash | None
     workload: str
     purpose: Purpose
+    purpose_said: bool  # by the client; else it may be known from the prompt
+    session_hint: SessionId | None  # from a header of the client's own: see `session_ids`
+    is_retry: bool  # the client says that it has sent the same request before, and got no answer
     harness_version: str | None
     environment: Environment
     learn: bool
@@ -57,7 +65,7 @@ def take_in(
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: allowed only with stream", param="stream_options")
     tags = _tags(body.metadata)
-    kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type") or "main"
+    kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type")
     return Intake(
         identity=identity,
         received_at=services.clock.now(),
@@ -65,7 +73,10 @@ def take_in(
         session_id=_session(headers, body),
         user_id=keys.user_of(identity, body.user),
         workload=_workload(headers, tags) or workload,
-        purpose=purpose or _purpose(kind),
+        purpose=purpose or _purpose(kind or "main"),
+        purpose_said=(purpose or kind) is not None,
+        session_hint=session_hint(headers),
+        is_retry=is_retry(headers),
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, body.store),
@@ -75,9 +86,13 @@ def take_in(
     )
 
 
-def is_id(value: str) -> bool:
-    """Return whether the value has the form of an id: no record has another, and not every store could hold it."""
-    return _ID.fullmatch(value) is not None
+def with_purpose(intake: Intake, messages: Sequence[Mapping[str, Any]]) -> Intake:
+    """Return the intake with the purpose that the request's prompt shows, unless the client has said it."""
+    kind = None if intake.purpose_said else own_request(messages)
+    if kind is None:
+        return intake
+    telemetry.OWN_REQUESTS.labels(kind.name).inc()
+    return msgspec.structs.replace(intake, purpose=kind.purpose)
 
 
 def check_id(value: str, field: str) -> str:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from api.access.services import ApiServices
+from api.turns.histories.retold import marks_in
+from api.turns.histories.told_conversations import conversation_in
 from api.turns.intake import Intake
 from api.turns.lookup import read
 from api.turns.rendering import Rendering
@@ -17,14 +19,15 @@ from core.ids import GroupId, InferenceId, Namespace, SessionId, new_session_id
 from core.ports import TokenChain
 from core.telemetry import BRANCHES
 
-How = Literal["root", "continued", "branch", "rewritten"]
+How = Literal["root", "continued", "branch", "retold", "rewritten"]
 
 
 class SessionPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The place of a turn.
 
-    `how` is root (nobody has spoken before), continued (the parent's first child), branch (another child of it), or
-    rewritten (the model has spoken before, but not like this: the prompt is rendered afresh)."""
+    `how` is root (nobody has spoken before), continued (the parent's first child), branch (another child of it, or a
+    request of the client for itself), retold (marks show the parent in a history that is not its own: the prompt is
+    rendered afresh), or rewritten (the model has spoken before, but nobody knows where; rendered afresh)."""
 
     session_id: SessionId
     parent_id: InferenceId | None
@@ -41,16 +44,22 @@ async def find_place(
     transcript: Transcript,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
+    begun: SessionId | None = None,
 ) -> SessionPosition:
-    """Find the place of a chat turn. Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
+    """Find the place of a chat turn. `begun`: the session of an earlier try of the same request.
+
+    Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
     await _check_session(services, intake)
-    chain = await _find_chain(services, intake, transcript) if transcript.answers else None
+    hint = await _hinted(services, intake)
+    chain = await _find_chain(services, intake, hint, transcript) if transcript.answers else None
     if chain is None:
+        known = await _find_retold(services, intake, hint, messages)
+        before: How = "rewritten" if transcript.answers else "root"
         place = SessionPosition(
-            session_id=intake.session_id or new_session_id(),
-            parent_id=None,
+            session_id=intake.session_id or (known.session_id if known else hint or begun) or new_session_id(),
+            parent_id=known.inference_id if known else None,
             turn_index=len(transcript.answers),
-            how="rewritten" if transcript.answers else "root",
+            how="retold" if known else before,
             prompt_token_ids=await rendering.render(messages, tools),
         )
     else:
@@ -80,15 +89,26 @@ async def _check_session(services: ApiServices, intake: Intake) -> None:
 
     Feedback on a session counts for all its turns. The store knows whose it is; for the last moments live state
     does."""
-    namespace, user, session_id = intake.identity.namespace, intake.identity.user, intake.session_id
-    if user is None or session_id is None:
-        return
+    if intake.session_id is not None and await _is_of_another(services, intake, intake.session_id):
+        raise Forbidden("session_id: a session of another user", param="session_id", code="another_user")
+
+
+async def _is_of_another(services: ApiServices, intake: Intake, session_id: SessionId) -> bool:
+    """Return whether a session is another user's than the one for whom the key speaks, if it is for one alone."""
+    namespace, user = intake.identity.namespace, intake.identity.user
+    if user is None:
+        return False
     try:
         taken = await read(services, lambda view: view.turns.has_others(namespace, session_id, user))
     except StoreUnavailable:
         taken = False
-    if taken or await services.live_state.claim(namespace, f"session:{session_id}", user) not in (user, None):
-        raise Forbidden("session_id: a session of another user", param="session_id", code="another_user")
+    return taken or await services.live_state.claim(namespace, f"session:{session_id}", user) not in (user, None)
+
+
+async def _hinted(services: ApiServices, intake: Intake) -> SessionId | None:
+    """Return the session that a header of the client's own names, unless an id is given, or it is another user's."""
+    hint = intake.session_hint if intake.session_id is None else None
+    return None if hint is None or await _is_of_another(services, intake, hint) else hint
 
 
 async def _after(
@@ -105,7 +125,8 @@ async def _after(
     `turn_index` is beyond the next one where the model spoke in between and nobody kept what it said."""
     namespace = intake.identity.namespace
     answer, new = messages[chain.num_messages - 1], messages[chain.num_messages :]
-    first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id)
+    is_turn = intake.purpose == "turn"  # what a client asks for itself stands beside the conversation
+    first = await services.live_state.claim(namespace, f"child:{chain.inference_id}", group_id) if is_turn else ""
     return SessionPosition(
         session_id=chain.session_id,
         parent_id=chain.inference_id,
@@ -115,12 +136,26 @@ async def _after(
     )
 
 
-async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcript) -> TokenChain | None:
-    """Return the chain of the longest known prefix, only in the client's session if it gives one.
+async def _find_chain(
+    services: ApiServices, intake: Intake, hint: SessionId | None, transcript: Transcript
+) -> TokenChain | None:
+    """Return the chain of the longest known prefix.
+
+    It is sought only in the client's session if it gives one; in a hinted session first, and then everywhere."""
+    if hint is not None:
+        chain = await _find_within(services, intake.identity.namespace, hint, transcript)
+        if chain is not None:
+            return chain
+    return await _find_within(services, intake.identity.namespace, intake.session_id, transcript)
+
+
+async def _find_within(
+    services: ApiServices, namespace: Namespace, session_id: SessionId | None, transcript: Transcript
+) -> TokenChain | None:
+    """Return the chain of the longest known prefix within a session; None: in any.
 
     Live state may have lost any of its entries, so a shorter prefix that it knows does not mean that nobody knows a
     longer one: only the store can tell."""
-    namespace, session_id = intake.identity.namespace, intake.session_id
     digests = transcript.candidates()
     keys = digests if session_id is None else [_within(session_id, digest) for digest in digests]
     chain = await services.live_state.get_chain(namespace, keys)
@@ -133,6 +168,19 @@ async def _find_chain(services: ApiServices, intake: Intake, transcript: Transcr
     except StoreUnavailable:
         return chain  # the turn is served all the same; where there is none, it counts as rewritten
     return chain if turn is None else chain_of(turn, counts[turn.transcript_digest or ""])
+
+
+async def _find_retold(
+    services: ApiServices, intake: Intake, hint: SessionId | None, messages: Sequence[Mapping[str, Any]]
+) -> TokenChain | None:
+    """Return the turn that a rewritten history still shows, of the client's session if it gives one."""
+    told = messages if intake.purpose == "turn" else [*messages, *conversation_in(messages)]
+    marks = marks_in(intake.user_id, intake.session_id or hint, told)
+    if not marks:
+        return None
+    chain = await services.live_state.get_chain(intake.identity.namespace, marks)
+    is_there = chain is not None and intake.session_id in (None, chain.session_id)
+    return chain if is_there else None
 
 
 def _find_turn(
@@ -152,15 +200,17 @@ def chain_of(turn: Completion, num_messages: int) -> TokenChain:
     )
 
 
-async def remember(services: ApiServices, turn: Completion) -> None:
-    """Put the turn into live state, so that the next turn, and feedback, find it before the store has it."""
+async def remember(services: ApiServices, turn: Completion, marks: Sequence[str] = ()) -> None:
+    """Put the turn into live state, so that the next turn, and feedback, find it before the store has it.
+
+    `marks` are what a rewritten history may show of it."""
     for call in turn.tool_calls:
         await services.live_state.claim(turn.namespace, call_key(call.id), turn.inference_id)
     if turn.transcript_digest is None:
         await services.live_state.put_inference(turn.namespace, turn.inference_id, turn.session_id)
-    else:
-        digests = turn.transcript_digest, _within(turn.session_id, turn.transcript_digest)
-        await services.live_state.put_chain(turn.namespace, digests, chain_of(turn, len(turn.messages) + 1))
+        return
+    digests = turn.transcript_digest, _within(turn.session_id, turn.transcript_digest), *marks
+    await services.live_state.put_chain(turn.namespace, digests, chain_of(turn, len(turn.messages) + 1))
 
 
 def call_key(call_id: str) -> str:

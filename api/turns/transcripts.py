@@ -5,30 +5,30 @@ longest known prefix is where the session branched. The seed holds what else a p
 and the user, so that two users who say the same never share a session."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from api.requests.messages import tool_call
+from api.turns.histories.arguments import normal_arguments
 from core.events import ToolCall
 from core.ids import UserHash
 
 MAX_CANDIDATES = 256  # prefixes tried, the longest first
 _DIGEST_BYTES = 16
-_MOST_NORMALISED = 64 << 10  # characters of a call's arguments; longer ones count as they are written
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class Transcript:
-    """The digests of a conversation.
+    """The digests of a conversation; `digest` is of all of it.
 
     `answers` are (number of messages, digest) of each prefix that ends in an assistant's message."""
 
     def __init__(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], user_id: UserHash | None
     ) -> None:
+        self.messages = messages
         self._hash = hashlib.blake2b(_encode((user_id, tools)), digest_size=_DIGEST_BYTES)
         self.answers: list[tuple[int, str]] = []
         for count, message in enumerate(messages, 1):
@@ -36,6 +36,7 @@ class Transcript:
             if message["role"] == "assistant":
                 self.answers.append((count, self._hash.hexdigest()))
         self.num_messages = len(messages)
+        self.digest = self._hash.hexdigest()
 
     def candidates(self) -> list[str]:
         return [digest for _, digest in reversed(self.answers[-MAX_CANDIDATES:])]
@@ -59,14 +60,5 @@ def _digestible(message: Mapping[str, Any]) -> bytes:
     calls = message.get("tool_calls")
     if not calls:
         return _encode(message)
-    meant = [(call["id"], call["function"]["name"], _normal(call["function"]["arguments"])) for call in calls]
+    meant = [(call["id"], call["function"]["name"], normal_arguments(call["function"]["arguments"])) for call in calls]
     return _encode({**message, "tool_calls": meant})
-
-
-def _normal(arguments: str) -> str:
-    if len(arguments) > _MOST_NORMALISED:
-        return arguments
-    try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
-    except (ValueError, RecursionError):
-        return arguments

@@ -11,7 +11,9 @@ from api.access.context import Context
 from api.access.limits import TURNS
 from api.requests.wording import Wording
 from api.turns.capture import Capture
+from api.turns.histories.retold import marks_of_turn
 from api.turns.intake import Intake
+from api.turns.retries import request_mark
 from api.turns.segments import answer_alone, segments_of
 from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
@@ -232,7 +234,7 @@ class Turn:
             self.logged = False
             self.untrainable_reasons += ("unlogged",)
             telemetry.UNLOGGED_TURNS.inc()
-        await remember(self._services, turn)
+        await remember(self._services, turn, self._marks(turn))
         if spooled:  # else feedback at another replica, which has neither log nor store to ask, would be refused
             await self._services.live_state.settle()
         self._count(turn)
@@ -242,7 +244,7 @@ class Turn:
 
         Readers know a turn by its id, so that twice counts once."""
         await self._services.log.append(Topic.TURNS, turn)
-        await remember(self._services, turn)
+        await remember(self._services, turn, self._marks(turn))
         self._count(turn)
 
     def _count(self, turn: Completion) -> None:
@@ -257,6 +259,12 @@ class Turn:
     def _transcript_digest(self) -> str | None:
         transcript = self.plan.transcript
         return None if transcript is None else transcript.with_answer(self.text, self.tool_calls)
+
+    def _marks(self, turn: Completion) -> tuple[str, ...]:
+        transcript = self.plan.transcript
+        if transcript is None or turn.transcript_digest is None:
+            return ()
+        return (request_mark(transcript.digest), *marks_of_turn(turn, transcript.messages))
 
     def _segments(self) -> tuple[Segment, ...]:
         plan, token_ids = self.plan, self.capture.token_ids

@@ -88,9 +88,10 @@ def test_a_history_that_nobody_knows_is_rendered_afresh(service: Service) -> Non
 def test_other_tools_mean_other_tokens(service: Service) -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     service.policy.scripts += [says("one"), says("two")]
-    ask(service, "a", session_id="s1")
+    first = ask(service, "a", session_id="s1")
     turn = ask(service, user("a"), assistant("one"), user("b"), session_id="s1", tools=[tool])
-    assert (turn.session_id, turn.parent_id) == ("s1", None)
+    assert (turn.session_id, turn.parent_id) == ("s1", first.inference_id)
+    assert not continues(turn, first)
 
 
 def test_a_session_given_by_the_client_is_looked_at_alone(service: Service) -> None:

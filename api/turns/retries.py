@@ -1,0 +1,35 @@
+"""Retries: a request that a client sends again, since it got no answer to the first.
+
+OpenAI's and Anthropic's libraries count them in a header. The answer to the first may have been sampled whole and been
+lost on its way, so both are turns; as choices of one request they share its group, and none is a second thought of the
+user's about the other. At the root they share the session, too."""
+
+from typing import Final
+
+from api.access.services import ApiServices
+from api.http.asgi import Headers, header_text
+from api.turns.lookup import read
+from core.errors import StoreUnavailable
+from core.events import Completion
+from core.ids import Namespace
+
+_COUNT: Final = b"x-stainless-retry-count"
+
+
+def is_retry(headers: Headers) -> bool:
+    return (header_text(headers, _COUNT) or "0").strip("0").isdigit()
+
+
+async def first_try(services: ApiServices, namespace: Namespace, request_digest: str) -> Completion | None:
+    """Return the turn that answered the same request before, if it is known and stored."""
+    chain = await services.live_state.get_chain(namespace, (request_mark(request_digest),))
+    if chain is None:
+        return None
+    try:
+        return await read(services, lambda view: view.turns.get(namespace, chain.inference_id))
+    except StoreUnavailable:
+        return None
+
+
+def request_mark(digest: str) -> str:
+    return f"request\0{digest}"
