@@ -6,8 +6,8 @@ import msgspec
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.turns.session_ids import is_id
 from api.turns.lookup import look_up, read
+from api.turns.session_ids import is_id
 from core.errors import Conflict, NotFound
 from core.events import Outcome, Topic
 from core.ids import OutcomeId

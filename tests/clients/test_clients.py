@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import BUILD, CLIENTS, HERE, MODEL, Client, Run
 from recorder import Recording, recording
 from script_model import make, own_texts
 from service_tree import Service, wait_for
+
+from clients import BUILD, CLIENTS, HERE, MODEL, Client, Run
 
 ROOT = Path(__file__).parents[2]
 LEAST_TRAINABLE = 0.95

@@ -13,8 +13,8 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.feedback.targets import NamedTurn, has_session
 from api.turns.answer_ids import inference_in
-from api.turns.session_ids import is_id
 from api.turns.lookup import look_up, read, read_all
+from api.turns.session_ids import is_id
 from api.turns.sessions import call_key
 from core.events import Completion
 from core.ids import InferenceId, Namespace, SessionId, is_uuid
