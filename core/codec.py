@@ -3,6 +3,8 @@
 A reader takes its own version and every older one. Whatever changes what an event can say, even an added field, makes
 a new version, so that an older build stops at it instead of dropping what it does not know.
 
+Since schema 4 a turn says which client asked, in which protocol, and what of its request was ignored.
+
 Since schema 3 a version may be of another policy than the base one; up to schema 2 it is a number, and of that one.
 
 A version of the base policy is a number in every record and answer, as it was when there was no other policy; any other
@@ -17,7 +19,7 @@ from core.errors import InvalidRequest, NewerSchema, Undecodable
 from core.events import Event
 from core.ids import BASE, PolicyRef, base_ref
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 T = TypeVar("T")
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import msgspec
 
+from api.access.clients import client_of
 from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers, header_text
@@ -30,6 +31,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user_id: UserHash | None
     workload: str
     purpose: Purpose
+    client: str
     harness_version: str | None
     environment: Environment
     learn: bool
@@ -66,6 +68,7 @@ def take_in(
         user_id=keys.user_of(identity, body.user),
         workload=_workload(headers, tags) or workload,
         purpose=purpose or _purpose(kind),
+        client=client_of(header_text(headers, b"user-agent")),
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, body.store),

@@ -14,6 +14,7 @@ from core.store.leases import Leases
 from core.store.ledger import Ledger, LedgerReader
 from core.store.offsets import Offsets, OffsetsReader
 from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
+from core.store.recent import Recent
 from core.store.rewards import Rewards, RewardsReader
 from core.store.turns import Outcomes, OutcomesReader, Turns, TurnsReader
 
@@ -33,6 +34,7 @@ class View:
         self.orders = OrdersReader(connection)
         self.outcomes = OutcomesReader(connection)
         self.policies = PoliciesReader(connection)
+        self.recent = Recent(connection)
         self.references = ReferencesReader(connection)
         self.releases = ReleasesReader(connection)
         self.rewards = RewardsReader(connection)

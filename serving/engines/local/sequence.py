@@ -1,6 +1,7 @@
 """A request inside the engine."""
 
 import random
+import time
 
 from core.events import FinishReason, Sampling
 from core.ids import PolicyRef
@@ -13,6 +14,7 @@ class Sequence:
 
     __slots__ = (
         "aborted",
+        "arrived_s",
         "cached_tokens",
         "computed",
         "computed_under",
@@ -30,6 +32,7 @@ class Sequence:
     )
 
     def __init__(self, request: GenerateRequest, stream: Stream) -> None:
+        self.arrived_s = time.monotonic()
         self.request = request
         self.stream = stream
         self.sampling: Sampling = request.sampling
