@@ -82,7 +82,8 @@ def _curves(view: View, cluster: str, namespace: Namespace, limit: int, workload
 def _quality(turns: Sequence[Worth]) -> list[dict[str, Any]]:
     """Return the worth over time of `turns`, which are in order with the oldest first.
 
-    `smooth` is the mean over a longer stretch that ends there, and the band that it lies in with 95 %."""
+    `smooth` is the mean over a longer stretch that ends there, and, once that has enough turns, the band that it lies
+    in with 95 %."""
     size = max(1, math.ceil(len(turns) / _POINTS))
     stretch = max(size, _LEAST_SMOOTHED, len(turns) // _STRETCHES)
     points = []
@@ -94,13 +95,15 @@ def _quality(turns: Sequence[Worth]) -> list[dict[str, Any]]:
 
 
 def _smooth(turns: Sequence[Worth]) -> dict[str, Any]:
+    has_band = len(turns) >= _LEAST_SMOOTHED
     value = estimate((turn.session_id, turn.value) for turn in turns)
     good = estimate((turn.session_id, float(turn.value > 0)) for turn in turns)
-    return {"turns": len(turns), **_band("mean", value), **_band("good", good)}
+    return {"turns": len(turns), **_band("mean", value, has_band), **_band("good", good, has_band)}
 
 
-def _band(name: str, found: Estimate) -> dict[str, float | None]:
-    return {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
+def _band(name: str, found: Estimate, is_shown: bool) -> dict[str, float | None]:
+    low, high = (found.low, found.high) if is_shown else (None, None)
+    return {name: found.mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def _by_version(turns: Iterable[Worth], experiments: Sequence[Experiment]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ RECENT = 5000  # revisions of rewards that are looked at
 _OLDEST = 1000  # of them, for the first version where no holdback runs
 _MOST = 1000  # turns of either side
 _MOST_HELD_BACK = 500  # turns whose whole records are read
-NEEDED = 200  # turns of either side, before anything is said
+NEEDED, BASE_NEEDED = 200, 50  # turns of the newer versions and of the first, before anything is said
 
 Verdict = Literal["better", "worse", "no difference", "too early", "first"]
 
@@ -33,7 +33,8 @@ def improvement_router(context: Context) -> APIRouter:
     async def get_improvement(request: Request) -> Response:
         """Return the mean reward of the newest turns less that of the first version, with its 95 % interval.
 
-        `verdict` is `too early` until both sides have `needed` turns, and `first` while the first version serves."""
+        `verdict` is `too early` until there are `needed` turns, and `base_needed` of the first version, which may have
+        served fewer; and `first` while that serves."""
         identity = identity_of(request)
         only_parameters(request)
         live = services.policy.live_version
@@ -44,7 +45,7 @@ def improvement_router(context: Context) -> APIRouter:
 
 def _improvement(view: View, namespace: Namespace, live: PolicyRef) -> dict[str, Any]:
     first = view.policies.first() if view.policies.newest(1) else live
-    found = {"object": "improvement", "live": live, "first": first, "needed": NEEDED}
+    found = {"object": "improvement", "live": live, "first": first, "needed": NEEDED, "base_needed": BASE_NEEDED}
     if live == first:
         return {**found, "verdict": "first", "how": None}
     recent = view.curves.worth(namespace, RECENT)
@@ -58,7 +59,7 @@ def _improvement(view: View, namespace: Namespace, live: PolicyRef) -> dict[str,
         base, how = [turn for turn in oldest if turn.version == first][:_MOST], "earlier"
     versions = [turn.version for turn in ours if turn.version is not None]
     span = {"versions": [min(versions), max(versions)] if versions else None}
-    return {**found, "how": how, **span, **compared(ours, base, NEEDED)}
+    return {**found, "how": how, **span, **compared(ours, base, NEEDED, BASE_NEEDED)}
 
 
 def _is_later(turn: Worth, first: PolicyRef, live: PolicyRef) -> bool:
@@ -74,12 +75,12 @@ def _held_back(view: View, recent: Sequence[Worth], first: PolicyRef) -> list[Wo
     return [turn for turn in turns if arms.get(turn.inference_id) == "holdback"]
 
 
-def compared(ours: Sequence[Worth], base: Sequence[Worth], needed: int) -> dict[str, Any]:
+def compared(ours: Sequence[Worth], base: Sequence[Worth], needed: int, base_needed: int) -> dict[str, Any]:
     """Return the means of both, their difference with its interval, and what may be said of it."""
     one, other = _estimate(ours), _estimate(base)
     counts = {"turns": len(ours), "base_turns": len(base)}
     means = {"mean": one and one.mean, "base_mean": other and other.mean}
-    if one is None or other is None or min(len(ours), len(base)) < needed:
+    if one is None or other is None or len(ours) < needed or len(base) < base_needed:
         return {"verdict": "too early", **counts, **means, "difference": None, "low": None, "high": None}
     gain = one - other
     verdict = _verdict(gain)

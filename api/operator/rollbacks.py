@@ -60,7 +60,7 @@ def _foreseen(view: View, cluster: str, namespace: Namespace, version: PolicyRef
         "updates": sum(policy.updates for policy in known),
         "turns": sum(policy.turns for policy in known),
         "feedback_hours": _span(known) / timedelta(hours=1),
-        "reward": compared(theirs, its, _NEEDED),
+        "reward": compared(theirs, its, _NEEDED, _NEEDED),
     }
 
 
