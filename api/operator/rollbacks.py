@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters
-from api.operator.improvement import RECENT, compared
+from api.operator.figures.improvement import RECENT, compared
 from api.turns.lookup import read
 from core.errors import NotFound
 from core.events import PolicyVersion

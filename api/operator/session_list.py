@@ -15,7 +15,7 @@ from api.turns.intake import check_id
 from api.turns.lookup import read
 from core.errors import InvalidRequest
 from core.ids import InferenceId, Namespace, SessionId, inference_id_at
-from core.store.recent import Glance
+from core.store.newest.recent import Glance
 from core.store.work import View
 
 _DEFAULT_LIMIT, _LARGEST_PAGE = 50, 200

@@ -9,7 +9,7 @@ from api_harness import MODEL, Service, wait_for
 from console_world import turn
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from api.operator.counts import quantile_of
+from api.operator.figures.counts import quantile_of
 from core import telemetry
 from core.clock import ManualClock
 from onward.directory.layout import Layout
@@ -24,7 +24,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Counter:
     """Replace the counter by a fresh one, since other tests of this process have counted too."""
     fresh = Counter("refused", "", ("client", "protocol", "code"), registry=None)
     monkeypatch.setattr("api.access.clients.REFUSED_REQUESTS", fresh)
-    monkeypatch.setattr("api.operator.clients.REFUSED_REQUESTS", fresh)
+    monkeypatch.setattr("api.operator.figures.clients.REFUSED_REQUESTS", fresh)
     return fresh
 
 

@@ -8,8 +8,8 @@ import pytest
 from api_harness import Service
 from console_world import TURNS, VERSIONS, fill, put_rewarded, some_good
 
-from api.operator.improvement import BASE_NEEDED, NEEDED
-from api.operator.intervals import estimate, quantile
+from api.operator.figures.improvement import BASE_NEEDED, NEEDED
+from api.operator.figures.intervals import estimate, quantile
 from core.ids import base_ref
 
 START = datetime(2026, 1, 2, tzinfo=UTC)

@@ -12,12 +12,12 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
-from api.operator.intervals import Estimate, estimate, quantile
+from api.operator.figures.intervals import Estimate, estimate, quantile
 from api.turns.lookup import read
 from core.ids import Namespace, PolicyRef
 from core.operations.fleet import Experiment
 from core.reward_spec import DerivedSpec, call_line
-from core.store.curves import Conduct, Worth
+from core.store.newest.curves import Conduct, Worth
 from core.store.work import View
 from core.text.patterns import Pattern, pattern
 

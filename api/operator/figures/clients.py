@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
-from api.operator.counts import values, values_named
+from api.operator.figures.counts import values, values_named
 from api.turns.lookup import read
 from core.ids import InferenceId, Namespace
-from core.store.recent import Served
+from core.store.newest.recent import Served
 from core.store.work import View
 from core.telemetry import REFUSED_REQUESTS
 

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
-from api.operator.counts import quantile_of, value
-from api.operator.intervals import quantile
+from api.operator.figures.counts import quantile_of, value
+from api.operator.figures.intervals import quantile
 from api.turns.lookup import read
 from core import telemetry
-from core.store.recent import Served
+from core.store.newest.recent import Served
 
 _TURNS, _MOST_TURNS = 300, 1000  # whose whole records are read
 _MS_TO_S = 0.001

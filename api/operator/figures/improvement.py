@@ -10,10 +10,10 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters
-from api.operator.intervals import Estimate, estimate
+from api.operator.figures.intervals import Estimate, estimate
 from api.turns.lookup import read
 from core.ids import Namespace, PolicyRef
-from core.store.curves import Worth
+from core.store.newest.curves import Worth
 from core.store.work import View
 
 RECENT = 5000  # revisions of rewards that are looked at
