@@ -61,7 +61,7 @@ function enter(wanted) {
   for (const tab of document.querySelectorAll("[role=tab]")) {
     const isChosen = tab.hash === `#${view}`;
     tab.setAttribute("aria-selected", isChosen);
-    if (isChosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+    if (isChosen) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.clientWidth / 2;  // where not all fit
   }
   scrollTo(0, 0);
   report("view", "");

@@ -54,7 +54,7 @@ function speedAndSize({ turns, first_token_s: first, turn_s: whole, tokens_per_s
     card("Tokens a second", worded(rate, tokens.p50), `slowest tenth: ${worded(rate, tokens.p10)}`, "of a turn, after its first"),
     queue ? card("Queue", `${number(queue.waiting)} wait`, `${number(queue.running)} run`,
       `wait: ${duration(queue.wait_s.p50)}, 99 %: ${duration(queue.wait_s.p99)}`)
-      : card("Queue", "–", "engines are in other processes"),
+      : card("Queue", "–", "no request came to an engine in this process"),
     ...Object.entries(parts).map(([name, size]) => card(`Disk: ${PARTS[name] ?? name}`, bytes(size))),
     free === undefined ? "" : card("Disk: free", bytes(free)));
 }

@@ -26,7 +26,7 @@ def serving_router(context: Context) -> APIRouter:
         """Return the speed of the newest `turns` turns of the caller's namespace, the queue, and sizes in bytes.
 
         `tokens_per_s` is a turn's, from its first token to its last. The queue is that of an engine in this process:
-        null where engines are elsewhere. `disk` has what this machine holds of the service's parts, and what is
+        null while none has had a request. `disk` has what this machine holds of the service's parts, and what is
         free."""
         identity = identity_of(request)
         only_parameters(request, "turns")
