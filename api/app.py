@@ -28,11 +28,16 @@ from api.http.errors import SHAPE, ErrorShape, answer_error, install_error_handl
 from api.http.large_bodies import Bodies
 from api.openapi import describe
 from api.operator.alarms import alarms_router
-from api.operator.curves import curves_router
+from api.operator.figures.clients import clients_router
+from api.operator.figures.curves import curves_router
+from api.operator.figures.improvement import improvement_router
+from api.operator.figures.serving import serving_router
 from api.operator.fleet import fleet_router
 from api.operator.health import health_router
 from api.operator.policies import policies_router
 from api.operator.rewards import rewards_router
+from api.operator.rollbacks import rollback_router
+from api.operator.session_list import session_list_router
 from api.operator.session_routes import session_router
 from api.operator.stages import stages_router
 from api.operator.status import status_router
@@ -49,16 +54,17 @@ from api.protocols.responses.stored import stored_router
 from api.protocols.tabby.completions import plan_tabby
 from api.protocols.tabby.routes import tabby_router
 from api.requests.reader import BodyReader, ProcessReader, ThreadReader
+from core.events import Protocol
 
 VERSION = "0.1.0"
-_GENERATING: dict[str, Planner] = {
-    "/v1/chat/completions": plan_chat,
-    "/v1/completions": plan_completion,
-    "/v1/responses": plan_response,
-    "/v1/messages": plan_message,
-    "/v1/fim/completions": plan_fim,
-    "/infill": plan_infill,
-    "/tabby/v1/completions": plan_tabby,
+_GENERATING: dict[str, tuple[Planner, Protocol]] = {
+    "/v1/chat/completions": (plan_chat, "chat"),
+    "/v1/completions": (plan_completion, "completions"),
+    "/v1/responses": (plan_response, "responses"),
+    "/v1/messages": (plan_message, "messages"),
+    "/v1/fim/completions": (plan_fim, "fim"),
+    "/infill": (plan_infill, "infill"),
+    "/tabby/v1/completions": (plan_tabby, "tabby"),
 }
 _EXPORTS = (LOGS, TRACES)
 _SHAPES: dict[str, ErrorShape] = {
@@ -74,8 +80,11 @@ _ROUTERS = (
     count_router,
     stored_router,
     tabby_router,
+    session_list_router,
     session_router,
+    clients_router,
     policies_router,
+    rollback_router,
     fleet_router,
     rewards_router,
     alarms_router,
@@ -83,6 +92,8 @@ _ROUTERS = (
     stages_router,
     turn_router,
     curves_router,
+    improvement_router,
+    serving_router,
     health_router,
 )
 
@@ -138,8 +149,8 @@ def create_app(services: ApiServices) -> FastAPI:
     )
     app.origin_check = OriginCheck(services.settings)
     install_error_handlers(app)
-    for path, plan in _GENERATING.items():
-        app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path]))
+    for path, (plan, protocol) in _GENERATING.items():
+        app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path], protocol))
     table = load_events(services.settings.feedback.events)
     for path in _EXPORTS:
         app.add_hot_route(path, OtlpEndpoint(context, table, path, ACCESS["POST", path]))

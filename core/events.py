@@ -16,6 +16,7 @@ Purpose = Literal["turn", "suggestion", "side", "summary", "judge"]
 SegmentKind = Literal["thinking", "tool", "answer", "forced"]
 Arm = Literal["live", "canary", "holdback", "shadow"]
 Environment = Literal["production", "simulated"]
+Protocol = Literal["chat", "completions", "responses", "messages", "fim", "infill", "tabby"]
 OutcomeSource = Literal["client", "user", "environment", "judge", "derived"]
 ReleaseState = Literal["candidate", "canary", "live", "retired", "superseded", "rejected", "rolled_back"]
 Severity = Literal["info", "warning", "critical"]
@@ -148,6 +149,9 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     key_id: str | None = None  # the name or the fingerprint of the API key that asked; None: there was no key
     workload: str
     purpose: Purpose
+    client: str | None = None  # the program that asked, one of `api.access.clients`; None: nobody noted it
+    protocol: Protocol | None = None  # in which it asked
+    ignored: tuple[str, ...] = ()  # fields of its request that changed nothing
     harness_version: str | None = None
     environment_image: str | None = None
     received_at: datetime

@@ -139,6 +139,14 @@ def new_inference_id(session_id: SessionId) -> InferenceId:
     return InferenceId(f"{str(uuid_utils.uuid7())[: -2 * _ROUTING_BYTES]}{session_routing(session_id):04x}")
 
 
+def inference_id_at(milliseconds: int) -> InferenceId:
+    """Return what lies before the ids of all inferences from that time on, and after earlier ones.
+
+    The time is in milliseconds since 1970."""
+    text = f"{max(0, milliseconds):012x}"
+    return InferenceId(f"{text[:8]}-{text[8:]}")
+
+
 def new_session_id() -> SessionId:
     return SessionId(str(uuid_utils.uuid7()))
 

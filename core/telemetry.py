@@ -30,6 +30,13 @@ FIRST_TOKEN_SECONDS = _histogram("first_token_seconds", "From request to first t
 UNTRAINABLE_TURNS = _counter("untrainable_turns", "Turns that cannot be trained on, by reason", "reason")
 REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by status", "status")
 IGNORED_FIELDS = _counter("ignored_fields", "Fields of requests that changed nothing, by client", "client", "field")
+REFUSED_REQUESTS = _counter(
+    "refused_requests",
+    "Requests to generate that were refused, by client, protocol and reason",
+    "client",
+    "protocol",
+    "code",
+)
 OUTCOMES = _counter("outcomes", "Outcomes acknowledged, by name", "name")
 JOINED_EVENTS = _counter(
     "joined_events",
@@ -145,6 +152,7 @@ BUSY_SECONDS = _counter(
     "engine_busy_seconds", "Time in which the engine had requests, or this process had some in a fleet"
 )
 WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot")
+QUEUE_SECONDS = _histogram("queue_seconds", "From a request's arrival at the engine to its slot", _LATENCY_BUCKETS_S)
 REPLICAS = _gauge("replicas", "Engines of the fleet, by state", "state")
 REPLICA_REQUESTS = _counter("replica_requests", "Requests sent to a replica, by how they ended", "replica", "outcome")
 ROUTER_RETRIES = _counter("router_retries", "Requests that a replica lost before a token, and another was asked")

@@ -13,10 +13,10 @@ NOT_STORED: Final = "not_stored"
 KEPT: Final = frozenset(
     {
         "inference_id", "session_id", "turn_index", "parent_id", "group_id", "namespace", "user_id", "workload",
-        "purpose", "harness_version", "environment_image", "received_at", "policy", "policy_versions",
-        "replica", "experiment_id", "arm", "arm_assigned", "propensity", "tokenizer_digest", "renderer",
-        "finish_reason", "broken_calls", "delivered_tokens", "ttft_ms", "latency_ms", "environment", "learn",
-        "session_done",
+        "purpose", "client", "protocol", "ignored", "harness_version", "environment_image", "received_at", "policy",
+        "policy_versions", "replica", "experiment_id", "arm", "arm_assigned", "propensity", "tokenizer_digest",
+        "renderer", "finish_reason", "broken_calls", "delivered_tokens", "ttft_ms", "latency_ms", "environment",
+        "learn", "session_done",
     }
 )  # fmt: skip
 """Fields that rest as they are. All others are emptied, or made anew in `without_words`: what an event learns to say

@@ -1,6 +1,10 @@
 """The program that sends a request, by the header `User-Agent`: one of those that are known, so that they are few."""
 
-from core.telemetry import IGNORED_FIELDS
+from functools import lru_cache
+
+from core.errors import RequestError
+from core.events import Protocol
+from core.telemetry import IGNORED_FIELDS, REFUSED_REQUESTS
 
 _KNOWN = (
     ("onward-client/python", "onward-python"),
@@ -35,6 +39,7 @@ _KNOWN = (
 """Beginnings of the header in lower case, and what the client is called."""
 
 
+@lru_cache(maxsize=256)
 def client_of(user_agent: str | None) -> str:
     said = (user_agent or "").lower()
     return next((name for beginning, name in _KNOWN if said.startswith(beginning)), "other")
@@ -44,3 +49,8 @@ def count_ignored(user_agent: str | None, names: tuple[str, ...]) -> None:
     """Count what a request asked for and did not get."""
     for name in names:
         IGNORED_FIELDS.labels(client_of(user_agent), name).inc()
+
+
+def count_refused(user_agent: str | None, protocol: Protocol, error: RequestError) -> None:
+    """Count a request that asked for what it cannot have, by the error's own word."""
+    REFUSED_REQUESTS.labels(client_of(user_agent), protocol, error.code or error.kind).inc()

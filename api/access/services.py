@@ -33,5 +33,7 @@ class ApiServices:
     """The stages that keep in the store how far they have read a topic, as the group of their name."""
     reader: Sequence[str] = ()
     """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); empty: a thread."""
+    disk: Callable[[], Mapping[str, int]] = dict
+    """Bytes by what they hold (`log`, `store`, `blobs`, `spool`), as far as they are on this machine, and `free`."""
     site: Path | None = None
     """The directory of the built documentation, which may not exist yet."""

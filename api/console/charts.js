@@ -2,7 +2,8 @@
 
 import { make } from "./dom.js";
 
-const HEIGHT = 190, COLOURS = 8;
+const HEIGHT = 190, COLOURS = 8, FAINT = "2e";
+const UNSEEN = { width: 0, stroke: "transparent", spanGaps: true, points: { show: false } };
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -10,7 +11,7 @@ const colour = name => getComputedStyle(document.documentElement).getPropertyVal
  * where it is fixed. */
 export class Chart {
   constructor(title, note, { over, show, range = null }) {
-    Object.assign(this, { over, show, range, plot: null, names: [], data: [[]] });
+    Object.assign(this, { over, show, range, plot: null, names: [], shaded: [], dotted: [], data: [[]] });
     this.legend = make("div", "legend");
     this.plane = make("div", "plane");
     this.figure = make("figure", "card", make("figcaption", "", make("h3", "", title), make("small", "", note)),
@@ -20,12 +21,18 @@ export class Chart {
     new ResizeObserver(() => this.fit()).observe(this.plane);
   }
 
-  /** `xs` ascending; `lines`: {name: values}, null where there is none. */
-  draw(xs, lines) {
+  /** `xs` ascending; `lines`: {name: values}, null where there is none. Of those names that have them, `bands`:
+   * {name: [lows, highs]} is shaded about the line, and `dots`: {name: values} stand beside it. */
+  draw(xs, lines, { bands = {}, dots = {} } = {}) {
     const names = Object.keys(lines);
-    this.data = [xs, ...Object.values(lines)];
+    const shaded = names.filter(name => bands[name]), dotted = names.filter(name => dots[name]);
+    this.data = [xs, ...Object.values(lines), ...shaded.flatMap(name => bands[name]), ...dotted.map(name => dots[name])];
     if (!xs.length) return this.empty();
-    if (!this.plot || names.join() !== this.names.join()) this.build(names);
+    const look = JSON.stringify([names, shaded, dotted]);
+    if (!this.plot || look !== this.look) {
+      Object.assign(this, { look, shaded, dotted });
+      this.build(names);
+    }
     else this.plot.setData(this.data);
     this.tell(null);
   }
@@ -54,8 +61,16 @@ export class Chart {
         { ...axis, size: 62, values: (_, ticks) => ticks.map(this.show) },
       ],
       series: [{}, ...names.map((label, place) => ({
-        label, stroke: line(place), width: 2, spanGaps: true, points: { size: 5, show: this.data[0].length < 40 },
-      }))],
+        label, stroke: line(place), width: 2, spanGaps: true,
+        points: { size: 5, show: this.data[0].length < 40 && !this.dotted.length },
+      })), ...this.shaded.flatMap(() => [UNSEEN, UNSEEN]), ...this.dotted.map(name => {
+        const of = line(names.indexOf(name));
+        return { width: 0, stroke: of, paths: () => null, points: { show: true, size: 3, stroke: of, fill: of } };
+      })],
+      bands: this.shaded.map((name, place) => {
+        const low = 1 + names.length + 2 * place;
+        return { series: [low + 1, low], fill: line(names.indexOf(name)) + FAINT };
+      }),
       hooks: { setCursor: [plot => this.tell(plot.cursor.idx)] },
       tzDate: stamp => uPlot.tzDate(new Date(1000 * stamp), "Etc/UTC"),
     };
@@ -64,7 +79,7 @@ export class Chart {
 
   /** In the legend the values under the cursor; without one, each line's last. */
   tell(place) {
-    const values = this.data.slice(1).map(ys => place === null || place === undefined ? ys.findLast(y => y !== null) : ys[place]);
+    const values = this.data.slice(1, 1 + this.names.length).map(ys => place === null || place === undefined ? ys.findLast(y => y !== null) : ys[place]);
     const x = place === null || place === undefined ? null : this.data[0][place];
     const where = x === null ? "last" : this.over === "version" ? `version ${x}` : clock(x);
     this.legend.replaceChildren(make("small", "", where), ...this.names.map((name, part) =>

@@ -51,6 +51,11 @@ export function time(stamp) {
   return day === new Date().toISOString().slice(0, 10) ? clock : `${day} ${clock}`;
 }
 
+export function bytes(count) {
+  const power = count < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(count) / 3));
+  return `${power ? (count / 1000 ** power).toPrecision(3) : count} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+}
+
 export function duration(seconds) {
   if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
   if (seconds < 90) return `${seconds.toFixed(1)} s`;

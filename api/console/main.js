@@ -2,20 +2,29 @@
 
 import { at } from "./dom.js";
 import * as alarms from "./views/alarms.js";
+import * as clients from "./views/clients.js";
 import * as curves from "./views/curves.js";
+import * as gain from "./views/gain.js";
 import * as health from "./views/health.js";
 import * as learner from "./views/learner.js";
 import * as releases from "./views/releases.js";
 import * as rewards from "./views/rewards.js";
+import * as sessions from "./views/sessions.js";
 import * as story from "./views/story.js";
 
-const PERIOD_MS = 3000, CURVES_PERIOD_MS = 10000;
+const PERIOD_MS = 3000, SLOW_PERIOD_MS = 10000;
 const drawn = () => Promise.all([curves.refresh(), learner.refresh()]);
-const REFRESH = { curves: drawn, releases: releases.refresh, alarms: alarms.refresh, health: health.refresh };
-const VIEWS = ["rewards", "curves", "releases", "alarms", "health"];
+const REFRESH = {
+  curves: drawn, releases: releases.refresh, alarms: alarms.refresh, health: health.refresh, sessions: sessions.refresh,
+  clients: clients.refresh,
+};
+const VIEWS = ["rewards", "curves", "releases", "alarms", "health", "sessions", "clients"];
+const SLOW = ["curves", "sessions", "clients"];  // what they ask for is not asked for every time
+const HOME = { turn: "rewards", session: "sessions" };  // what is one of a list, and the view with the list
 const problems = new Map();  // of whom: what
 let view = "";
-let lastCurves = 0;
+let lastSlow = 0;
+let opened = "rewards";  // where the story of a turn was opened
 let wake = () => {};
 
 function report(whose, what) {
@@ -33,27 +42,48 @@ const again = () => REFRESH[view] && attempt("view", REFRESH[view]);
 
 function route() {
   const [name, id] = location.hash.slice(1).split("/");
-  const wanted = name === "turn" ? "rewards" : VIEWS.includes(name) ? name : "rewards";
-  if (wanted !== view) {
-    view = wanted;
-    for (const each of VIEWS) at(each).hidden = each !== view;
-    for (const tab of document.querySelectorAll("[role=tab]")) tab.setAttribute("aria-selected", tab.hash === `#${view}`);
-    scrollTo(0, 0);
-    report("view", "");
-    again();
+  const wanted = name === "turn" && view === "sessions" ? view : HOME[name] ?? (VIEWS.includes(name) ? name : "rewards");
+  if (wanted !== view) enter(wanted);
+  if (name === "turn" && id) {
+    document.querySelector(`#${view} .beside`).append(at("story"));
+    story.show(decodeURIComponent(id));
+    return;
   }
-  if (name === "turn" && id) story.show(decodeURIComponent(id));
-  else story.close();
+  opened = location.hash.slice(1) || "rewards";
+  story.close();
+  if (name === "session" && id) sessions.show(decodeURIComponent(id));
+  else if (view === "sessions") sessions.close();
+}
+
+function enter(wanted) {
+  view = wanted;
+  for (const each of VIEWS) at(each).hidden = each !== view;
+  for (const tab of document.querySelectorAll("[role=tab]")) {
+    const isChosen = tab.hash === `#${view}`;
+    tab.setAttribute("aria-selected", isChosen);
+    if (isChosen) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.clientWidth / 2;  // where not all fit
+  }
+  scrollTo(0, 0);
+  report("view", "");
+  again();
+}
+
+/** One step out: of a turn's story, of a session. */
+function back() {
+  if (!at("story").hidden) location.hash = opened;
+  else if (location.hash.startsWith("#session/")) location.hash = "sessions";
 }
 
 async function poll() {
   for (;;) {
     if (!document.hidden) {
       await attempt("status", () => Promise.all([health.header(), alarms.count()]));
-      if (view !== "curves" || Date.now() - lastCurves > CURVES_PERIOD_MS) {
-        lastCurves = Date.now();
-        await again();
+      const isDue = Date.now() - lastSlow > SLOW_PERIOD_MS;
+      if (isDue) {
+        lastSlow = Date.now();
+        await attempt("gain", gain.refresh);
       }
+      if (isDue || !SLOW.includes(view)) await again();
     }
     await new Promise(go => {
       setTimeout(go, PERIOD_MS);
@@ -62,7 +92,7 @@ async function poll() {
   }
 }
 
-const rows = () => [...document.querySelectorAll(`#${view} .rows .row`)];
+const rows = () => [...document.querySelectorAll(`#${view} .rows .row`)].filter(row => row.checkVisibility());
 
 function move(by) {
   const all = rows(), here = all.indexOf(document.activeElement);
@@ -71,14 +101,20 @@ function move(by) {
   next?.scrollIntoView({ block: "nearest" });
 }
 
+function find() {
+  if (view === "sessions") return at("session-search").focus();
+  location.hash = "rewards";
+  at("filter").focus();
+}
+
 const KEYS = {
   j: () => move(1),
   ArrowDown: () => move(1),
   k: () => move(-1),
   ArrowUp: () => move(-1),
   Enter: () => document.activeElement.querySelector?.(".actions button")?.focus(),
-  Escape: () => { if (!at("story").hidden) location.hash = "rewards"; },
-  "/": () => { location.hash = "rewards"; at("filter").focus(); },
+  Escape: back,
+  "/": find,
   p: rewards.togglePause,
   "?": () => at("help").showModal(),
 };
@@ -99,7 +135,7 @@ function onKey(event) {
 document.addEventListener("keydown", onKey);
 for (const news of ["key", "changed"]) {
   document.addEventListener(news, () => {
-    lastCurves = 0;
+    lastSlow = 0;
     wake();
   });
 }
@@ -110,5 +146,7 @@ releases.begin(what => report("order", what));
 curves.begin(again);
 learner.begin();
 alarms.begin(again);
+sessions.begin(what => report("sessions", what));
+story.begin(back);
 route();
 poll();

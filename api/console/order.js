@@ -1,15 +1,18 @@
 // Asks what an order needs before it is given: why, and the admin's key, which nothing but this page's memory keeps.
 
 import { at } from "./dom.js";
-import { post } from "./wire.js";
+import { get, post } from "./wire.js";
 
 const dialog = at("order");
 let adminKey = "";
 let pending = null;
 
-/** `word`: what the reason is called in the body; `needed`: whether there must be one. */
-export function ask({ title, meaning, path, word, needed, done }) {
+/** `word`: what the reason is called in the body; `needed`: whether there must be one; `foresee`: makes the words of
+ * what it would change, out of the answer to a GET of the same path. */
+export function ask({ title, meaning, path, word, needed, done, foresee = null }) {
   pending = { path, word, needed, done };
+  at("order-foreseen").replaceChildren();
+  if (foresee) show(pending, foresee);
   at("order-title").textContent = title;
   at("order-meaning").textContent = meaning;
   at("why-label").textContent = needed ? "Why" : "Note";
@@ -19,6 +22,12 @@ export function ask({ title, meaning, path, word, needed, done }) {
   tell("");
   dialog.showModal();
   at("why").focus();
+}
+
+async function show(asked, foresee) {
+  const tell = (...words) => asked === pending && at("order-foreseen").replaceChildren(...words);
+  tell("…");
+  await get(asked.path).then(found => tell(...foresee(found)), error => tell(`What it leaves behind is not known: ${error.message}`));
 }
 
 async function give(event) {

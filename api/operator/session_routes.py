@@ -17,9 +17,9 @@ from core.ids import SessionId
 from core.store.work import View
 
 _TURN_FIELDS = (
-    "inference_id", "parent_id", "group_id", "turn_index", "purpose", "workload", "received_at", "text", "tool_calls",
-    "policy_versions", "trainable", "untrainable_reasons", "finish_reason", "learn", "session_done", "environment",
-    "delivered_tokens", "ttft_ms", "latency_ms", "tags",
+    "inference_id", "parent_id", "group_id", "turn_index", "purpose", "workload", "client", "protocol",
+    "received_at", "text", "tool_calls", "policy_versions", "trainable", "untrainable_reasons", "finish_reason",
+    "learn", "session_done", "environment", "delivered_tokens", "ttft_ms", "latency_ms", "tags",
 )  # fmt: skip
 
 

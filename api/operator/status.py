@@ -4,11 +4,11 @@ import collections
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import Counter
 
 from api.access.context import Context
 from api.access.limits import ERRORS, REQUESTS, TURNS
 from api.access.plain import identity_of, json_response, only_parameters
+from api.operator.figures.counts import values
 from api.operator.health import readiness_of
 from api.turns.lookup import read
 from core import telemetry
@@ -46,7 +46,7 @@ def status_router(context: Context) -> APIRouter:
                 **stored,
                 "turns": _turns(),
                 "tokens": _tokens(),
-                "busy_s": sum(_values(telemetry.BUSY_SECONDS).values()),
+                "busy_s": sum(values(telemetry.BUSY_SECONDS).values()),
                 "last_minute": await _last_minute(services.live_state, identity.namespace),
                 "readiness": readiness_of(services),
             }
@@ -73,21 +73,15 @@ async def _last_minute(live_state: LiveState, namespace: Namespace) -> dict[str,
 def _turns() -> dict[str, Any]:
     """Count answered turns, and untrainable ones by reason; a turn with several reasons counts under each."""
     return {
-        "answered": int(sum(_values(telemetry.TURNS).values())),
-        "untrainable": {reason: int(count) for (reason,), count in _values(telemetry.UNTRAINABLE_TURNS).items()},
+        "answered": int(sum(values(telemetry.TURNS).values())),
+        "untrainable": {reason: int(count) for (reason,), count in values(telemetry.UNTRAINABLE_TURNS).items()},
     }
 
 
 def _tokens() -> dict[str, Any]:
     generated, prefilled, cached = (
-        int(sum(_values(counter).values()))
+        int(sum(values(counter).values()))
         for counter in (telemetry.GENERATED_TOKENS, telemetry.PREFILLED_TOKENS, telemetry.CACHED_TOKENS)
     )
     share = cached / (cached + prefilled) if cached + prefilled else None
     return {"generated": generated, "prefilled": prefilled, "cached": cached, "cached_share": share}
-
-
-def _values(counter: Counter) -> dict[tuple[str, ...], float]:
-    """Return the counter's values under the values of its labels."""
-    samples = (sample for metric in counter.collect() for sample in metric.samples)
-    return {tuple(sample.labels.values()): sample.value for sample in samples if sample.name.endswith("_total")}

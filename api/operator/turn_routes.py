@@ -18,7 +18,8 @@ from core.ports import Renderer
 from core.store.work import View
 
 _FIELDS = (
-    "inference_id", "session_id", "parent_id", "turn_index", "namespace", "workload", "purpose", "environment",
+    "inference_id", "session_id", "parent_id", "turn_index", "namespace", "workload", "purpose", "client", "protocol",
+    "ignored", "environment",
     "received_at", "messages", "tools", "sampling", "text", "tool_calls", "finish_reason", "policy", "policy_versions",
     "replica", "experiment_id", "arm", "arm_assigned", "trainable", "untrainable_reasons", "learn", "delivered_tokens",
     "ttft_ms", "latency_ms", "tags",

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from api.access.clients import count_refused
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
 from api.access.routes import Need
-from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, send_error, send_json
+from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, header_text, send_error, send_json
 from api.http.body_shape import Raw
 from api.http.errors import shape_of
 from api.protocols.exchange import Exchange
@@ -16,6 +17,7 @@ from api.protocols.onward_info import onward_headers
 from api.protocols.streaming import EventSender
 from api.turns.turn import Turn
 from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
+from core.events import Protocol
 
 Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
 
@@ -23,16 +25,17 @@ Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
 class GenerationEndpoint:
     """An ASGI application for one path."""
 
-    def __init__(self, context: Context, plan: Planner, need: Need) -> None:
+    def __init__(self, context: Context, plan: Planner, need: Need, protocol: Protocol) -> None:
         self._context = context
+        self._protocol: Protocol = protocol
         self._need = need
         self._plan = plan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._context.services
         identity: Identity | None = None
+        headers: Headers = dict(scope["headers"])
         try:
-            headers: Headers = dict(scope["headers"])
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
             self._need.check(identity)
             limits = await admit(services.live_state, identity)
@@ -46,6 +49,8 @@ class GenerationEndpoint:
         except (RequestError, Unavailable) as error:
             if identity is not None:
                 services.live_state.count(identity.namespace, ERRORS)
+            if isinstance(error, RequestError):
+                count_refused(header_text(headers, b"user-agent"), self._protocol, error)
             if not isinstance(error, _BrokenStream):
                 await send_error(send, error, shape_of(scope))
         except ClientGone:

@@ -6,9 +6,11 @@ from typing import ClassVar
 from api.access.context import Context
 from api.http.asgi import RawHeaders
 from api.turns.turn import Turn, TurnDelta, TurnPlan
+from core.events import Protocol
 
 
 class Exchange(ABC):
+    protocol: ClassVar[Protocol]
     id_prefix: ClassVar[str]
     """The beginning of the answer's id; its rest is the inference's own (`api/turns/answer_ids.py`)."""
 
@@ -22,7 +24,7 @@ class Exchange(ABC):
         self.limits: RawHeaders = []
 
     def _begin(self, count: int) -> None:
-        self.turns = [Turn(self._context, self.plan, choice) for choice in range(count)]
+        self.turns = [Turn(self._context, self.plan, choice, self.protocol) for choice in range(count)]
         self.id = self.id_prefix + (self.turns[0].inference_id if count == 1 else self.plan.group_id)
 
     @property

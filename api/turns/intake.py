@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from api.access.clients import client_of
 from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers, header_text
@@ -38,6 +39,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     purpose_said: bool  # by the client; else it may be known from the prompt
     session_hint: SessionId | None  # from a header of the client's own: see `session_ids`
     is_retry: bool  # the client says that it has sent the same request before, and got no answer
+    client: str
     harness_version: str | None
     environment: Environment
     learn: bool
@@ -77,6 +79,7 @@ def take_in(
         purpose_said=(purpose or kind) is not None,
         session_hint=session_hint(headers),
         is_retry=is_retry(headers),
+        client=client_of(header_text(headers, b"user-agent")),
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, body.store),

@@ -19,7 +19,18 @@ from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
 from core import telemetry
 from core.errors import EngineUnavailable, LogUnavailable, NotFinite
-from core.events import Arm, Completion, FinishReason, LogprobSpace, Sampling, Segment, ToolCall, Topic, VersionSpan
+from core.events import (
+    Arm,
+    Completion,
+    FinishReason,
+    LogprobSpace,
+    Protocol,
+    Sampling,
+    Segment,
+    ToolCall,
+    Topic,
+    VersionSpan,
+)
 from core.grammars.sets import ATTACHMENT
 from core.ids import UNKNOWN, GroupId, PolicyRef, new_inference_id
 from core.operations.fleet import Assignment
@@ -65,10 +76,11 @@ class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Turn:
     """One choice. `run` it once; the fields then hold its result."""
 
-    def __init__(self, context: Context, plan: TurnPlan, choice: int) -> None:
+    def __init__(self, context: Context, plan: TurnPlan, choice: int, protocol: Protocol) -> None:
         services = context.services
         self.plan = plan
         self.choice = choice
+        self.protocol: Protocol = protocol
         self.inference_id = new_inference_id(plan.place.session_id)
         self.capture = Capture()
         self.finish_reason: FinishReason | None = None
@@ -290,6 +302,9 @@ class Turn:
             key_id=intake.identity.key_id,
             workload=intake.workload,
             purpose=intake.purpose,
+            client=intake.client,
+            protocol=self.protocol,
+            ignored=plan.ignored,
             harness_version=intake.harness_version,
             received_at=intake.received_at,
             messages=plan.messages,

@@ -59,6 +59,8 @@ def _turn_row(turn: Completion) -> dict[str, object]:
         "user_id": turn.user_id,
         "workload": turn.workload,
         "purpose": turn.purpose,
+        "client": turn.client,
+        "protocol": turn.protocol,
         "received_at": to_micros(turn.received_at),
         "policy": BASE if last is None else last.policy,
         "policy_version": None if last is None else last.version,

@@ -7,11 +7,12 @@ from sqlalchemy import Connection
 
 from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
 from core.store.archived import Archive, ArchiveReader
-from core.store.curves import Curves
 from core.store.dead_letters import DeadLetters, DeadLettersReader
 from core.store.fleet import Experiments, ExperimentsReader, Fleet, FleetReader, Orders, OrdersReader
 from core.store.leases import Leases
 from core.store.ledger import Ledger, LedgerReader
+from core.store.newest.curves import Curves
+from core.store.newest.recent import Recent
 from core.store.offsets import Offsets, OffsetsReader
 from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
 from core.store.rewards import Rewards, RewardsReader
@@ -33,6 +34,7 @@ class View:
         self.orders = OrdersReader(connection)
         self.outcomes = OutcomesReader(connection)
         self.policies = PoliciesReader(connection)
+        self.recent = Recent(connection)
         self.references = ReferencesReader(connection)
         self.releases = ReleasesReader(connection)
         self.rewards = RewardsReader(connection)

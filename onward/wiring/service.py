@@ -14,6 +14,7 @@ from core.stages.stage import Stage
 from core.stages.start_steps import say_step
 from ingest.spool.spool import SpoolingLog
 from onward.directory.layout import BUILT_SITE
+from onward.wiring.disk import disk_of
 from onward.wiring.engines import Child, Serving, build_serving, child_of, host_children
 from onward.wiring.foundation import Foundation
 from onward.wiring.stages import STAGES, Neighbours, readers
@@ -161,6 +162,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             readiness=readiness,
             traffic=service.traffic,
             reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens), family),
+            disk=disk_of(foundation.layout, foundation.clock),
             site=BUILT_SITE,
             readers=readers(),
         )

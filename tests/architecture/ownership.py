@@ -129,7 +129,9 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.AST]]:
 @cache
 def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
     """Return the tables that each method writes and names, by (repository, method)."""
-    modules = [StoreModule(ast.parse(path.read_text())) for path in sorted((ROOT / "core/store").glob("*.py"))]
+    folders = (ROOT / "core/store", ROOT / "core/store/newest")
+    files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    modules = [StoreModule(ast.parse(path.read_text())) for path in files]
     home = {name: module for module in modules for name in module.classes}
     assigned = re.findall(r"self\.(\w+) = (\w+)\(connection\)", (ROOT / "core/store/work.py").read_text())
     return {

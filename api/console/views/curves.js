@@ -8,11 +8,13 @@ const amount = value => value.toFixed(2);
 const seconds = stamp => Date.parse(stamp) / 1000;
 const version = row => row.version;
 const share = value => `${Math.round(100 * value)} %`;
+const banded = (lows, highs) => Object.fromEntries(Object.keys(lows).map(name => [name, [lows[name], highs[name]]]));
 const capital = name => name[0].toUpperCase() + name.slice(1);
 
 const charts = {
-  quality: new Chart("Quality", "share of turns worth more than nothing; mean reward", { over: "time", show: amount }),
-  versions: new Chart("Reward by version", "mean, by arm", { over: "version", show: amount }),
+  quality: new Chart("Quality", "share of turns worth more than nothing, and mean reward: dots; their moving means, with 95 % bands",
+    { over: "time", show: amount }),
+  versions: new Chart("Reward by version", "mean, by arm, with its 95 % band", { over: "version", show: amount }),
   parts: new Chart("Reward by part", "what each adds to a version's mean", { over: "version", show: amount }),
   latency: new Chart("Feedback to served", "from an outcome's arrival to the release of what learned from it",
     { over: "version", show: duration }),
@@ -30,8 +32,14 @@ export async function refresh() {
   ]);
   at("counted").textContent = `${number(curves.turns)} turns; conduct of the last ${number(behaviour.turns)}`;
   choose(curves.workloads);
-  charts.quality.draw(...columns(curves.quality, row => seconds(row.at), row => ({ good: row.good, "mean reward": row.mean })));
-  charts.versions.draw(...columns(curves.versions, version, row => ({ [row.arm]: row.mean })));
+  const over = pick => columns(curves.quality, row => seconds(row.at), pick);
+  const pairs = (good, mean) => ({ good, "mean reward": mean });
+  const [, lows] = over(({ smooth }) => pairs(smooth.good_low, smooth.mean_low));
+  const [, highs] = over(({ smooth }) => pairs(smooth.good_high, smooth.mean_high));
+  charts.quality.draw(...over(({ smooth }) => pairs(smooth.good, smooth.mean)),
+    { bands: banded(lows, highs), dots: over(row => pairs(row.good, row.mean))[1] });
+  const by = figure => columns(curves.versions, version, row => ({ [row.arm]: row[figure] }));
+  charts.versions.draw(...by("mean"), { bands: banded(by("low")[1], by("high")[1]) });
   charts.parts.draw(...columns(curves.versions, version, row => row.components));
   charts.latency.draw(...columns(curves.latency, version, row => ({ p50: row.p50_s, p99: row.p99_s })));
   charts.conduct.draw(...columns(behaviour.versions, version, row =>

@@ -1,6 +1,6 @@
 // Lag and health of each stage.
 
-import { at, fill, make, number, percent, plain, time } from "../dom.js";
+import { at, bytes, duration, fill, make, number, percent, plain, time } from "../dom.js";
 import { get } from "../wire.js";
 
 const SILENT_S = 5;
@@ -42,9 +42,27 @@ function cards(status) {
       counts(status.versions)));
 }
 
+const PARTS = { log: "log", store: "store", blobs: "versions and other blobs", spool: "spool" };
+const worded = (show, value) => value === null ? "–" : show(value);
+const rate = value => `${value.toFixed(value < 100 ? 1 : 0)} /s`;
+
+function speedAndSize({ turns, first_token_s: first, turn_s: whole, tokens_per_s: tokens, queue, disk }) {
+  const of = `of your newest ${number(turns)} turns`, { free, ...parts } = disk;
+  at("serving").replaceChildren(
+    card("First token", worded(duration, first.p50), `99 %: ${worded(duration, first.p99)}`, of),
+    card("Whole turn", worded(duration, whole.p50), `99 %: ${worded(duration, whole.p99)}`, of),
+    card("Tokens a second", worded(rate, tokens.p50), `slowest tenth: ${worded(rate, tokens.p10)}`, "of a turn, after its first"),
+    queue ? card("Queue", `${number(queue.waiting)} wait`, `${number(queue.running)} run`,
+      `wait: ${duration(queue.wait_s.p50)}, 99 %: ${duration(queue.wait_s.p99)}`)
+      : card("Queue", "–", "no request came to an engine in this process"),
+    ...Object.entries(parts).map(([name, size]) => card(`Disk: ${PARTS[name] ?? name}`, bytes(size))),
+    free === undefined ? "" : card("Disk: free", bytes(free)));
+}
+
 export async function refresh() {
-  const [status, stages, fleet] = await Promise.all([header(), get("v1/stages"), get("v1/fleet")]);
+  const [status, stages, fleet, serving] = await Promise.all([header(), get("v1/stages"), get("v1/fleet"), get("v1/serving")]);
   cards(status);
+  speedAndSize(serving);
   const states = Object.entries(stages.readiness.components);
   const read = new Map(stages.data.map(stage => [stage.stage, stage]));
   const down = new Map(stages.down.map(({ stage, why, since }) => [stage, `${why} (since ${time(since)})`]));

@@ -1,6 +1,6 @@
 // Versions, what became of them, and the operator's word.
 
-import { at, button, make, number, percent, plain, refill, state, time } from "../dom.js";
+import { at, button, duration, make, named, number, percent, plain, refill, signed, state, time } from "../dom.js";
 import { ask } from "../order.js";
 import { get } from "../wire.js";
 
@@ -33,8 +33,28 @@ function order(kind, version) {
     path: `v1/policies/${version}/${kind}`,
     word: "why",
     needed: true,
+    foresee: kind === "rollback" ? leftBehind : null,
     done: answer => report(answer.status === "accepted" ? WAITS : ""),
   }));
+}
+
+/** What a rollback discards, in words. */
+function leftBehind({ versions, counted, updates, turns, feedback_hours: hours, reward }) {
+  if (!versions.length) return ["Nothing went live since: nothing is left behind."];
+  const whole = counted < versions.length ? ` (of the newest ${number(counted)})` : "";
+  const span = versions.length > 1 ? `: ${versions[0]} to ${versions.at(-1)}` : `: ${versions[0]}`;
+  return [
+    named("versions left behind", number(versions.length) + span),
+    named("updates", number(updates) + whole),
+    named("turns learned from", number(turns) + whole),
+    named("span of their feedback", duration(3600 * hours) + whole),
+    named("their mean reward less this one's", difference(reward)),
+  ];
+}
+
+function difference({ difference: found, low, high, turns, base_turns: base }) {
+  return found === null || low === null ? `cannot say: ${number(turns)} turns against ${number(base)}`
+    : `${signed(found)} (${signed(low)} to ${signed(high)})`;
 }
 
 function row(policy, standing) {

@@ -6,6 +6,12 @@ import { get } from "../wire.js";
 const SHADES = 8, SHOWN_TOKENS = 1500;
 const story = at("story");
 let cameFrom = null;
+let leave = () => {};
+
+/** `back` leads to where the story was opened. */
+export function begin(back) {
+  leave = back;
+}
 
 export function open(inferenceId) {
   location.hash = `turn/${encodeURIComponent(inferenceId)}`;
@@ -33,7 +39,7 @@ export async function show(inferenceId) {
   story.focus({ preventScroll: true });
 }
 
-const closer = () => button("×", "close", () => { location.hash = "rewards"; }, "Close (Escape)");
+const closer = () => button("×", "close", leave, "Close (Escape)");
 
 function parts(turn) {
   const latest = turn.rewards.at(-1);
@@ -54,13 +60,21 @@ function parts(turn) {
   ].filter(Boolean);
 }
 
+function link(session) {
+  const found = make("a", "", session);
+  found.href = `#session/${encodeURIComponent(session)}`;
+  return found;
+}
+
 function facts(turn) {
   const versions = [...new Set(turn.policy_versions.map(span => span.version))];
   const arm = turn.arm === turn.arm_assigned ? turn.arm : `${turn.arm} (assigned: ${turn.arm_assigned})`;
   return make("dl", "facts",
     named("when", `${time(turn.received_at)} UTC`),
     named("workload", `${turn.workload}, ${turn.purpose}`),
-    named("session", `${turn.session_id}, turn ${turn.turn_index}`),
+    named("session", make("span", "", link(turn.session_id), `, turn ${turn.turn_index}`)),
+    turn.client && named("client", `${plain(turn.client)}, by ${turn.protocol}`),
+    turn.ignored.length ? named("ignored", turn.ignored.join(", ")) : null,
     named("version", versions.join(", then ")),
     named("arm", arm),
     named("tokens", `${turn.prompt_tokens} asked, ${turn.tokens.length} answered`),

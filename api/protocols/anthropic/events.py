@@ -29,6 +29,7 @@ _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 class MessageExchange(Exchange):
     """The answer to one request of the Messages API."""
 
+    protocol = "messages"
     id_prefix = MESSAGE
     _index = -1
     _open: str | None = None  # the type of the block that is being written

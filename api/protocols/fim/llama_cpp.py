@@ -124,6 +124,7 @@ def _as_completion(body: InfillBody, served: str) -> CompletionBody:
 class InfillExchange(Exchange):
     """The answer to one request; a stream's last event has the counts."""
 
+    protocol = "infill"
     id_prefix = TEXT
 
     def answer(self) -> bytes:

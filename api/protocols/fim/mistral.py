@@ -39,7 +39,11 @@ class FimBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 _decoder = msgspec.json.Decoder(FimBody)
 
 
-async def plan_fim(context: Context, identity: Identity, headers: Headers, raw: Raw) -> ChatExchange:
+class FimExchange(ChatExchange):
+    protocol = "fim"
+
+
+async def plan_fim(context: Context, identity: Identity, headers: Headers, raw: Raw) -> FimExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
     body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
     asked = CompletionBody(
@@ -59,4 +63,4 @@ async def plan_fim(context: Context, identity: Identity, headers: Headers, raw: 
         plan = await plan_text(context, identity, headers, asked, len(raw))
     streamed = StreamOptions(include_usage=True) if body.stream else None
     answered = ChatBody(model=body.model, messages=[], stream=body.stream, stream_options=streamed)
-    return ChatExchange(context, plan, answered)
+    return FimExchange(context, plan, answered)

@@ -1,5 +1,7 @@
 """The route `POST /v1/chat/completions`."""
 
+from typing import ClassVar
+
 import msgspec
 from msgspec import UNSET
 
@@ -28,6 +30,7 @@ from api.turns.answer_ids import CHAT
 from api.turns.rendering import read_large_apart
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core import codec
+from core.events import Protocol
 
 _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
@@ -45,6 +48,7 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
 class ChatExchange(ChoicesExchange):
     """The answers to one chat request."""
 
+    protocol: ClassVar[Protocol] = "chat"
     id_prefix = CHAT
 
     def __init__(self, context: Context, plan: TurnPlan, body: ChatBody) -> None:

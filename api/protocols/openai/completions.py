@@ -90,6 +90,7 @@ def prompt_of(body: CompletionBody) -> str:
 class CompletionExchange(ChoicesExchange):
     """The answers to one raw completion request."""
 
+    protocol = "completions"
     id_prefix = TEXT
 
     def __init__(self, context: Context, plan: TurnPlan, body: CompletionBody) -> None:

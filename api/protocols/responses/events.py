@@ -40,6 +40,7 @@ _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 class ResponseExchange(Exchange):
     """The answer to one request of the Responses API."""
 
+    protocol = "responses"
     id_prefix = RESPONSE
 
     def __init__(

@@ -8,16 +8,10 @@ _PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
 def inference_id_of(answer: Any) -> str:
     """Return the inference id of an answer, a choice of several, a streamed chunk, or an id as the service gives it.
 
-<<<<<<< HEAD
-    `answer` is an object of the `openai` or `anthropic` package, the same as a dictionary, or a string. Raises ValueError
-    for what has no id, and for an answer of several choices: name one of its `choices`, since each is an inference of
-    its own."""
-=======
     `answer` is an object of the `openai` or `anthropic` package, the same as a dictionary, or a string.
 
     Raises ValueError for what has no id, and for an answer of several choices: name one of its `choices`, since each is
     an inference of its own."""
->>>>>>> plugins
     if isinstance(answer, str):
         return _without_prefix(answer)
     own = _field(_field(answer, "onward"), "inference_id")

@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 from core.ids import BASE
 
-REVISION = "7"
+REVISION = "8"
 """The revision of the schema below: the newest of `migrations/`."""
 
 metadata = MetaData()
@@ -77,6 +77,9 @@ turns = Table(
     Column("transcript_digest", Name),
     Column("record", LargeBinary, nullable=False),
     _of_policy(),
+    Column("client", Name),  # null: of before revision 8, or nobody noted it; so the protocol
+    Column("protocol", Name),
+    Index("turns_by_time", "namespace", "inference_id"),  # an id begins with the time
     Index("turns_by_session", "namespace", "session_id", "turn_index"),
     Index("turns_by_latest_transcript", "namespace", "transcript_digest", "received_at"),
 )

@@ -7,6 +7,7 @@ settings allow. (Continuous batching: Orca, OSDI 2022; prompts in chunks beside 
 import logging
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -174,6 +175,7 @@ class Scheduler:
         self._waiting = deque(each for each in self._waiting if not each.aborted)
         for _ in range(min(len(self._waiting), self._slots.num_free)):
             each = self._waiting.popleft()
+            telemetry.QUEUE_SECONDS.observe(time.monotonic() - each.arrived_s)
             each.computed_under = self._version_of(each)
             place = self._slots.take(each.tokens, each.computed_under)
             each.slot, each.computed, each.cached_tokens = place.slot, place.cached, place.cached

@@ -1,6 +1,7 @@
 """A request inside the engine."""
 
 import random
+import time
 
 from core.events import FinishReason, Sampling
 from core.grammars.masks import Masks, Words
@@ -14,6 +15,7 @@ class Sequence:
 
     __slots__ = (
         "aborted",
+        "arrived_s",
         "cached_tokens",
         "computed",
         "computed_under",
@@ -36,6 +38,7 @@ class Sequence:
         """Begin a request; `masks` are those of its grammar."""
         self.masks = masks
         self.mask: Words | None = None  # of the token to come
+        self.arrived_s = time.monotonic()
         self.request = request
         self.stream = stream
         self.sampling: Sampling = request.sampling

@@ -11,6 +11,7 @@ from typing import Any
 import made_events
 import pytest
 from api_harness import MODEL, Service, serve, wait_for
+from console_world import policy
 from fastapi.routing import iter_route_contexts
 from made_events import opening
 from starlette.routing import Mount, Route, WebSocketRoute
@@ -91,6 +92,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def made(service: Service) -> list[Made]:
+    with service.store.work() as work:
+        for _ in range(7):  # so that there is a seventh
+            work.policies.put(policy(work.policies.allocate(NOW).version, NOW))
     for namespace in ("ours", "theirs"):
         found = opening(f"alarm-of-{namespace}", namespace=Namespace(namespace), opened_at=NOW)
         with service.store.work() as work:

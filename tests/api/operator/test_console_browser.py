@@ -4,16 +4,18 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from api_harness import Service, serve
 from browser import running_browser
-from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, reward, turn
+from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, put_rewarded, reward, some_good, turn
 from made_events import opening
 from playwright.sync_api import Browser, Page, expect
 
-from core.ids import base_ref
+from core.ids import SessionId, base_ref
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 READER, ADMIN = "key-that-reads", "key-of-the-admin"
@@ -21,7 +23,7 @@ KEYS = (
     {"key": READER, "namespace": "default", "scopes": ("read",)},
     {"key": ADMIN, "name": "ada", "namespace": "default", "scopes": ("admin",)},
 )
-VIEWS = ("rewards", "curves", "releases", "alarms", "health")
+VIEWS = ("rewards", "curves", "releases", "alarms", "health", "sessions", "clients")
 WIDTHS = (400, 1600)
 LIVE = VERSIONS - 1
 REFUSED = "Failed to load resource: the server responded with a status of 4"
@@ -50,7 +52,7 @@ def open_page(world: Service, chromium: Browser, request: pytest.FixtureRequest)
     errors: list[str] = []
     contexts = []
 
-    def make(path: str = "", width: int = 1600, scheme: Any = "light", key: str = READER) -> Page:
+    def make(path: str = "", width: int = 1600, scheme: Any = "light", key: str = READER, of: Service = world) -> Page:
         context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         context.add_init_script(f"sessionStorage.setItem('onward-key', {key!r})")
@@ -58,7 +60,7 @@ def open_page(world: Service, chromium: Browser, request: pytest.FixtureRequest)
         page.set_default_timeout(20_000)
         page.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{world.url}/{path}")
+        page.goto(f"{of.url}/{path}")
         return page
 
     yield make
@@ -108,7 +110,9 @@ def test_every_view_fits_its_window(open_page: OpenPage, width: int) -> None:
         "curves": "canvas",
         "releases": ".version",
         "alarms": "#alarm-list li",
-        "health": ".card",
+        "health": "#serving .card",
+        "sessions": "#session-list .row",
+        "clients": "#client-rows td + td",
     }
     for number, view in enumerate(VIEWS, 1):
         page.keyboard.press(str(number))
@@ -218,6 +222,93 @@ def test_curves_say_their_values(open_page: OpenPage) -> None:
     expect(page.locator("#counted")).to_contain_text(f"{TURNS // 5} turns")
 
 
+def test_sessions_are_searched_and_their_turns_opened_by_keyboard(open_page: OpenPage) -> None:
+    page = open_page("#sessions")
+    expect(page.locator("#session-list .row")).to_have_count(50)
+    page.locator("#older-sessions").click()
+    expect(page.locator("#session-list .row")).to_have_count(TURNS // 3)
+    page.keyboard.press("/")
+    page.keyboard.type("client:codex reward:>0.5")
+    expect(page.locator("#sessions-shown")).to_have_text(re.compile(r"^\d sessions|^1\d sessions"))
+    for text in page.locator("#session-list .row").all_inner_texts():
+        assert "codex by responses" in text
+        assert float(text.split()[0]) >= 0.5
+    page.locator("#session-search").fill("session-00003")
+    expect(page.locator("#session-list .row")).to_have_count(1)
+    for key in ("Escape", "j", "Enter"):
+        page.keyboard.press(key)
+    tree = page.locator("#tree")
+    expect(tree.locator(".row")).to_have_count(3)
+    expect(tree.locator(".row").nth(1)).to_contain_text("openai-python by chat")
+    expect(tree.locator(".row").nth(1)).to_contain_text("comment comment 10 <img src=x")
+    for key in ("j", "Enter"):
+        page.keyboard.press(key)
+    expect(page.locator("#sessions #story .tokens")).to_contain_text("sum of 10")
+    expect(page.locator("#story .facts")).to_contain_text("openai-python, by chat")
+    page.keyboard.press("Escape")
+    expect(page.locator("#story")).to_be_hidden()
+    expect(tree).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(tree).to_be_hidden()
+    expect(page.locator("#session-list .row")).to_have_count(1)
+    assert page.title() == "Onward"
+
+
+def test_a_search_that_is_refused_says_why(open_page: OpenPage) -> None:
+    page = open_page("#sessions")
+    page.locator("#session-search").fill("since:yesterday")
+    expect(page.locator("#problem")).to_contain_text("since: must be a time")
+    page.locator("#session-search").fill("since:2026-01-01")
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+def test_a_session_that_forks_is_drawn_as_a_tree(open_page: OpenPage, world: Service) -> None:
+    first, *others = (turn(number, START) for number in range(9000, 9004))
+    parents = (first.inference_id, first.inference_id, others[1].inference_id)
+    forked = [msgspec.structs.replace(each, parent_id=parent) for each, parent in zip(others, parents, strict=True)]
+    session_id = SessionId("a-session-that-forks")
+    with world.store.work() as work:
+        work.turns.put([msgspec.structs.replace(each, session_id=session_id) for each in (first, *forked)])
+    page = open_page(f"#session/{session_id}")
+    expect(page.locator("#tree .cut")).to_have_text([f"sum of {number}" for number in range(9000, 9004)])
+    depths = page.locator("#tree li").evaluate_all("rows => rows.map(row => row.className)")
+    assert depths == ["depth0", "depth1", "depth1", "depth1"]
+
+
+def test_clients_are_told_with_what_they_get(open_page: OpenPage, world: Service) -> None:
+    headers = {"user-agent": "OpenAI/Python 1.2", "authorization": f"Bearer {ADMIN}"}
+    assert world.chat("hi", headers=headers, tool_choice="required").status_code == 400
+    page = open_page("#clients")
+    codex = page.locator("#client-rows tr", has_text="codex")
+    expect(codex.locator("td").nth(5)).to_contain_text("verbosity")
+    refused = page.locator("#client-rows tr", has_text="openai-python").locator("td").nth(6)
+    expect(refused).to_contain_text("unsupported")
+
+
+def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_path: Path, world: Service) -> None:
+    expect(open_page().locator("#gain")).to_have_text(
+        re.compile(r"^Cannot say yet whether it is better than version 1: 1\d\d turns of 200$")
+    )
+    with serve(tmp_path / "of-its-own") as service:
+        page = open_page(of=service)
+        gain = page.locator("#gain")
+        expect(gain).to_have_text("Version 1 serves, as it was given: there is nothing to compare yet")
+        put_rewarded(service.store, 1, some_good(100, 0.5), START, 0, arm="holdback")
+        put_rewarded(service.store, 2, some_good(300, 0.9), START, 0)
+        service.policy.live_version = base_ref(2)
+        page.reload()
+        expect(gain.locator("b")).to_have_class("good")
+        expect(gain).to_have_text(
+            "Better than version 1 by +0.40 (+0.30 to +0.50)mean reward, 95 % interval: 300 turns of version 2 against"
+            " 100 of users held back on it, at the same time"
+        )
+        put_rewarded(service.store, 2, some_good(2000, 0.1), START, 400)
+        page.reload()
+        expect(gain.locator("b")).to_have_class("bad")
+        expect(gain).to_contain_text("Worse than version 1: −0.40 (")
+        page.close()
+
+
 def give(page: Page, why: str, key: str) -> None:
     page.locator("#why").fill(why)
     page.locator("#admin-key").fill(key)
@@ -235,6 +326,10 @@ def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: 
     give(page, "it is better", ADMIN)
     expect(page.locator("#order")).to_be_hidden()
     page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
+    foreseen = page.locator("#order-foreseen")
+    expect(foreseen).to_contain_text("versions left behind4: 3 to 6")
+    expect(foreseen).to_contain_text("turns learned from128")
+    expect(foreseen).to_contain_text(re.compile(r"their mean reward less this one's[+−]\d\.\d\d \(.* to .*\)"))
     page.locator("#why").fill("it was kinder")  # the key is remembered
     page.keyboard.press("Enter")
     expect(page.locator("#order")).to_be_hidden()

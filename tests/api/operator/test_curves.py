@@ -85,6 +85,31 @@ def test_curves_rise_as_the_turns_do(world: Service) -> None:
     assert (latency["turns"], latency["p50_s"], latency["p99_s"]) == (32, 27.0, 42.0)
 
 
+def test_smooth_curves_are_means_over_a_stretch_within_their_band(world: Service) -> None:
+    points = world.get("/v1/curves").json()["quality"]
+    size = points[0]["turns"]
+    stretch = max(30, TURNS // 10)
+    for place, point in enumerate(points):
+        before = points[max(0, place + 1 - stretch // size) : place + 1]
+        smooth = point["smooth"]
+        assert smooth["turns"] == min(stretch, size * (place + 1))
+        if smooth["turns"] % size:
+            continue
+        turns = sum(each["turns"] for each in before[-(smooth["turns"] // size) :])
+        total = sum(each["turns"] * each["mean"] for each in before[-(smooth["turns"] // size) :])
+        if turns == smooth["turns"]:
+            assert smooth["mean"] == pytest.approx(total / turns)
+        if smooth["turns"] < 30:
+            assert smooth["mean_low"] is smooth["good_high"] is None
+        else:
+            assert smooth["mean_low"] < smooth["mean"] < smooth["mean_high"]
+            assert smooth["good_low"] < smooth["good"] < smooth["good_high"]
+    spread = [version["high"] - version["low"] for version in world.get("/v1/curves").json()["versions"]]
+    assert all(0.05 < width < 0.6 for width in spread)
+    (few,) = world.get("/v1/curves?turns=1").json()["versions"]
+    assert few["low"] is None, "one session alone says nothing of the spread"
+
+
 def test_a_later_revision_is_what_a_turn_is_worth(world: Service) -> None:
     numbers = range(TURNS // VERSIONS)
     good = sum(is_good(number) and number % 8 != 7 for number in numbers)

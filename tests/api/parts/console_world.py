@@ -1,12 +1,16 @@
 """A store as the writer and the scorer fill it while users work with a few versions."""
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import made_events
+import msgspec
 from byte_renderer import END, ids
 
 from core.events import (
+    Arm,
     Completion,
     GateVerdict,
     LogprobSpace,
@@ -19,12 +23,13 @@ from core.events import (
     ToolCall,
     VersionSpan,
 )
-from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, base_ref
+from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, UserHash, base_ref
 from core.operations.fleet import Experiment
 from core.ports import Store
 
 TURNS = 240
 VERSIONS = 6
+CLIENTS = ("openai-python", "codex", None)  # by turns of a session; None: of before it was noted
 SCRIPT = "<img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
 
 
@@ -52,6 +57,32 @@ def fill(store: Store, start: datetime, namespace: str = "default") -> None:
         work.turns.put(said)
         work.outcomes.put([outcome for each in said for outcome in outcomes(each)])
         work.rewards.put([(0, reward) for each in said for reward in revisions(each)])
+
+
+def put_rewarded(
+    store: Store, version: int, values: Sequence[float], start: datetime, first: int, arm: Arm = "live"
+) -> None:
+    """Write a turn of this version, in a session of its own, and its reward for each value.
+
+    They come a second each, from the second `first` on."""
+    told = []
+    for number, value in enumerate(values, first):
+        spans = (VersionSpan(start=0, end=9, version=base_ref(version)),)
+        name = f"v{version}-{arm}-{number:06}"
+        changes: dict[str, Any] = {"inference_id": InferenceId(name), "session_id": SessionId(f"session-{name}")}
+        changes |= {"arm": arm, "policy_versions": spans, "received_at": start + timedelta(seconds=number)}
+        told.append((msgspec.structs.replace(turn(number, start), **changes), value))
+    with store.work() as work:
+        if not work.policies.newest(1):
+            for _ in range(3):
+                work.policies.put(policy(work.policies.allocate(start).version, start))
+        work.turns.put([said for said, _ in told])
+        work.rewards.put([(0, reward(said, 0, {"accepted": value})) for said, value in told])
+
+
+def some_good(count: int, share: float) -> list[float]:
+    """Return rewards of which that share, in tenths, is 1 and the rest 0."""
+    return [float(number % 10 < 10 * share) for number in range(count)]
 
 
 def inference_id(number: int) -> InferenceId:
@@ -115,7 +146,10 @@ def turn(number: int, start: datetime, namespace: str = "default") -> Completion
         parent_id=inference_id(number - 1) if number % 3 else None,
         group_id=GroupId("g"),
         namespace=Namespace(namespace),
-        user_id=None,
+        user_id=UserHash(f"{number // 12:04x}-of-a-user"),
+        client=CLIENTS[number // 3 % len(CLIENTS)],
+        protocol="responses" if number // 3 % len(CLIENTS) == 1 else "chat",
+        ignored=("verbosity",) if number // 3 % len(CLIENTS) == 1 else (),
         workload="suggestion" if number % 5 == 4 else "chat",
         purpose="turn",
         received_at=start + timedelta(seconds=number),

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, prompt, request, until
+from prometheus_client import Histogram
 
 from core import telemetry
 from core.errors import ConfigError, Conflict, EngineUnavailable, InvalidRequest, NotFinite, WeightsError
@@ -195,6 +197,28 @@ def test_abort_frees_the_slot_at_once(make_engine: MakeEngine) -> None:
     before = telemetry.GENERATED_TOKENS._value.get()
     assert len(asyncio.run(run()).token_ids) == 3
     assert telemetry.GENERATED_TOKENS._value.get() - before < 100
+
+
+def test_how_long_requests_wait_for_a_slot_is_measured(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Histogram("waits", "", registry=None)
+    monkeypatch.setattr(telemetry, "QUEUE_SECONDS", waits)
+    engine = make_engine(local={"slots": 1})
+
+    async def run() -> float:
+        began_s = time.monotonic()
+        first = asyncio.ensure_future(answer(engine, request(prompt(1, 5), max_tokens=50)))
+        second = asyncio.ensure_future(answer(engine, request(prompt(2, 5), max_tokens=5)))
+        await first
+        first_s = time.monotonic() - began_s
+        await second
+        return first_s
+
+    first_s = asyncio.run(run())
+    figures = {sample.name: sample.value for metric in waits.collect() for sample in metric.samples}
+    assert figures["waits_count"] == 2
+    assert first_s / 2 < figures["waits_sum"] < 2 * first_s
 
 
 def test_a_cancelled_reader_aborts_even_while_it_waits_for_a_slot(make_engine: MakeEngine) -> None:

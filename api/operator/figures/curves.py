@@ -12,17 +12,20 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
+from api.operator.figures.intervals import Estimate, estimate, quantile
 from api.turns.lookup import read
 from core.ids import Namespace, PolicyRef
 from core.operations.fleet import Experiment
 from core.reward_spec import DerivedSpec, call_line
-from core.store.curves import Conduct, Worth
+from core.store.newest.curves import Conduct, Worth
 from core.store.work import View
 from core.text.patterns import Pattern, pattern
 
 _TURNS, _MOST_TURNS = 3000, 10_000
 _ACTIONS, _MOST_ACTIONS = 300, 1000  # turns whose whole records are read
 _POINTS = 60  # of a curve over time
+_STRETCHES = 10  # of all turns: over one of them a smoothed curve takes its mean
+_LEAST_SMOOTHED = 30  # turns
 _VERSIONS = 200
 _RELEASES = 2000
 
@@ -77,10 +80,30 @@ def _curves(view: View, cluster: str, namespace: Namespace, limit: int, workload
 
 
 def _quality(turns: Sequence[Worth]) -> list[dict[str, Any]]:
-    """Return the worth over time of `turns`, which are in order with the oldest first."""
+    """Return the worth over time of `turns`, which are in order with the oldest first.
+
+    `smooth` is the mean over a longer stretch that ends there, and, once that has enough turns, the band that it lies
+    in with 95 %."""
     size = max(1, math.ceil(len(turns) / _POINTS))
-    points = [turns[start : start + size] for start in range(0, len(turns), size)]
-    return [{"at": point[-1].decided_at, **_worth(point)} for point in points]
+    stretch = max(size, _LEAST_SMOOTHED, len(turns) // _STRETCHES)
+    points = []
+    for start in range(0, len(turns), size):
+        end = min(start + size, len(turns))
+        smooth = _smooth(turns[max(0, end - stretch) : end])
+        points.append({"at": turns[end - 1].decided_at, **_worth(turns[start:end]), "smooth": smooth})
+    return points
+
+
+def _smooth(turns: Sequence[Worth]) -> dict[str, Any]:
+    has_band = len(turns) >= _LEAST_SMOOTHED
+    value = estimate((turn.session_id, turn.value) for turn in turns)
+    good = estimate((turn.session_id, float(turn.value > 0)) for turn in turns)
+    return {"turns": len(turns), **_band("mean", value, has_band), **_band("good", good, has_band)}
+
+
+def _band(name: str, found: Estimate, is_shown: bool) -> dict[str, float | None]:
+    low, high = (found.low, found.high) if is_shown else (None, None)
+    return {name: found.mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def _by_version(turns: Iterable[Worth], experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
@@ -89,7 +112,7 @@ def _by_version(turns: Iterable[Worth], experiments: Sequence[Experiment]) -> li
         if turn.version is not None:
             groups[turn.version, _arm(turn, experiments)].append(turn)
     return [
-        {"version": version, "arm": arm, **_worth(group), "components": _components(group)}
+        {"version": version, "arm": arm, **_worth(group), **_interval(group), "components": _components(group)}
         for (version, arm), group in sorted(groups.items())
     ]
 
@@ -113,6 +136,12 @@ def _worth(turns: Sequence[Worth]) -> dict[str, Any]:
     }
 
 
+def _interval(turns: Sequence[Worth]) -> dict[str, float | None]:
+    """Return where the mean worth lies with 95 %; None where one session alone spoke."""
+    found = estimate((turn.session_id, turn.value) for turn in turns)
+    return {"low": found.low, "high": found.high}
+
+
 def _components(turns: Sequence[Worth]) -> dict[str, float]:
     """Return what each component adds to the mean: in a turn without it, it counts as 0."""
     sums: dict[str, float] = defaultdict(float)
@@ -130,13 +159,9 @@ def _latency(view: View) -> list[dict[str, Any]]:
         since = live.get(policy.version)
         if since is not None and policy.outcome_arrivals:
             waits_s = sorted((since - arrival).total_seconds() for arrival in policy.outcome_arrivals)
-            figures = {"p50_s": _quantile(waits_s, 0.5), "p99_s": _quantile(waits_s, 0.99)}
+            figures = {"p50_s": quantile(waits_s, 0.5), "p99_s": quantile(waits_s, 0.99)}
             found.append({"version": policy.version, "live_at": since, "turns": len(waits_s), **figures})
     return found
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def _behaviour(turns: Iterable[Conduct], spec: DerivedSpec) -> list[dict[str, Any]]:

@@ -2,16 +2,17 @@
 
 Queries are bounded by count and go along indexes, so their cost does not grow with the store."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, bindparam, func, select
+from sqlalchemy import ColumnElement, Select, Subquery, bindparam, func, select
 
 from core import codec
 from core.clock import from_micros
 from core.events import Arm, Reward, VersionSpan
-from core.ids import InferenceId, Namespace, PolicyName, PolicyRef, Version
+from core.ids import InferenceId, Namespace, PolicyName, PolicyRef, SessionId, Version
 from core.store.database import tables
 from core.store.database.repository import Repository
 
@@ -22,6 +23,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """A turn and its latest reward. `version` is that of its last token, None for a turn without tokens."""
 
     inference_id: InferenceId
+    session_id: SessionId
     version: PolicyRef | None
     workload: str
     received_at: datetime
@@ -50,24 +52,27 @@ _decode_reward = codec.decoder(Reward).decode
 _decode_conduct = codec.decoder(Conduct).decode
 
 
-_newest = (
-    select(_rewards.c.inference_id, _rewards.c.sequence, _rewards.c.record)
-    .where(_rewards.c.namespace == bindparam("namespace"))
-    .order_by(_rewards.c.sequence.desc())
-    .limit(bindparam("limit"))
-    .subquery()
-)
+def _rewards_from(order: ColumnElement[Any]) -> Subquery:
+    """Build the query for a namespace's first `limit` rewards in that order."""
+    columns = select(_rewards.c.inference_id, _rewards.c.sequence, _rewards.c.record)
+    chosen = columns.where(_rewards.c.namespace == bindparam("namespace")).order_by(order)
+    return chosen.limit(bindparam("limit")).subquery()
 
 
-def _with_turns(*columns: ColumnElement[Any]) -> Select[Any]:
-    """Build a query over the newest rewards and their turns, the newest first; it omits turns not written yet."""
-    joined = select(_newest.c.inference_id, *columns).join(_turns, _turns.c.inference_id == _newest.c.inference_id)
-    return joined.order_by(_newest.c.sequence.desc())
+_newest = _rewards_from(_rewards.c.sequence.desc())
+_oldest = _rewards_from(_rewards.c.sequence)
 
 
-_SPOKEN = (_turns.c.policy, _turns.c.policy_version)
-_WORTH = _with_turns(_newest.c.record.label("reward"), *_SPOKEN, _turns.c.workload, _turns.c.received_at)
-_CONDUCT = _with_turns(_turns.c.record)
+def _with_turns(found: Subquery, *columns: ColumnElement[Any]) -> Select[Any]:
+    """Build a query over those rewards and their turns, the newest first; it omits turns not written yet."""
+    joined = select(found.c.inference_id, *columns).join(_turns, _turns.c.inference_id == found.c.inference_id)
+    return joined.order_by(found.c.sequence.desc())
+
+
+_SPOKEN = (_turns.c.policy, _turns.c.policy_version, _turns.c.workload, _turns.c.received_at)
+_WORTH = _with_turns(_newest, _newest.c.record.label("reward"), *_SPOKEN)
+_OLDEST_WORTH = _with_turns(_oldest, _oldest.c.record.label("reward"), *_SPOKEN)
+_CONDUCT = _with_turns(_newest, _turns.c.record)
 
 
 class Curves(Repository):
@@ -76,6 +81,17 @@ class Curves(Repository):
     def worth(self, namespace: Namespace, limit: int) -> list[Worth]:
         """Return the turns of the newest `limit` revisions with their latest rewards, the newest first, each once."""
         return [_worth(row) for row in self._once(_WORTH, namespace, limit)]
+
+    def oldest(self, namespace: Namespace, limit: int) -> list[Worth]:
+        """Return the turns of the oldest `limit` revisions, each once, with the latest of these: before learning."""
+        return [_worth(row) for row in self._once(_OLDEST_WORTH, namespace, limit)]
+
+    def arms(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Arm]:
+        """Return the arms that these turns were served by. Reads whole records: meant for hundreds of turns."""
+        rows = self._connection.execute(
+            select(_turns.c.inference_id, _turns.c.record).where(_turns.c.inference_id.in_(list(inference_ids)))
+        )
+        return {InferenceId(row.inference_id): _decode_conduct(row.record).arm for row in rows}
 
     def conduct(self, namespace: Namespace, limit: int) -> list[Conduct]:
         """Return what those same turns did. Reads whole records: meant for hundreds of turns."""
@@ -106,6 +122,7 @@ def _worth(row: Any) -> Worth:
     reward = _decode_reward(row.reward)
     return Worth(
         inference_id=reward.inference_id,
+        session_id=reward.session_id,
         version=None if row.policy_version is None else _ref(row.policy, row.policy_version),
         workload=row.workload,
         received_at=from_micros(row.received_at),

@@ -1,0 +1,29 @@
+// Who asks, in which protocol; what they get of what they ask for, and what comes back.
+
+import { at, fill, number, percent, plain, time } from "../dom.js";
+import { get } from "../wire.js";
+
+const MOST = 3;  // reasons in a cell
+const share = value => value === null ? "–" : percent(value).replace(" ", "\u00a0");
+
+/** The commonest of {what: count}, in words. */
+function named(counts) {
+  const rows = Object.entries(counts).sort((one, other) => other[1] - one[1]);
+  const words = rows.slice(0, MOST).map(([what, count]) => `${plain(what)} ${number(count)}`);
+  return [...words, ...(rows.length > MOST ? [`${rows.length - MOST} more`] : [])].join(", ");
+}
+
+const withReasons = (value, counts) => [share(value), named(counts)].filter(Boolean).join(": ");
+
+export async function refresh() {
+  const found = await get("v1/clients?turns=1000");
+  at("clients-counted").textContent = `${number(found.turns)} turns${found.since ? ` since ${time(found.since)}` : ""}; `
+    + "refused requests and events joined to no turn: as this process has counted them since its start";
+  fill(at("client-rows"), found.data.map(row => [
+    row.client, row.protocol, number(row.turns), withReasons(row.trainable_share, row.untrainable), share(row.feedback_share),
+    named(row.ignored) || "none", named(row.refused) || "none",
+  ]), "nobody has asked yet");
+  const unjoined = Object.entries(found.unjoined).flatMap(([source, reasons]) =>
+    Object.entries(reasons).map(([reason, count]) => [source, plain(reason), number(count)]));
+  fill(at("unjoined"), unjoined, "none");
+}

@@ -1,0 +1,1 @@
+"""What the newest turns and rewards say: curves, shares, intervals, speed."""

@@ -1,0 +1,53 @@
+"""What the parts of a service take of this machine's disk."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from core.clock import SystemClock
+from onward.directory.layout import Layout
+
+_KEPT_S = 30.0  # how long sizes are told again: blobs are many files
+
+
+def disk_of(layout: Layout, clock: SystemClock) -> Callable[[], Mapping[str, int]]:
+    """Return a function that measures the bytes of the directory's log, store, blobs and spool, and what is free.
+
+    A part that another machine or server keeps is not among them. It reads the disk: keep it off the event loop."""
+    parts = {"log": _files(layout.log), "store": _files(layout.store), "blobs": [layout.blobs], "spool": [layout.spool]}
+    parts["spool"].append(layout.spools)
+    measured: tuple[float, Mapping[str, int]] | None = None
+
+    def measure() -> Mapping[str, int]:
+        nonlocal measured
+        now_s = clock.monotonic()
+        if measured is None or now_s - measured[0] > _KEPT_S:
+            sizes = {name: _size(paths) for name, paths in parts.items() if any(path.exists() for path in paths)}
+            measured = now_s, {**sizes, "free": shutil.disk_usage(layout.root).free}
+        return measured[1]
+
+    return measure
+
+
+def _files(database: Path) -> list[Path]:
+    """Return the files of an SQLite database: itself, its write-ahead log and that log's index."""
+    return [database, *(database.with_name(f"{database.name}{suffix}") for suffix in ("-wal", "-shm"))]
+
+
+def _size(paths: list[Path]) -> int:
+    return sum(_bytes(path) for path in paths)
+
+
+def _bytes(path: Path) -> int:
+    """Return the bytes below a path; what is gone meanwhile counts as nothing."""
+    if not path.is_dir():
+        return _of_file(path)
+    return sum(_of_file(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def _of_file(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

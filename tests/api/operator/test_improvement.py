@@ -1,0 +1,130 @@
+"""Whether the model is better than it was, with its interval, and what a rollback would leave behind."""
+
+import math
+import random
+from datetime import UTC, datetime
+
+import pytest
+from api_harness import Service
+from console_world import TURNS, VERSIONS, fill, put_rewarded, some_good
+
+from api.operator.figures.improvement import BASE_NEEDED, NEEDED
+from api.operator.figures.intervals import estimate, quantile
+from core.ids import base_ref
+
+START = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+# ------------------------------------------------------------------------------------------------ intervals
+
+
+def test_where_every_turn_is_a_session_of_its_own_the_error_is_the_usual_one() -> None:
+    values = [random.Random(3).gauss(0, 1) for _ in range(400)]
+    found = estimate(enumerate(values))
+    mean = sum(values) / len(values)
+    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    assert (found.mean, found.error) == (pytest.approx(mean), pytest.approx(spread / math.sqrt(len(values))))
+
+
+def test_a_session_that_says_the_same_ten_times_is_one_witness() -> None:
+    values = [(session, float(session % 2)) for session in range(40)]
+    once, often = estimate(values), estimate(values * 10)
+    assert often.error == pytest.approx(once.error)
+    alone = estimate([("s", 1.0), ("s", 0.0)])
+    assert (alone.mean, alone.low, alone.high) == (0.5, None, None)
+
+
+def test_an_interval_holds_what_it_says_it_does() -> None:
+    chance = random.Random(5)
+    held = 0
+    for _ in range(400):
+        means = {session: chance.gauss(0, 1) for session in range(40)}
+        found = estimate((session, mean + chance.gauss(0, 1)) for session, mean in means.items() for _ in range(5))
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0 <= found.high
+    assert 0.90 < held / 400 < 0.98
+
+
+def test_quantiles_of_none_are_none() -> None:
+    assert [quantile(list(range(100)), share) for share in (0.5, 0.99)] == [50, 99]
+    assert quantile([], 0.5) is None
+
+
+# ------------------------------------------------------------------------------------------------ the route
+
+
+def test_it_is_better_by_so_much(service: Service) -> None:
+    put_rewarded(service.store, 1, some_good(300, 0.3), START, 0)
+    put_rewarded(service.store, 2, some_good(300, 0.5), START, 300)
+    put_rewarded(service.store, 3, some_good(300, 0.9), START, 600)  # which was taken back
+    service.policy.live_version = base_ref(2)
+    found = service.get("/v1/improvement").json()
+    assert (found["verdict"], found["how"], found["versions"]) == ("better", "earlier", [2, 2])
+    assert (found["turns"], found["base_turns"], found["first"]) == (300, 300, 1)
+    assert found["difference"] == pytest.approx(0.2)
+    wanted = 1.96 * math.sqrt((0.3 * 0.7 + 0.5 * 0.5) / 299)
+    assert found["high"] - found["difference"] == pytest.approx(wanted, rel=1e-3)
+    assert 0 < found["low"] < found["difference"]
+
+
+def test_it_is_worse_or_no_different(service: Service) -> None:
+    put_rewarded(service.store, 1, some_good(300, 0.5), START, 0)
+    put_rewarded(service.store, 2, some_good(300, 0.5), START, 300)
+    service.policy.live_version = base_ref(2)
+    assert service.get("/v1/improvement").json()["verdict"] == "no difference"
+    put_rewarded(service.store, 2, some_good(1200, 0.1), START, 600)
+    assert service.get("/v1/improvement").json()["verdict"] == "worse"
+
+
+def test_it_is_too_early_to_say(service: Service) -> None:
+    assert service.get("/v1/improvement").json()["verdict"] == "first"
+    put_rewarded(service.store, 1, some_good(BASE_NEEDED - 1, 0.5), START, 0)
+    assert service.get("/v1/improvement").json()["verdict"] == "first"
+    service.policy.live_version = base_ref(2)
+    put_rewarded(service.store, 2, some_good(NEEDED - 1, 0.9), START, 1000)
+    for missing in ((2, 5000), (1, 600)):
+        found = service.get("/v1/improvement").json()
+        assert (found["verdict"], found["difference"], found["low"]) == ("too early", None, None)
+        put_rewarded(service.store, missing[0], [1.0], START, missing[1])
+    assert service.get("/v1/improvement").json()["verdict"] == "better"
+
+
+def test_users_held_back_are_what_it_is_held_against(service: Service) -> None:
+    """They are asked at the same time: what came before they were, on either side, does not count."""
+    put_rewarded(service.store, 1, some_good(300, 0.0), START, 0)
+    put_rewarded(service.store, 2, some_good(300, 0.0), START, 300)
+    put_rewarded(service.store, 1, some_good(100, 0.4), START, 1000, arm="holdback")
+    put_rewarded(service.store, 2, some_good(250, 0.5), START, 1000)
+    service.policy.live_version = base_ref(2)
+    found = service.get("/v1/improvement").json()
+    assert (found["how"], found["turns"], found["base_turns"]) == ("holdback", 250, 100)
+    assert found["difference"] == pytest.approx(0.1)
+    assert service.get("/v1/improvement?turns=3").json()["error"]["param"] == "turns"
+
+
+# ------------------------------------------------------------------------------------------------ before a rollback
+
+
+def test_a_rollback_says_what_it_leaves_behind(service: Service) -> None:
+    fill(service.store, START)
+    found = service.get("/v1/policies/2/rollback").json()
+    assert (found["version"], found["versions"], found["counted"]) == (2, [3, 4, 5, 6], 4)
+    assert (found["updates"], found["turns"]) == (16, 128)
+    assert found["feedback_hours"] == pytest.approx((90 + 31) / 3600)
+    told = found["reward"]
+    assert (told["turns"], told["base_turns"]) == (4 * TURNS // VERSIONS, TURNS // VERSIONS)
+    assert told["difference"] == pytest.approx(told["mean"] - told["base_mean"])
+    assert told["low"] < told["difference"] < told["high"]
+    means = {version["version"]: version["mean"] for version in service.get("/v1/curves").json()["versions"]}
+    assert told["base_mean"] == pytest.approx(means[2])
+    assert told["mean"] == pytest.approx(sum(means[n] for n in range(3, 7)) / 4)
+
+
+def test_what_is_newest_leaves_only_the_canary_behind_and_what_is_unknown_is_refused(service: Service) -> None:
+    fill(service.store, START)
+    assert service.get("/v1/policies/5/rollback").json()["versions"] == [6]
+    for version in ("77", "x", "-1"):
+        answer = service.get(f"/v1/policies/{version}/rollback")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_version")
+    assert service.orders.done == []
