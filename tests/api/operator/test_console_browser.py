@@ -226,10 +226,10 @@ def test_sessions_are_searched_and_their_turns_opened_by_keyboard(open_page: Ope
     page = open_page("#sessions")
     expect(page.locator("#session-list .row")).to_have_count(50)
     page.locator("#older-sessions").click()
-    expect(page.locator("#session-list .row")).to_have_count(TURNS // 3)
+    expect(page.locator("#session-list .row").nth(TURNS // 3 - 1)).to_be_attached()
     page.keyboard.press("/")
     page.keyboard.type("client:codex reward:>0.5")
-    expect(page.locator("#sessions-shown")).to_have_text(re.compile(r"^\d sessions|^1\d sessions"))
+    expect(page.locator("#sessions-shown")).to_have_text(re.compile(r"^1?\d sessions"))
     for text in page.locator("#session-list .row").all_inner_texts():
         assert "codex by responses" in text
         assert float(text.split()[0]) >= 0.5
