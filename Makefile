@@ -56,7 +56,7 @@ unit: install ## the tests that start nothing: a minute
 	$(BIN)/python -m pytest -m unit --numprocesses $(WORKERS) --dist loadscope
 
 test: install ## the tests of a laptop, on WORKERS processes: parts, embedded adapters, one whole loop, the console
-	$(BIN)/python -m pytest -m "not verify and not compose and not hostile" --numprocesses $(WORKERS) --dist loadscope
+	$(BIN)/python -m pytest -m "not verify and not compose and not hostile and not clients" --numprocesses $(WORKERS) --dist loadscope
 
 verify: verify-parts clients hostile compose-test ## all other tests: services, SGLang, kills, clients, a siege, containers; NAME of some
 

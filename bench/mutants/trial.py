@@ -75,7 +75,8 @@ class _Chosen:
 def options(files: Sequence[str]) -> tuple[str, ...]:
     """Return pytest's options for some files. Tests that need services run where a fault meets no others."""
     on_a_broker = all(file.startswith("tests/ingest/kafka/") for file in files)
-    left_out = "not compose and not hostile" if on_a_broker else "not verify and not compose and not hostile"
+    others = "not compose and not hostile and not clients"
+    left_out = others if on_a_broker else f"not verify and {others}"
     return (*QUIET, "-m", left_out, *files)
 
 

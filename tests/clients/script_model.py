@@ -7,13 +7,13 @@ what the model wants to say has to be certain, beneath prompts of any length tha
 that a laptop serves quickly, so its weights are written down: a decoder of Llama's shape with one layer.
 
 - Five heads attend to exactly the tokens 1 to 5 before, by rotations that agree at that distance alone.
-- One head attends to the last codeword: a word of `scripts.py` that the user or a tool has said. It is an ordinary
-  token, with a key of its own, whose rotation falls with distance.
+- One head attends to the last codeword: a word of `model_scripts.py` that the user or a tool has said. It is an
+  ordinary token, with a key of its own, whose rotation falls with distance.
 - One head attends to the last mode word, by which clients' requests for titles and summaries are told apart.
 - Of the feed-forward part each neuron knows one place in one script: these seven and the present token. It is active
   where all agree and gives the script's next token. Where none is active, the answer ends.
 
-To the engine it is a model like any other: sampled, with log-probabilities a little below 0, and trainable."""
+To the engine it is a model like any other: sampled, with log-probabilities close to 0, and trainable."""
 
 import json
 import math
@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from model_scripts import CODEWORDS, MODE_WORDS, SCRIPTS, Script
 from safetensors.torch import save_file
-from scripts import CODEWORDS, MODE_WORDS, SCRIPTS, Script
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 

@@ -17,6 +17,7 @@ import pytest
 from recorder import Recording, recording
 from script_model import make, own_texts
 from service_tree import Service, wait_for
+from tried_clients import BUILD, CLIENTS, HERE, MODEL, Client, Run
 
 from clients import BUILD, CLIENTS, HERE, MODEL, Client, Run
 

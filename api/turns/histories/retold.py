@@ -27,7 +27,7 @@ _LEAST_OF_BOTH: Final = 40  # of an answer and what it answers, behind the same 
 _LEAST_OF_A_SUMMARY: Final = 40
 _MOST_ANSWERS: Final = 16  # looked at, from the last one back
 _FIRST_USERS, _LAST_USERS = 2, 4  # messages of users in which a summary is sought: instead of the history, or behind it
-_MOST_LINES: Final = 16  # of each, at which a summary may begin
+_MOST_LINES: Final = 4  # of each, at which a summary may begin: known clients write one before it
 _MOST_CHARACTERS: Final = 64 << 10
 _encode = msgspec.msgpack.Encoder().encode
 
