@@ -141,6 +141,7 @@ class TabbyExchange(Exchange):
     """The answer to one request. Tabby's plugins ask for whole answers."""
 
     id_prefix = TEXT
+    protocol = "tabby"
 
     def answer(self) -> bytes:
         (turn,) = self.turns
