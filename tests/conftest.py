@@ -30,7 +30,7 @@ _VERIFIED = (
     "tests/ingest/kafka/",
     "tests/ingest/archive/test_archive_kafka.py",
     "tests/ingest/test_writer_shared.py",
-    "tests/clients/python/test_installed.py",
+    "tests/clients/own_python/test_installed.py",
     "tests/clients/typescript/",
     "tests/clients/vscode/",
     "tests/contracts/test_servers.py",

@@ -37,7 +37,7 @@ def rows(service: Service, **query: Any) -> dict[tuple[str, str], dict[str, Any]
 def test_each_client_and_protocol_has_its_shares(service: Service) -> None:
     sent = [service.chat("hi", headers={"user-agent": OPENAI}, verbosity="low") for _ in range(3)]
     sent.append(service.chat("hi", headers={"user-agent": OPENAI}, top_p=0.5))
-    service.chat("hi", headers={"user-agent": OPENAI}, tool_choice="required")
+    service.chat("hi", headers={"user-agent": OPENAI}, functions=[{}])
     service.post("/v1/messages", {"model": MODEL, "max_tokens": 0, "messages": []}, user_agent=ANTHROPIC)
     service.post("/infill", {"input_prefix": "a", "input_suffix": "b"}, user_agent=LLAMA)
     service.post("/v1/fim/completions", {"model": MODEL, "prompt": "a"}, user_agent=LLAMA)

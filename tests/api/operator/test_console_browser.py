@@ -277,7 +277,7 @@ def test_a_session_that_forks_is_drawn_as_a_tree(open_page: OpenPage, world: Ser
 
 def test_clients_are_told_with_what_they_get(open_page: OpenPage, world: Service) -> None:
     headers = {"user-agent": "OpenAI/Python 1.2", "authorization": f"Bearer {ADMIN}"}
-    assert world.chat("hi", headers=headers, tool_choice="required").status_code == 400
+    assert world.chat("hi", headers=headers, functions=[{}]).status_code == 400
     page = open_page("#clients")
     codex = page.locator("#client-rows tr", has_text="codex")
     expect(codex.locator("td").nth(5)).to_contain_text("verbosity")

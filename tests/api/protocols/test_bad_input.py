@@ -241,8 +241,9 @@ def test_numbers_of_any_length_are_a_4xx(quick_service: Service, number: str) ->
                     "/v1/models",
                     "/v1/outcomes",
                 )  # they read no query
+                is_an_id = path == "/v1/sessions" and "before" in url
                 assert answer.status_code < 500
-                assert plain or answer.status_code >= 400, url
+                assert plain or is_an_id or answer.status_code >= 400, url
                 asked += 1
     assert asked > 60
     header = {"last-event-id": number.encode("latin-1", "replace")}

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def ledger_turn(number: int) -> Turn:
     return open_turn(turn(number), 0, Facts())
 
 
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 MANY = range(1, 9)
 IDS = [inference_id(number) for number in MANY]
 KEYS = [SessionKey((NAMESPACE, session_id(number))) for number in MANY]
@@ -64,6 +66,7 @@ USES: dict[str, Callable[[Any], object]] = {
     "turns.get_many": lambda view: view.turns.get_many(IDS),
     "turns.newest_texts": lambda view: view.turns.newest_texts(4),
     "turns.get": lambda view: view.turns.get(NAMESPACE, IDS[0]),
+    "turns.recent": lambda view: view.turns.recent(NAMESPACE, NOW - timedelta(hours=1), NOW, 4),
     "turns.of_session": lambda view: view.turns.of_session(NAMESPACE, SESSION),
     "turns.has_others": lambda view: view.turns.has_others(NAMESPACE, SESSION, UserHash("u")),
     "turns.has_session": lambda view: view.turns.has_session(NAMESPACE, SESSION),
