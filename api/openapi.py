@@ -40,6 +40,7 @@ _SESSION_HEADERS = {
     "X-Session-Done": "true: no more turns will come",
     "x-onward-workload": "What the turn is for; chat or suggestion when absent",
     "x-onward-learn": "false: do not learn from this turn",
+    "x-onward-store": "false: store none of its words, and do not learn from it",
     "x-onward-environment": "production or simulated",
     "x-onward-harness": "Version of the client that made the prompt",
 }
@@ -51,6 +52,7 @@ _ANSWER_HEADERS = {
     "x-onward-arm": "live, canary or holdback: which version the user is served by",
     "x-onward-trainable": "Whether the turn can be trained on; while streaming, as far as the first token tells",
     "x-onward-untrainable-reasons": "The reasons why it cannot be trained on, joined by commas",
+    "x-onward-ignored": "The fields of the request that change nothing, joined by commas",
     "x-onward-sampling-overridden": "The sampling fields that the workload's settings changed, joined by commas",
 }
 _ERROR = {

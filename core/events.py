@@ -186,6 +186,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     environment: Environment = "production"
     learn: bool = True
     session_done: bool = False
+    has_instructions: bool = False  # the first message was the request's instructions, which do not outlive it
     retrievable: bool = True  # False: its client asked that no later request gets it by its id
     attachments: dict[str, str] = {}
     tags: dict[str, str] = {}

@@ -41,10 +41,15 @@ def ignored_in_tools(tools: Sequence[Tool]) -> list[str]:
     return found
 
 
-def check_tools(tools: Sequence[Tool]) -> None:
-    """Check the tools' names and parameters. Raises InvalidRequest naming the field."""
+def check_count(tools: Sequence[object]) -> None:
+    """Raise InvalidRequest for too many tools, whatever they are."""
     if len(tools) > MAX_TOOLS:
         raise _invalid("tools", f"more than {MAX_TOOLS} tools")
+
+
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Check the tools' names and parameters. Raises InvalidRequest naming the field."""
+    check_count(tools)
     names: set[str] = set()
     for index, tool in enumerate(tools):
         place = f"tools[{index}].function"

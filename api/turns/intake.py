@@ -68,6 +68,7 @@ def take_in(
         raise InvalidRequest("stream_options: allowed only with stream", param="stream_options")
     tags = _tags(body.metadata)
     kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type")
+    stored = _stored(headers, body.store)
     return Intake(
         identity=identity,
         received_at=services.clock.now(),
@@ -82,8 +83,8 @@ def take_in(
         client=client_of(header_text(headers, b"user-agent")),
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
-        learn=_learn(headers, body.store),
-        store=body.store is not False,
+        learn=_learn(headers, stored),
+        store=stored,
         session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),
         tags=tags,
     )
@@ -150,9 +151,14 @@ def _harness(headers: Headers) -> str | None:
     return harness
 
 
-def _learn(headers: Headers, store: bool | None) -> bool:
+def _stored(headers: Headers, store: bool | None) -> bool:
+    """Return whether the turn's words may be stored; either way of refusing is enough."""
+    return _flag(headers, b"x-onward-store", None, "x-onward-store", default=True) and store is not False
+
+
+def _learn(headers: Headers, stored: bool) -> bool:
     """Return whether the turn may be learned from; either way of withdrawing consent is enough."""
-    return _flag(headers, b"x-onward-learn", None, "x-onward-learn", default=True) and store is not False
+    return _flag(headers, b"x-onward-learn", None, "x-onward-learn", default=True) and stored
 
 
 def _flag(headers: Headers, name: bytes, field: bool | None, param: str, default: bool = False) -> bool:

@@ -60,6 +60,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     transcript: Transcript | None = None
     callable_tools: tuple[dict[str, Any], ...] | None = None
     parallel_tool_calls: bool = True
+    has_instructions: bool = False
     top_logprobs: int = 0
 
 
@@ -338,6 +339,7 @@ class Turn:
             environment=intake.environment,
             learn=intake.learn,
             session_done=intake.session_done,
+            has_instructions=plan.has_instructions,
             retrievable=intake.retrievable,
             attachments=attachments,
             tags=intake.tags,

@@ -17,7 +17,9 @@ def in_anthropics_shape(status: int, said: dict[str, Any]) -> dict[str, Any]:
     """Return the body of an error. `param` and `code`, which are ours, stand beside what Anthropic's clients read."""
     message = said["message"]
     if said["code"] == "context_length_exceeded":  # agents know by Anthropic's words that they are to compact
-        message = f"prompt is too long: {_after('requested', message)} tokens > {_after('is', message)} maximum"
+        asked, most = _after("requested", message), _after("is", message)
+        known = asked.isdigit() and most.isdigit()
+        message = f"prompt is too long: {asked} tokens > {most} maximum" if known else f"prompt is too long: {message}"
     kind = _TYPES.get(status, "invalid_request_error")
     return {"type": "error", "error": {**said, "type": kind, "message": message}}
 

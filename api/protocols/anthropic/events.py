@@ -67,8 +67,7 @@ class MessageExchange(Exchange):
 
     def last_events(self) -> bytes:
         (turn,) = self.turns
-        empty = self._index < 0
-        events = self._go_on("text", text_block("")) if empty else b""
+        events = b"" if turn.text or turn.tool_calls else self._go_on("text", text_block(""))
         events += self._end_block()
         ended = {"stop_reason": stop_reason_of(turn), "stop_sequence": turn.stop_string}
         events += _event("message_delta", delta=ended, usage=usage_of(turn), onward=onward_info(turn))

@@ -9,7 +9,7 @@ from api.protocols.anthropic.messages import Conversation
 from api.requests.anthropic import ClientTool, CountBody, MessagesBody, ToolChoice
 from api.requests.bodies import ChatBody
 from api.requests.ignored import take_ignored
-from api.requests.tools import FunctionDefinition, Tool
+from api.requests.tools import FunctionDefinition, Tool, check_count
 from core.errors import InvalidRequest
 
 _OF_SERVERS = ("web_search", "web_fetch", "code_execution", "tool_search", "mcp_toolset")
@@ -39,6 +39,7 @@ class Translated:
             self._sample(body)
 
     def _tools(self, tools: list[dict[str, Any]]) -> list[Tool] | None:
+        check_count(tools)
         known: list[Tool] = []
         for index, given in enumerate(tools):
             kind = given.get("type")
@@ -55,10 +56,11 @@ class Translated:
 
     def _leave_out(self, kind: object, place: str) -> None:
         """Leave out a tool that Anthropic's servers run: the model is not shown it, and so never calls it."""
-        if not (isinstance(kind, str) and kind.startswith(_OF_SERVERS)):
+        known = next((name for name in _OF_SERVERS if isinstance(kind, str) and kind.startswith(name)), None)
+        if known is None:
             message = f"{place}: the model knows no such tool; describe it with a name and an input_schema"
             raise InvalidRequest(message, param=place, code="unsupported")
-        self.ignored.append(f"tools[].{kind}")
+        self.ignored.append(f"tools[].{known}")  # never in the client's own spelling
 
     def _force(self, choice: ToolChoice | None) -> None:
         if choice is None:

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.identity import Identity
+from api.access.limits import admit
 from api.access.plain import body_of, identity_of, json_body, json_response
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
@@ -14,7 +15,7 @@ from api.protocols.anthropic.request import Translated
 from api.protocols.chat_turns import Asked, plan_turns, understand
 from api.protocols.places import named_as
 from api.requests.anthropic import CountBody, count_decoder, messages_decoder
-from api.turns.rendering import Rendering, read_large_apart
+from api.turns.rendering import Rendering, away_if_large, read_large_apart
 
 
 async def plan_message(context: Context, identity: Identity, headers: Headers, raw: Raw) -> MessageExchange:
@@ -37,13 +38,24 @@ def count_router(context: Context) -> APIRouter:
     @router.post("/v1/messages/count_tokens", openapi_extra=json_body(CountBody, "The prompt, in the form of a turn's"))
     async def count_tokens(request: Request) -> Response:
         """Return how many tokens a prompt has; nothing is generated, and nothing is stored."""
+        identity = identity_of(request)
+        limits = await admit(context.services.live_state, identity)
         body = await body_of(context, request, count_decoder)
-        translated = Translated(body)
-        headers: Headers = dict(request.scope["headers"])
+        size = int(request.headers.get("content-length", context.services.settings.bodies.max_bytes))
+
+        def read() -> tuple[Translated, Asked]:
+            translated = Translated(body)
+            with named_as(translated.places):
+                headers: Headers = dict(request.scope["headers"])
+                return translated, understand(context, identity, headers, translated.chat, translated.ignored)
+
+        translated, asked = await away_if_large(context, size, read)
         with named_as(translated.places):
-            asked = understand(context, identity_of(request), headers, translated.chat, translated.ignored)
-            size = sum(len(str(message)) for message in asked.shown)
             tokens = await Rendering(context, size).render(asked.shown, asked.tools)
-        return json_response(TokenCount(len(tokens)))
+        response = json_response(TokenCount(len(tokens)))
+        response.raw_headers += limits
+        if asked.ignored:
+            response.headers["x-onward-ignored"] = ",".join(asked.ignored)
+        return response
 
     return router

@@ -94,6 +94,8 @@ async def plan_infill(context: Context, identity: Identity, headers: Headers, ra
     body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
     if body.repeat_penalty not in (None, 1.0):
         raise InvalidRequest("repeat_penalty: must be 1; use frequency_penalty", param="repeat_penalty")
+    if body.n_predict == 0:
+        raise InvalidRequest("n_predict: at least 1; no cache is warmed here without an answer", param="n_predict")
     ignored = take_ignored(body)
     with named_as(_PLACES):
         asked = _as_completion(body, context.services.model_name)

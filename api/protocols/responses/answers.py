@@ -3,7 +3,7 @@
 https://platform.openai.com/docs/api-reference/responses/object has it."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,10 +11,24 @@ from msgspec import UNSET, UnsetType
 from api.protocols.onward_info import OnwardInfo
 from api.requests.responses import ResponsesBody
 from api.turns.turn import Turn
-from core.events import ToolCall
+from core.events import FinishReason, ToolCall
+from core.ids import InferenceId
 
 Status = Literal["in_progress", "completed", "incomplete"]
 Item = dict[str, Any]
+
+
+class Said(Protocol):
+    """An answer, as it was just given or as it was stored."""
+
+    @property
+    def inference_id(self) -> InferenceId: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def tool_calls(self) -> Sequence[ToolCall]: ...
+    @property
+    def finish_reason(self) -> FinishReason | None: ...
 
 
 class Usage(msgspec.Struct, kw_only=True, gc=False):
@@ -103,12 +117,12 @@ def usage_of(turn: Turn) -> Usage:
     )
 
 
-def reasoning_item(turn: Turn, text: str, status: Status = "completed") -> Item:
+def reasoning_item(turn: Said, text: str, status: Status = "completed") -> Item:
     content = [{"type": "reasoning_text", "text": text}] if text or status != "in_progress" else []
     return {"type": "reasoning", "id": f"rs_{turn.inference_id}", "summary": [], "content": content, "status": status}
 
 
-def message_item(turn: Turn, content: list[Item], status: Status) -> Item:
+def message_item(turn: Said, content: list[Item], status: Status) -> Item:
     return {
         "type": "message",
         "id": f"msg_{turn.inference_id}",
@@ -122,7 +136,7 @@ def text_part(text: str, logprobs: Sequence[Any] = ()) -> Item:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def call_item(turn: Turn, number: int, call: ToolCall, custom: Collection[str], status: Status = "completed") -> Item:
+def call_item(turn: Said, number: int, call: ToolCall, custom: Collection[str], status: Status = "completed") -> Item:
     """Return a call, of a function or of a tool that takes a text."""
     called: Item = {"id": f"fc_{turn.inference_id}_{number}", "call_id": call.id, "name": call.name, "status": status}
     if call.name in custom:
@@ -136,13 +150,13 @@ def custom_input(call: ToolCall) -> str:
     return given if isinstance(given, str) else call.arguments
 
 
-def output_of(turn: Turn, custom: Collection[str], logprobs: Sequence[Any]) -> list[Item]:
+def output_of(turn: Said, custom: Collection[str], logprobs: Sequence[Any] = (), reasoning: str = "") -> list[Item]:
     """Return the items of a whole answer."""
-    output = [reasoning_item(turn, turn.reasoning)] if turn.reasoning else []
+    output = [reasoning_item(turn, reasoning)] if reasoning else []
     if turn.text or not turn.tool_calls:
         output.append(message_item(turn, [text_part(turn.text, logprobs)], text_status(turn)))
     return output + [call_item(turn, number, call, custom) for number, call in enumerate(turn.tool_calls)]
 
 
-def text_status(turn: Turn) -> Status:
+def text_status(turn: Said) -> Status:
     return "incomplete" if turn.finish_reason == "length" else "completed"

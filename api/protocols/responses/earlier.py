@@ -14,10 +14,9 @@ from core.errors import InvalidRequest
 from core.events import Completion, ToolCall
 from core.ids import InferenceId, is_uuid
 
-INSTRUCTIONS = "instructions"
-"""The key of a stored message that was a request's instructions, which do not outlive it."""
 REASONING, CALL = "rs_", "fc_"
 _ID_CHARACTERS = 36
+_MOST_REFERENCES = 256
 
 
 async def turn_named(context: Context, identity: Identity, named: str, param: str) -> Completion:
@@ -28,10 +27,16 @@ async def turn_named(context: Context, identity: Identity, named: str, param: st
     turn = None
     if is_uuid(inference_id):
         turn = await look_up(context.services, lambda view: view.turns.get(identity.namespace, inference_id))
-    if turn is None or not identity.sees(turn) or not turn.retrievable or turn.unstored is not None:
+    if turn is None or not identity.sees(turn) or not _may_be_got(turn):
         message = f"{param}: there is no stored answer {named!r}; send what was said in it as items of input"
         raise InvalidRequest(message, param=param, code="previous_response_not_found")
     return turn
+
+
+def _may_be_got(turn: Completion) -> bool:
+    """Return whether it is a turn of a conversation, whose words are stored and may be got by its id."""
+    is_chat = not any(message["role"] == "prompt" for message in turn.messages)
+    return turn.retrievable and turn.unstored is None and is_chat
 
 
 def _inference_in(named: str) -> str:
@@ -43,7 +48,7 @@ def _inference_in(named: str) -> str:
 
 def said_before(turn: Completion) -> list[ChatMessage]:
     """Return the conversation up to and with the turn's answer, without its instructions."""
-    kept = [message for message in turn.messages if not message.get(INSTRUCTIONS)]
+    kept = turn.messages[1:] if turn.has_instructions else turn.messages
     return [*msgspec.convert(kept, list[ChatMessage]), answer_of(turn)]
 
 
@@ -57,11 +62,15 @@ async def said_by_id(
     context: Context, identity: Identity, items: Sequence[tuple[msgspec.Struct, str]]
 ) -> dict[str, AssistantMessage]:
     """Return what each item that is named by its id alone says. Raises InvalidRequest naming the item."""
-    said = {}
-    for item, place in items:
-        if isinstance(item, ItemReference):
-            turn = await turn_named(context, identity, item.id, f"{place}.id")
-            said[item.id] = _said(turn, item.id, f"{place}.id")
+    named = {item.id: f"{place}.id" for item, place in items if isinstance(item, ItemReference)}
+    if len(named) > _MOST_REFERENCES:
+        raise InvalidRequest(f"input: more than {_MOST_REFERENCES} items that are named by their ids", param="input")
+    said: dict[str, AssistantMessage] = {}
+    turns: dict[str, Completion] = {}
+    for item_id, place in named.items():
+        turn = turns.get(_inference_in(item_id)) or await turn_named(context, identity, item_id, place)
+        turns[_inference_in(item_id)] = turn
+        said[item_id] = _said(turn, item_id, place)
     return said
 
 

@@ -56,7 +56,7 @@ class ResponseExchange(Exchange):
 
     def answer(self) -> bytes:
         (turn,) = self.turns
-        return _encode(self._response(output_of(turn, self._custom, self._logprobs(turn)), ended=True))
+        return _encode(self._response(output_of(turn, self._custom, self._logprobs(turn), turn.reasoning), ended=True))
 
     def first_events(self) -> bytes:
         return self._of_response("response.created") + self._of_response("response.in_progress")
@@ -73,7 +73,8 @@ class ResponseExchange(Exchange):
 
     def last_events(self) -> bytes:
         (turn,) = self.turns
-        events = b"" if self._items else self._begin_text(turn)
+        has_text = any(item["type"] == "message" for item in self._items)
+        events = b"" if has_text or turn.tool_calls else self._begin_text(turn)
         events += self._end_thinking(turn) + self._end_text(turn)
         response = self._response(self._items, ended=True)
         return events + self._event(f"response.{response.status}", response=response) + DONE

@@ -11,18 +11,26 @@ from api.requests.bodies import ChatBody
 from api.requests.ignored import take_ignored
 from api.requests.messages import AssistantMessage, ChatMessage, SystemMessage
 from api.requests.responses import CustomTool, FunctionTool, ResponsesBody
-from api.requests.tools import FunctionDefinition, Tool
+from api.requests.tools import FunctionDefinition, Tool, check_count
 from core.errors import InvalidRequest
 
 LOGPROBS = "message.output_text.logprobs"
-_INCLUDED = ("reasoning.encrypted_content", "web_search_call.action.sources", "file_search_call.results")
+_INCLUDED = (
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
 _OF_SERVERS = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "tool_search", "namespace")
 _PLACES = {
     "max_tokens": "max_output_tokens",
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
 }
-_TEXT_INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+TEXT_INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 Items = list[tuple[msgspec.Struct, str]]
 
 
@@ -92,6 +100,7 @@ class Translated:
         return found + (["max_tool_calls"] if body.max_tool_calls is not None else [])
 
     def _tools(self, tools: list[dict[str, Any]]) -> list[Tool] | None:
+        check_count(tools)
         known: list[Tool] = []
         for index, given in enumerate(tools):
             place, kind = f"tools[{index}]", given.get("type")
@@ -103,7 +112,7 @@ class Translated:
             self.places[f"tools[{len(known)}].function"] = place
             if isinstance(tool, CustomTool):
                 self.custom.add(tool.name)
-                function = FunctionDefinition(tool.name, tool.description, _TEXT_INPUT)
+                function = FunctionDefinition(tool.name, tool.description, TEXT_INPUT)
             else:
                 function = FunctionDefinition(tool.name, tool.description, tool.parameters, tool.strict or UNSET)
             known.append(Tool(function))
@@ -111,10 +120,11 @@ class Translated:
 
     def _leave_out(self, kind: object, place: str) -> None:
         """Leave out a tool that OpenAI's servers run: the model is not shown it, and so never calls it."""
-        if not (isinstance(kind, str) and kind.startswith(_OF_SERVERS)):
+        left_out = next((name for name in _OF_SERVERS if isinstance(kind, str) and kind.startswith(name)), None)
+        if left_out is None:
             message = f"{place}: the model knows no such tool; send tools of type function or custom"
             raise InvalidRequest(message, param=place, code="unsupported")
-        self.ignored.append(f"tools[].{kind}")
+        self.ignored.append(f"tools[].{left_out}")  # never in the client's own spelling
 
 
 def _tool(given: dict[str, Any], place: str) -> FunctionTool | CustomTool:
@@ -150,5 +160,5 @@ def _check(body: ResponsesBody) -> None:
         if getattr(body, name) not in (None, False):
             raise InvalidRequest(f"{name}: {instead}", param=name, code="unsupported")
     for index, name in enumerate(body.include or ()):
-        if name != LOGPROBS and name not in _INCLUDED and not name.endswith(("_url", ".outputs")):
+        if name != LOGPROBS and name not in _INCLUDED:
             raise InvalidRequest(f"include[{index}]: nothing of this name is ever there", param=f"include[{index}]")

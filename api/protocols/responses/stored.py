@@ -2,11 +2,15 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
+from fastapi import Response as HttpResponse
 
 from api.access.context import Context
+from api.access.limits import admit
 from api.access.plain import identity_of, json_response, only_parameters
-from api.protocols.responses.earlier import INSTRUCTIONS, turn_named
+from api.protocols.responses.answers import Response, Usage, output_of, text_status
+from api.protocols.responses.earlier import turn_named
+from api.protocols.responses.request import TEXT_INPUT
 from api.turns.answer_ids import RESPONSE
 from core.errors import InvalidRequest, NotFound
 from core.events import Completion
@@ -16,54 +20,67 @@ def stored_router(context: Context) -> APIRouter:
     router = APIRouter(tags=["generation"])
 
     @router.get("/v1/responses/{response_id}")
-    async def get_response(request: Request, response_id: str) -> Response:
-        """Return an answer that was given before, and was to be stored; thinking is not kept as words."""
-        only_parameters(request, "stream")
+    async def get_response(request: Request, response_id: str) -> HttpResponse:
+        """Return an answer that was given before, and was to be stored.
+
+        Its thinking is not kept as words, and what its request asked for only as far as the turn's record tells."""
+        only_parameters(request)
+        identity = identity_of(request)
+        await admit(context.services.live_state, identity)
         try:
-            turn = await turn_named(context, identity_of(request), response_id, "response_id")
+            turn = await turn_named(context, identity, response_id, "response_id")
         except InvalidRequest as error:
             raise NotFound(error.message, param=error.param, code=error.code) from None
-        return json_response(_described(turn))
+        return json_response(_response(turn))
 
     return router
 
 
-def _described(turn: Completion) -> dict[str, Any]:
-    first = turn.messages[0] if turn.messages else {}
-    is_cut = turn.finish_reason == "length"
-    status = "incomplete" if is_cut else "completed"
-    return {
-        "id": RESPONSE + turn.inference_id,
-        "object": "response",
-        "created_at": int(turn.received_at.timestamp()),
-        "status": status,
-        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "error": None,
-        "model": turn.policy,
-        "output": _output(turn, status),
-        "instructions": first["content"] if first.get(INSTRUCTIONS) else None,
-        "tools": [{"type": "function", **tool["function"]} for tool in turn.tools],
-        "temperature": turn.sampling.temperature,
-        "top_p": turn.sampling.top_p,
-        "max_output_tokens": turn.sampling.max_tokens,
-        "store": True,
-        "metadata": turn.tags,
-        "usage": {
-            "input_tokens": turn.num_prompt_tokens,
-            "output_tokens": turn.num_output_tokens,
-            "total_tokens": turn.num_prompt_tokens + turn.num_output_tokens,
-        },
-        "onward": {"inference_id": turn.inference_id, "session_id": turn.session_id, "parent_id": turn.parent_id},
-    }
+def _response(turn: Completion) -> Response:
+    status, sampling = text_status(turn), turn.sampling
+    created_s = turn.received_at.timestamp()
+    return Response(
+        id=RESPONSE + turn.inference_id,
+        created_at=int(created_s),
+        completed_at=int(created_s + turn.latency_ms / 1000) if status == "completed" else None,
+        status=status,
+        incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
+        model=turn.policy,
+        output=output_of(turn, _takes_text(turn)),
+        usage=_usage(turn),
+        instructions=turn.messages[0]["content"] if turn.has_instructions else None,
+        previous_response_id=None,
+        tools=[{"type": "function", **tool["function"]} for tool in turn.tools],
+        tool_choice="auto",
+        parallel_tool_calls=True,
+        max_output_tokens=sampling.max_tokens,
+        max_tool_calls=None,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        top_logprobs=0,
+        text={"format": {"type": "text"}},
+        reasoning=None,
+        truncation="disabled",
+        store=True,
+        metadata=turn.tags,
+        user=None,
+    )
 
 
-def _output(turn: Completion, status: str) -> list[dict[str, Any]]:
-    output: list[dict[str, Any]] = []
-    if turn.text or not turn.tool_calls:
-        part = {"type": "output_text", "text": turn.text, "annotations": []}
-        item = {"type": "message", "id": f"msg_{turn.inference_id}", "role": "assistant", "status": status}
-        output.append({**item, "content": [part]})
-    for number, call in enumerate(turn.tool_calls):
-        item = {"type": "function_call", "id": f"fc_{turn.inference_id}_{number}", "call_id": call.id}
-        output.append({**item, "name": call.name, "arguments": call.arguments, "status": "completed"})
-    return output
+def _takes_text(turn: Completion) -> set[str]:
+    """Return the names of the tools whose argument was a text."""
+    functions: list[dict[str, Any]] = [tool["function"] for tool in turn.tools]
+    return {function["name"] for function in functions if function.get("parameters") == TEXT_INPUT}
+
+
+def _usage(turn: Completion) -> Usage:
+    thought = sum(segment.end - segment.start for segment in turn.segments if segment.kind == "thinking")
+    return Usage(
+        input_tokens=turn.num_prompt_tokens,
+        input_tokens_details={"cached_tokens": 0},
+        output_tokens=turn.num_output_tokens,
+        output_tokens_details={"reasoning_tokens": thought},
+        total_tokens=turn.num_prompt_tokens + turn.num_output_tokens,
+    )

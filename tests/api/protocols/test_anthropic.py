@@ -128,6 +128,21 @@ def test_tokens_are_counted_without_a_turn(service: Service) -> None:
     assert len(service.all_turns()) == 1
 
 
+def test_what_is_ignored_is_never_named_in_the_clients_own_spelling(service: Service) -> None:
+    tool = {"type": "web_search\r\nset-cookie: a=b", "name": "x"}
+    answer = service.post("/v1/messages", body_of(tools=[tool]))
+    assert (answer.status_code, answer.headers["x-onward-ignored"]) == (200, "tools[].web_search")
+    assert "set-cookie" not in answer.headers
+    assert refused(service, tools=[tool] * 200)["param"] == "tools"
+
+
+def test_counting_names_what_is_ignored_and_obeys_the_limit(make_service: Any) -> None:
+    service = make_service(keys=[{"key": "key-of-anna", "namespace": "anna", "requests_per_minute": 1, "burst": 1}])
+    asked = {"model": MODEL, "messages": [USER], "thinking": {"type": "enabled"}}
+    first, second = (service.post("/v1/messages/count_tokens", asked, x_api_key="key-of-anna") for _ in range(2))
+    assert (first.status_code, first.headers["x-onward-ignored"], second.status_code) == (200, "thinking", 429)
+
+
 def test_a_prompt_that_is_too_long_is_refused_in_anthropics_words(service: Service) -> None:
     error = refused(service, messages=[{"role": "user", "content": "x" * 3000}])
     assert error["message"].startswith("prompt is too long: ")
@@ -169,7 +184,7 @@ CACHED = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
         ({"system": [CACHED]}, ["system[].cache_control"]),
         ({"messages": [{"role": "user", "content": [CACHED]}]}, ["messages[].content[].cache_control"]),
         ({"tools": [{**WEATHER, "cache_control": {"type": "ephemeral"}}]}, ["tools[].cache_control"]),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, ["tools[].web_search_20250305"]),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, ["tools[].web_search"]),
         (
             {"thinking": {"type": "enabled", "budget_tokens": 1024}, "service_tier": "auto"},
             ["thinking", "service_tier"],

@@ -165,10 +165,38 @@ def test_an_answer_goes_on_from_one_that_is_named(service: Service) -> None:
 
 
 def test_instructions_do_not_outlive_their_request(service: Service) -> None:
+    service.policy.scripts += [says("OK."), says("Well.")]
     first = respond(service, {"instructions": "Be brief."})
     second = respond(service, {"input": "more", "previous_response_id": first["id"]})
     turn = service.turn(second["onward"]["inference_id"])
-    assert [message["content"] for message in turn.messages] == ["hi", "hello", "more"]
+    assert [message["content"] for message in turn.messages] == ["hi", "OK.", "more"]
+    assert (turn.parent_id, turn.session_id) == (first["onward"]["inference_id"], first["onward"]["session_id"])
+    assert service.turn(first["onward"]["inference_id"]).has_instructions
+
+
+def test_what_is_no_conversation_is_not_gone_on_from(service: Service) -> None:
+    raw = service.post("/v1/completions", {"model": MODEL, "prompt": "def f("}).json()
+    error = refused(service, {"previous_response_id": raw["id"]})
+    assert error["code"] == "previous_response_not_found"
+
+
+def test_references_are_bounded(quick_service: Service) -> None:
+    many = [{"type": "item_reference", "id": f"msg_{number}"} for number in range(300)]
+    assert refused(quick_service, {"input": many})["param"] == "input"
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/fim/completions", "/infill"])
+def test_a_header_says_on_each_route_that_no_words_are_stored(service: Service, path: str) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/responses": {"model": MODEL, "input": "a secret"},
+        "/v1/messages": {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "a secret"}]},
+        "/v1/fim/completions": {"model": MODEL, "prompt": "a secret"},
+        "/infill": {"input_prefix": "a secret", "input_suffix": ""},
+    }
+    answer = service.post(path, bodies[path], x_onward_store="false")
+    turn = service.turn(answer.headers["x-onward-inference-id"])
+    assert (turn.messages, turn.token_ids, turn.learn) == ((), (), False)
+    assert turn.unstored is not None
 
 
 def test_items_may_be_named_by_their_ids(service: Service) -> None:
@@ -187,6 +215,7 @@ def test_items_may_be_named_by_their_ids(service: Service) -> None:
 def test_what_is_not_to_be_stored_cannot_be_got_again(service: Service) -> None:
     kept, gone = respond(service, {}), respond(service, {"store": False})
     service.turn(gone["onward"]["inference_id"])
+    RESOURCE.validate_python(service.get(f"/v1/responses/{kept['id']}").json())
     assert service.client().responses.retrieve(kept["id"]).output_text == "hello"
     with pytest.raises(openai.NotFoundError):
         service.client().responses.retrieve(gone["id"])
@@ -200,6 +229,8 @@ def test_a_tool_that_takes_a_text_is_called_with_one(service: Service) -> None:
     answer = respond(service, {"tools": [tool]})
     (call,) = answer["output"]
     assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "apply_patch", "*** Begin")
+    service.turn(answer["onward"]["inference_id"])
+    assert service.get(f"/v1/responses/{answer['id']}").json()["output"] == answer["output"]
     given = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done"}
     again = respond(service, {"tools": [tool], "input": [{"role": "user", "content": "hi"}, call, given]})
     assert again["onward"]["parent_id"] == answer["onward"]["inference_id"]
