@@ -15,6 +15,7 @@ from api.requests.bodies import GenerationBody, TurnType
 from api.turns.histories.own_requests import own_request
 from api.turns.retries import is_retry
 from api.turns.session_ids import is_id, session_hint
+from api.turns.speakers import speaker_of
 from core import telemetry
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
@@ -47,6 +48,15 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session_done: bool
     tags: dict[str, str]
     retrievable: bool = True  # False: no later request may get the answer by its id
+
+    @property
+    def speaker(self) -> str | None:
+        return speaker_of(self.user_id, self.identity.key_id)
+
+    @property
+    def named_session(self) -> SessionId | None:
+        """The session that the client names, by an id or by a hint."""
+        return self.session_id or self.session_hint
 
 
 def take_in(
