@@ -9,7 +9,7 @@ import msgspec
 from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, header_text
+from api.http.asgi import Headers, hint_text
 from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
 from api.requests.bodies import ChatBody
 from api.requests.constraints import check_wanted, wanted_of
@@ -56,7 +56,7 @@ def understand(
     wanted, unforced = wanted_of(body, context.services.renderer.call_grammar_refused)
     _check_shown(context, body)
     names = named([*found, *unforced])
-    count_ignored(header_text(headers, b"user-agent"), names)
+    count_ignored(hint_text(headers, b"user-agent"), names)
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)

@@ -10,7 +10,7 @@ import msgspec
 from api.access.clients import client_of
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, header_text
+from api.http.asgi import Headers, header_text, hint_text
 from api.requests.bodies import GenerationBody, TurnType
 from api.turns.histories.own_requests import own_request
 from api.turns.retries import is_retry
@@ -89,7 +89,7 @@ def take_in(
         purpose_said=(purpose or kind) is not None,
         session_hint=session_hint(headers),
         is_retry=is_retry(headers),
-        client=client_of(header_text(headers, b"user-agent")),
+        client=client_of(hint_text(headers, b"user-agent")),
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, body.store),

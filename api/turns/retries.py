@@ -8,7 +8,7 @@ id or by a hint, or none as it did."""
 from typing import Final
 
 from api.access.services import ApiServices
-from api.http.asgi import Headers, header_text
+from api.http.asgi import Headers, hint_text
 from api.turns.lookup import read
 from core.errors import StoreUnavailable
 from core.events import Completion
@@ -18,7 +18,7 @@ _COUNT: Final = b"x-stainless-retry-count"
 
 
 def is_retry(headers: Headers) -> bool:
-    return (header_text(headers, _COUNT) or "0").strip("0").isdigit()
+    return (hint_text(headers, _COUNT) or "0").strip("0").isdigit()
 
 
 async def first_try(services: ApiServices, namespace: Namespace, mark: str) -> Completion | None:

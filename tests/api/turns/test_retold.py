@@ -130,3 +130,13 @@ def test_very_many_calls_are_few_marks() -> None:
     calls = [{"id": f"c{n}", "function": {"name": "f", "arguments": "{}"}} for n in range(40_000)]
     history = [user("Go on"), {"role": "assistant", "content": "", "tool_calls": calls}] * 20
     assert 16 <= len(marks_in(None, None, history)) <= 16 * 16 + 16
+
+
+def test_a_header_that_is_no_text_is_no_hint(service: Service) -> None:
+    garbled = {"conversation_id": b"caf\xc3\xa9", "user-agent": b"M\xfcller/1.0", "x-stainless-retry-count": b"\xff"}
+    assert ask(service, "a", headers=garbled).client == "other"
+
+
+def test_a_stranger_whose_client_has_no_readable_name_is_told_so(make_service: Callable[..., Service]) -> None:
+    answer = make_service(keys=KEYS).chat("a", headers={"user-agent": b"M\xfcller/1.0"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "missing_api_key")
