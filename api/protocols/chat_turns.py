@@ -25,7 +25,7 @@ from api.turns.transcripts import Transcript
 from api.turns.turn import TurnPlan
 from core.errors import InvalidRequest
 from core.grammars.wanted import WantedAnswer
-from core.ids import new_group_id
+from core.ids import SessionId, new_group_id
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,17 @@ class Asked:
 
 
 def understand(
-    context: Context, identity: Identity, headers: Headers, body: ChatBody, ignored: Sequence[str] = ()
+    context: Context,
+    identity: Identity,
+    headers: Headers,
+    body: ChatBody,
+    ignored: Sequence[str] = (),
+    hint: SessionId | None = None,
 ) -> Asked:
-    """Check a request. `ignored` are fields that its translator left out. Raises RequestError naming the field."""
-    intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
+    """Check a request. Raises RequestError naming the field.
+
+    `ignored` are fields that its translator left out, `hint` the session that it names beside headers."""
+    intake = take_in(context, identity, headers, body, body.turn_type, workload="chat", hint=hint)
     check_messages(body.messages)
     _check_options(body)
     found = [*ignored, *ignored_options(body), *ignored_in(body.messages), *ignored_in_tools(body.tools or ())]

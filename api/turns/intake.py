@@ -38,7 +38,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workload: str
     purpose: Purpose
     purpose_said: bool  # by the client; else it may be known from the prompt
-    session_hint: SessionId | None  # from a header of the client's own: see `session_ids`
+    session_hint: SessionId | None  # by the client's own header or field: see `session_ids`
     is_retry: bool  # the client says that it has sent the same request before, and got no answer
     client: str
     harness_version: str | None
@@ -67,10 +67,11 @@ def take_in(
     turn_type: TurnType | None,
     workload: str,
     purpose: Purpose | None = None,
+    hint: SessionId | None = None,
 ) -> Intake:
     """Read a request's intake. Raises RequestError naming the header or field at fault.
 
-    `purpose` overrides what the turn type says."""
+    `purpose` overrides what the turn type says; `hint` is the session that the body names, unless a header does."""
     services, keys = context.services, context.keys
     if body.model != services.model_name:
         raise NotFound(f"the model {body.model!r} does not exist", param="model", code="model_not_found")
@@ -87,7 +88,7 @@ def take_in(
         workload=_workload(headers, tags) or workload,
         purpose=purpose or _purpose(kind or "main"),
         purpose_said=(purpose or kind) is not None,
-        session_hint=session_hint(headers),
+        session_hint=session_hint(headers) or hint,
         is_retry=is_retry(headers),
         client=client_of(hint_text(headers, b"user-agent")),
         harness_version=_harness(headers),
