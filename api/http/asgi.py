@@ -36,6 +36,14 @@ def header_text(headers: Headers, name: bytes) -> str | None:
     return text
 
 
+def hint_text(headers: Headers, name: bytes) -> str | None:
+    """Return a header on which no answer depends as text: None also when it is not printable ASCII."""
+    try:
+        return header_text(headers, name)
+    except InvalidRequest:
+        return None
+
+
 async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     start = [JSON_HEADER, (b"content-length", str(len(body)).encode()), *headers]
     await send({"type": "http.response.start", "status": status, "headers": start})

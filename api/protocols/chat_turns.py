@@ -9,7 +9,7 @@ import msgspec
 from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, header_text
+from api.http.asgi import Headers, hint_text
 from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
 from api.requests.bodies import ChatBody
 from api.requests.constraints import check_wanted, wanted_of
@@ -19,20 +19,20 @@ from api.requests.tools import check_tools, ignored_in_tools
 from api.turns.grammars import grammar_of
 from api.turns.intake import Intake, take_in, with_purpose
 from api.turns.rendering import Rendering
-from api.turns.retries import first_try
-from api.turns.sessions import find_place
+from api.turns.retries import first_try, request_mark
+from api.turns.sessions import find_place, marks_shown
 from api.turns.transcripts import Transcript
 from api.turns.turn import TurnPlan
 from core.errors import InvalidRequest
 from core.grammars.wanted import WantedAnswer
-from core.ids import new_group_id
+from core.ids import SessionId, new_group_id
 
 
 @dataclass(frozen=True)
 class Asked:
     """A chat request, checked. `messages` are stored, `shown` are what the model sees.
 
-    `wanted`: what its answer must be; None for one that is free."""
+    `marks`: by which its history may show its place; `wanted`: what its answer must be, None for one that is free."""
 
     body: ChatBody
     intake: Intake
@@ -40,27 +40,36 @@ class Asked:
     tools: tuple[dict[str, Any], ...]
     shown: list[dict[str, Any]]
     transcript: Transcript
+    marks: list[str]
     ignored: tuple[str, ...]
     wanted: WantedAnswer | None
 
 
 def understand(
-    context: Context, identity: Identity, headers: Headers, body: ChatBody, ignored: Sequence[str] = ()
+    context: Context,
+    identity: Identity,
+    headers: Headers,
+    body: ChatBody,
+    ignored: Sequence[str] = (),
+    hint: SessionId | None = None,
 ) -> Asked:
-    """Check a request. `ignored` are fields that its translator left out. Raises RequestError naming the field."""
-    intake = take_in(context, identity, headers, body, body.turn_type, workload="chat")
+    """Check a request. Raises RequestError naming the field.
+
+    `ignored` are fields that its translator left out, `hint` the session that it names beside headers."""
+    intake = take_in(context, identity, headers, body, body.turn_type, workload="chat", hint=hint)
     check_messages(body.messages)
     _check_options(body)
     found = [*ignored, *ignored_options(body), *ignored_in(body.messages), *ignored_in_tools(body.tools or ())]
     wanted, unforced = wanted_of(body, context.services.renderer.call_grammar_refused)
     _check_shown(context, body)
     names = named([*found, *unforced])
-    count_ignored(header_text(headers, b"user-agent"), names)
+    count_ignored(hint_text(headers, b"user-agent"), names)
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)
     intake = with_purpose(intake, shown)
-    return Asked(body, intake, messages, tools, shown, Transcript(shown, tools, intake.user_id), names, wanted)
+    transcript = Transcript(shown, tools, intake.speaker)
+    return Asked(body, intake, messages, tools, shown, transcript, marks_shown(intake, shown), names, wanted)
 
 
 async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shortened: bool = False) -> TurnPlan:
@@ -70,11 +79,12 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     body, intake = asked.body, asked.intake
     services = context.services
     namespace = intake.identity.namespace
-    tried = await first_try(services, namespace, asked.transcript.digest) if intake.is_retry else None
+    mark = request_mark(asked.transcript.digest, intake.named_session)
+    tried = await first_try(services, namespace, mark) if intake.is_retry else None
     group_id = tried.group_id if tried else new_group_id()
     begun = tried.session_id if tried else None
     rendering = Rendering(context, body_bytes)
-    place = await find_place(services, rendering, intake, group_id, asked.transcript, asked.shown, asked.tools, begun)
+    place = await find_place(services, rendering, intake, group_id, asked.transcript, asked.tools, asked.marks, begun)
     asked_by = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length

@@ -9,7 +9,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
 from api.access.routes import Need
-from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, header_text, send_error, send_json
+from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_error, send_json
 from api.http.body_shape import Raw
 from api.http.errors import shape_of
 from api.protocols.exchange import Exchange
@@ -50,7 +50,7 @@ class GenerationEndpoint:
             if identity is not None:
                 services.live_state.count(identity.namespace, ERRORS)
             if isinstance(error, RequestError):
-                count_refused(header_text(headers, b"user-agent"), self._protocol, error)
+                count_refused(hint_text(headers, b"user-agent"), self._protocol, error)
             if not isinstance(error, _BrokenStream):
                 await send_error(send, error, shape_of(scope))
         except ClientGone:

@@ -10,11 +10,12 @@ import msgspec
 from api.access.clients import client_of
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, header_text
+from api.http.asgi import Headers, header_text, hint_text
 from api.requests.bodies import GenerationBody, TurnType
 from api.turns.histories.own_requests import own_request
 from api.turns.retries import is_retry
 from api.turns.session_ids import is_id, session_hint
+from api.turns.speakers import speaker_of
 from core import telemetry
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
@@ -37,7 +38,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workload: str
     purpose: Purpose
     purpose_said: bool  # by the client; else it may be known from the prompt
-    session_hint: SessionId | None  # from a header of the client's own: see `session_ids`
+    session_hint: SessionId | None  # by the client's own header or field: see `session_ids`
     is_retry: bool  # the client says that it has sent the same request before, and got no answer
     client: str
     harness_version: str | None
@@ -48,6 +49,15 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags: dict[str, str]
     retrievable: bool = True  # False: no later request may get the answer by its id
 
+    @property
+    def speaker(self) -> str | None:
+        return speaker_of(self.user_id, self.identity.key_id)
+
+    @property
+    def named_session(self) -> SessionId | None:
+        """The session that the client names, by an id or by a hint."""
+        return self.session_id or self.session_hint
+
 
 def take_in(
     context: Context,
@@ -57,10 +67,11 @@ def take_in(
     turn_type: TurnType | None,
     workload: str,
     purpose: Purpose | None = None,
+    hint: SessionId | None = None,
 ) -> Intake:
     """Read a request's intake. Raises RequestError naming the header or field at fault.
 
-    `purpose` overrides what the turn type says."""
+    `purpose` overrides what the turn type says; `hint` is the session that the body names, unless a header does."""
     services, keys = context.services, context.keys
     if body.model != services.model_name:
         raise NotFound(f"the model {body.model!r} does not exist", param="model", code="model_not_found")
@@ -78,9 +89,9 @@ def take_in(
         workload=_workload(headers, tags) or workload,
         purpose=purpose or _purpose(kind or "main"),
         purpose_said=(purpose or kind) is not None,
-        session_hint=session_hint(headers),
+        session_hint=session_hint(headers) or hint,
         is_retry=is_retry(headers),
-        client=client_of(header_text(headers, b"user-agent")),
+        client=client_of(hint_text(headers, b"user-agent")),
         harness_version=_harness(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, stored),

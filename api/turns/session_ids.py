@@ -7,7 +7,7 @@ the same user may. `prompt_cache_key` is no hint, since many conversations may s
 import re
 from typing import Final
 
-from api.http.asgi import Headers, header_text
+from api.http.asgi import Headers, hint_text
 from core.ids import SessionId
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
@@ -22,7 +22,7 @@ def is_id(value: str) -> bool:
 def session_hint(headers: Headers) -> SessionId | None:
     """Return the session that a client's own header names; what has not the form of an id is no hint."""
     for name in HINTS:
-        given = header_text(headers, name)
+        given = hint_text(headers, name)
         if given is not None and is_id(given):
             return SessionId(given)
     return None

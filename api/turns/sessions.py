@@ -42,18 +42,21 @@ async def find_place(
     intake: Intake,
     group_id: GroupId,
     transcript: Transcript,
-    messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
+    marks: Sequence[str],
     begun: SessionId | None = None,
 ) -> SessionPosition:
-    """Find the place of a chat turn. `begun`: the session of an earlier try of the same request.
+    """Find the place of a chat turn.
+
+    `marks`: those of `marks_shown`; `begun`: the session of an earlier try of the same request.
 
     Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
+    messages = transcript.messages
     await _check_session(services, intake)
     hint = await _hinted(services, intake)
     chain = await _find_chain(services, intake, hint, transcript) if transcript.answers else None
     if chain is None:
-        known = await _find_retold(services, intake, hint, messages)
+        known = await _find_retold(services, intake, marks)
         before: How = "rewritten" if transcript.answers else "root"
         place = SessionPosition(
             session_id=intake.session_id or (known.session_id if known else hint or begun) or new_session_id(),
@@ -170,12 +173,17 @@ async def _find_within(
     return chain if turn is None else chain_of(turn, counts[turn.transcript_digest or ""])
 
 
-async def _find_retold(
-    services: ApiServices, intake: Intake, hint: SessionId | None, messages: Sequence[Mapping[str, Any]]
-) -> TokenChain | None:
-    """Return the turn that a rewritten history still shows, of the client's session if it gives one."""
+def marks_shown(intake: Intake, messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the marks by which a history shows its turns, those in a session that the client names first.
+
+    They are only of that session if the client gives its id."""
     told = messages if intake.purpose == "turn" else [*messages, *conversation_in(messages)]
-    marks = marks_in(intake.user_id, intake.session_id or hint, told)
+    places = dict.fromkeys((intake.named_session, intake.session_id))
+    return [mark for place in places for mark in marks_in(intake.speaker, place, told)]
+
+
+async def _find_retold(services: ApiServices, intake: Intake, marks: Sequence[str]) -> TokenChain | None:
+    """Return the turn that a rewritten history still shows, of the client's session if it gives one."""
     if not marks:
         return None
     chain = await services.live_state.get_chain(intake.identity.namespace, marks)

@@ -2,7 +2,7 @@
 
 digest(i) covers messages 0..i. An edit, an undo or a regenerated answer gives other digests from there on, so the
 longest known prefix is where the session branched. The seed holds what else a prompt's tokens depend on (the tools),
-and the user, so that two users who say the same never share a session."""
+and the speaker, so that two users, or two keys that name none, who say the same never share a session."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ import msgspec
 from api.requests.messages import tool_call
 from api.turns.histories.arguments import normal_arguments
 from core.events import ToolCall
-from core.ids import UserHash
 
 MAX_CANDIDATES = 256  # prefixes tried, the longest first
 _DIGEST_BYTES = 16
@@ -26,10 +25,10 @@ class Transcript:
     `answers` are (number of messages, digest) of each prefix that ends in an assistant's message."""
 
     def __init__(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], user_id: UserHash | None
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], speaker: str | None
     ) -> None:
         self.messages = messages
-        self._hash = hashlib.blake2b(_encode((user_id, tools)), digest_size=_DIGEST_BYTES)
+        self._hash = hashlib.blake2b(_encode((speaker, tools)), digest_size=_DIGEST_BYTES)
         self.answers: list[tuple[int, str]] = []
         for count, message in enumerate(messages, 1):
             self._hash.update(_digestible(message))

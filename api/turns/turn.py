@@ -277,7 +277,9 @@ class Turn:
         transcript = self.plan.transcript
         if transcript is None or turn.transcript_digest is None:
             return ()
-        return (request_mark(transcript.digest), *marks_of_turn(turn, transcript.messages))
+        intake = self.plan.intake
+        marks = marks_of_turn(turn, transcript.messages, is_named=intake.session_id is not None)
+        return (request_mark(transcript.digest, intake.named_session), *marks)
 
     def _segments(self) -> tuple[Segment, ...]:
         plan, token_ids = self.plan, self.capture.token_ids

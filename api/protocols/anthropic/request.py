@@ -5,12 +5,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from api.protocols.anthropic.claude_code import user_and_session
 from api.protocols.anthropic.messages import Conversation
 from api.requests.anthropic import ClientTool, CountBody, MessagesBody, ToolChoice
 from api.requests.bodies import ChatBody
 from api.requests.ignored import take_ignored
 from api.requests.tools import FunctionDefinition, Tool, check_count
 from core.errors import InvalidRequest
+from core.ids import SessionId
 
 _OF_SERVERS = ("web_search", "web_fetch", "code_execution", "tool_search", "mcp_toolset")
 _PLACES = {
@@ -22,7 +24,9 @@ _PLACES = {
 
 
 class Translated:
-    """A chat's body, the places in the request that its fields came from, and the names of what was ignored."""
+    """A chat's body, the places in the request that its fields came from, and the names of what was ignored.
+
+    `session`: the one that Claude Code names."""
 
     def __init__(self, body: CountBody) -> None:
         """Translate a body. Raises InvalidRequest naming the field."""
@@ -32,6 +36,7 @@ class Translated:
             conversation.add(message, f"messages[{index}]")
         self.places = {**_PLACES, **conversation.places}
         self.ignored = [*take_ignored(body), *conversation.ignored]
+        self.session: SessionId | None = None
         self.chat = ChatBody(model=body.model, messages=conversation.messages, tools=self._tools(body.tools or []))
         self._force(body.tool_choice)
         self._shape(body)
@@ -100,7 +105,7 @@ class Translated:
         chat.max_tokens, chat.stream = body.max_tokens, body.stream
         chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
         chat.stop = body.stop_sequences or None
-        chat.user = None if body.metadata is None else body.metadata.user_id
+        chat.user, self.session = user_and_session(None if body.metadata is None else body.metadata.user_id)
 
 
 def _client_tool(given: dict[str, Any], place: str) -> ClientTool:

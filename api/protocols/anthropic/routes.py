@@ -24,7 +24,8 @@ async def plan_message(context: Context, identity: Identity, headers: Headers, r
     def read() -> tuple[Translated, Asked]:
         translated = Translated(decode_body(messages_decoder, raw))
         with named_as(translated.places):
-            return translated, understand(context, identity, headers, translated.chat, translated.ignored)
+            asked = understand(context, identity, headers, translated.chat, translated.ignored, translated.session)
+            return translated, asked
 
     translated, asked = await read_large_apart(context, "messages", raw, read)
     with named_as(translated.places):

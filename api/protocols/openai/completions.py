@@ -7,7 +7,7 @@ import msgspec
 from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, header_text
+from api.http.asgi import Headers, hint_text
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
 from api.protocols.openai.answers import TextChoice, TextCompletion, text_logprobs, usage_of
@@ -49,7 +49,7 @@ async def plan_text(
     services = context.services
     prompt = prompt_of(body)
     ignored = named([*left_out, *ignored_options(body)])
-    count_ignored(header_text(headers, b"user-agent"), ignored)
+    count_ignored(hint_text(headers, b"user-agent"), ignored)
     place = await place_text(services, Rendering(context, body_bytes), intake, prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.advanced.default_max_tokens

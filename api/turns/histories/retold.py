@@ -8,9 +8,10 @@ own words may show it all the same:
 - an answer behind the words that it answers, up to their first empty line, behind which clients put reminders;
 - a summary, wherever it stands: as an answer, or at the end of what a user says, from the beginning of a line.
 
-Marks hold only for the same user. Short answers are marks only within a session that is named, since very many
-conversations have them. Marks are kept in live state alone: where it has lost them, the history counts as rewritten by
-nobody knows whom, and begins a session."""
+Marks hold only for the same speaker, and those of a session whose id is given only within it. Where there are no keys
+and no user is named nobody is known to speak, but such a service listens to its own machine alone. Short answers are
+marks only within a session that is named, since very many conversations have them. Marks are kept in live state alone:
+where it has lost them, the history counts as rewritten by nobody knows whom, and begins a session."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +20,15 @@ from typing import Any, Final
 import msgspec
 
 from api.turns.histories.arguments import normal_arguments
+from api.turns.speakers import speaker_of
 from core.events import Completion
-from core.ids import SessionId, UserHash
+from core.ids import SessionId
 
 _LEAST_CHARACTERS: Final = 20  # of an answer
 _LEAST_OF_BOTH: Final = 40  # of an answer and what it answers, behind the same answer
 _LEAST_OF_A_SUMMARY: Final = 40
 _MOST_ANSWERS: Final = 16  # looked at, from the last one back
+_MOST_CALLS: Final = 16  # of each answer: any of them shows the turn
 _FIRST_USERS, _LAST_USERS = 2, 4  # messages of users in which a summary is sought: instead of the history, or behind it
 _MOST_LINES: Final = 4  # of each, at which a summary may begin: known clients write one before it
 _MOST_CHARACTERS: Final = 64 << 10
@@ -34,67 +37,79 @@ _encode = msgspec.msgpack.Encoder().encode
 Message = Mapping[str, Any]
 
 
-def marks_of_turn(turn: Completion, messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the marks that a turn leaves; `messages` are those of its request as the model was shown them."""
-    user_id, text = turn.user_id, turn.text
+class Seed(msgspec.Struct, frozen=True, gc=False):
+    """What marks hold for: who speaks, None where nobody is known, and the session, None for marks of any."""
+
+    speaker: str | None
+    session_id: SessionId | None
+
+
+def marks_of_turn(turn: Completion, messages: Sequence[Message], *, is_named: bool) -> tuple[str, ...]:
+    """Return the marks that a turn leaves within its session and, unless the client gave its id, outside it.
+
+    `messages` are those of its request as the model was shown them."""
+    speaker = speaker_of(turn.user_id, turn.key_id)
+    places = (turn.session_id,) if is_named else (turn.session_id, None)
+    return tuple(mark for place in places for mark in _of_turn(Seed(speaker, place), turn, messages))
+
+
+def _of_turn(seed: Seed, turn: Completion, messages: Sequence[Message]) -> Iterator[str]:
     if turn.purpose == "summary":
-        return tuple(_of_summary(user_id, text))
-    return (
-        *(_of_call(user_id, call.id, call.name, call.arguments) for call in turn.tool_calls),
-        *_of_answer(user_id, turn.session_id, messages, text),
-    )
+        yield from _of_summary(seed, turn.text)
+        return
+    for call in turn.tool_calls[:_MOST_CALLS]:
+        yield _of_call(seed, call.id, call.name, call.arguments)
+    yield from _of_answer(seed, messages, turn.text)
 
 
-def marks_in(user_id: UserHash | None, session_id: SessionId | None, messages: Sequence[Message]) -> list[str]:
-    """Return the marks that a history shows, those of the latest answer first; `session_id`: where that is known."""
-    found: list[str] = []
+def marks_in(speaker: str | None, session_id: SessionId | None, messages: Sequence[Message]) -> list[str]:
+    """Return the marks that a history shows within a session, or of any; those of the latest answer come first.
+
+    They are a few hundred at most, however long it is."""
+    seed, found = Seed(speaker, session_id), list[str]()
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     for place in answers[: -_MOST_ANSWERS - 1 : -1]:
         message = messages[place]
-        for call in message.get("tool_calls") or ():
-            found.append(_of_call(user_id, call["id"], call["function"]["name"], call["function"]["arguments"]))
+        for call in (message.get("tool_calls") or ())[:_MOST_CALLS]:
+            found.append(_of_call(seed, call["id"], call["function"]["name"], call["function"]["arguments"]))
         text = message["content"] or ""
-        found += [*_of_answer(user_id, session_id, messages[:place], text), *_of_summary(user_id, text)]
+        found += [*_of_answer(seed, messages[:place], text), *_of_summary(seed, text)]
     users = [message for message in messages if message["role"] == "user"]
     for message in users[:_FIRST_USERS] + users[_FIRST_USERS:][-_LAST_USERS:]:
-        found += _of_ends(user_id, message["content"] or "")
+        found += _of_ends(seed, message["content"] or "")
     return found
 
 
-def _of_ends(user_id: UserHash | None, text: str) -> Iterator[str]:
+def _of_ends(seed: Seed, text: str) -> Iterator[str]:
     """Yield the marks of what may be a summary at the end of a user's words, behind a line or some."""
     start = 0
     for _ in range(_MOST_LINES if len(text) <= _MOST_CHARACTERS else 0):
-        yield from _of_summary(user_id, text[start:])
+        yield from _of_summary(seed, text[start:])
         start = text.find("\n", start) + 1
         if start == 0:
             return
 
 
-def _of_call(user_id: UserHash | None, call_id: str, name: str, arguments: str) -> str:
-    return _digest(user_id, "call", call_id, name, normal_arguments(arguments))
+def _of_call(seed: Seed, call_id: str, name: str, arguments: str) -> str:
+    return _digest(seed, "call", call_id, name, normal_arguments(arguments))
 
 
-def _of_answer(
-    user_id: UserHash | None, session_id: SessionId | None, before: Sequence[Message], text: str
-) -> Iterator[str]:
-    """Yield the marks of an answer: within its session, behind the answer before it, by itself."""
+def _of_answer(seed: Seed, before: Sequence[Message], text: str) -> Iterator[str]:
+    """Yield the marks of an answer: by itself within its session; else behind the answer before it, and by itself."""
     asked, said = _asked(before), text.strip()
     if not said or not asked:
         return
-    if session_id is not None:
-        yield _digest(user_id, "in_session", session_id, asked, said)
-    if len(asked) + len(said) >= _LEAST_OF_BOTH:
+    if seed.session_id is None and len(asked) + len(said) >= _LEAST_OF_BOTH:
         earlier = next((each["content"] for each in reversed(before) if each["role"] == "assistant"), None)
-        yield _digest(user_id, "after", earlier or "", asked, said)
-    if len(said) >= _LEAST_CHARACTERS:
-        yield _digest(user_id, "answer", asked, said)
+        yield _digest(seed, "after", earlier or "", asked, said)
+    if seed.session_id is not None or len(said) >= _LEAST_CHARACTERS:
+        yield _digest(seed, "answer", asked, said)
 
 
-def _of_summary(user_id: UserHash | None, text: str) -> Iterator[str]:
+def _of_summary(seed: Seed, text: str) -> Iterator[str]:
     said = text.strip()
     if len(said) >= _LEAST_OF_A_SUMMARY:
-        yield _digest(user_id, "summary", said)
+        yield _digest(seed, "summary", said)
 
 
 def _asked(before: Sequence[Message]) -> str:
@@ -105,5 +120,5 @@ def _asked(before: Sequence[Message]) -> str:
     return str(last["content"] or "").strip().partition("\n\n")[0]
 
 
-def _digest(user_id: UserHash | None, *said: str) -> str:
-    return hashlib.blake2b(_encode((user_id, *said)), digest_size=16).hexdigest()
+def _digest(seed: Seed, *said: str) -> str:
+    return hashlib.blake2b(_encode((seed.speaker, seed.session_id, *said)), digest_size=16).hexdigest()

@@ -9,6 +9,8 @@ from api_harness import MODEL, Service
 from byte_renderer import END, call_ids, ids
 from scripted_policy import Script, says
 
+from api.protocols.anthropic.claude_code import user_and_session
+
 WEATHER: Any = {
     "name": "get_weather",
     "description": "Get the current weather",
@@ -225,3 +227,48 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 )
 def test_what_is_wrong_is_named(quick_service: Service, fields: dict[str, Any], param: str) -> None:
     assert refused(quick_service, **fields)["param"] == param
+
+
+DEVICE, ACCOUNT = "5dd07c33da27e6d2" * 4, "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
+SESSION = "d2e70091-3007-41a3-a916-cb8b0d3098de"
+USER_ID = f"user_{DEVICE}_account_{ACCOUNT}"
+
+
+def in_json(account: str) -> str:
+    return json.dumps({"device_id": DEVICE, "account_uuid": account, "session_id": SESSION})
+
+
+@pytest.mark.parametrize(
+    ("user_id", "user"),
+    [
+        (f"{USER_ID}_session_{SESSION}", USER_ID),
+        (in_json(ACCOUNT), USER_ID),
+        (f"user_{DEVICE}_account__session_{SESSION}", f"user_{DEVICE}_account_"),
+        (in_json(""), f"user_{DEVICE}_account_"),
+    ],
+)
+def test_claude_codes_user_is_no_other_in_each_session(service: Service, user_id: str, user: str) -> None:
+    answer = service.post("/v1/messages", body_of(metadata={"user_id": user_id}))
+    turn = service.turn(answer.headers["x-onward-inference-id"])
+    named = service.post("/v1/messages", body_of(metadata={"user_id": user}))
+    other = service.turn(named.headers["x-onward-inference-id"])
+    assert (turn.session_id, turn.user_id) == (SESSION, other.user_id)
+    assert other.session_id != SESSION
+
+
+@pytest.mark.parametrize(
+    "user_id",
+    [
+        f"user_x_y_account__session_{SESSION}",
+        f"my_session_{SESSION}",
+        f"{USER_ID}_session_1",
+        f"{USER_ID}_session_{SESSION}\n",
+        '{"device_id": "a", "session_id": "b"}',
+        json.dumps({"device_id": "a_b", "account_uuid": "", "session_id": SESSION}),
+        "{",
+        "{" * 5000,
+        "",
+    ],
+)
+def test_what_others_call_their_users_stays_whole(user_id: str) -> None:
+    assert user_and_session(user_id) == (user_id, None)

@@ -1,13 +1,17 @@
 """Retold histories, clients' own requests, hints and retries, where they must not be believed."""
 
+from collections.abc import Callable
 from typing import Any
 
 from api_harness import Service
 from scripted_policy import says
 
+from api.turns.histories.retold import marks_in
 from core.events import Completion
 
 LONG = "It greets whoever calls it, and returns the number 1."
+KEYS = [{"key": f"key-of-{name}", "namespace": "acme", "scopes": ("chat",)} for name in ("anna", "ben")]
+ANNA, BEN = ({"authorization": f"Bearer {key['key']}"} for key in KEYS)
 
 
 def user(text: str) -> dict[str, str]:
@@ -88,3 +92,51 @@ def test_a_retry_shares_session_and_group_with_the_first_try(service: Service) -
     assert (again.session_id, again.group_id, again.parent_id) == (first.session_id, first.group_id, None)
     assert other.session_id != first.session_id
     assert other.group_id != first.group_id
+
+
+def test_a_retry_in_another_session_is_a_request_of_its_own(service: Service) -> None:
+    first = ask(service, "a", headers={"x-session-id": "s1"})
+    again = ask(service, "a", headers={"x-session-id": "s2", "x-stainless-retry-count": "1"})
+    assert again.session_id == "s2"
+    assert again.group_id != first.group_id
+    same = ask(service, "a", headers={"x-session-id": "s2", "x-stainless-retry-count": "2"})
+    assert same.group_id == again.group_id
+
+
+def test_keys_that_name_no_user_share_nothing(make_service: Callable[..., Service]) -> None:
+    """Two keys of one namespace say the same and are answered alike."""
+    service = make_service(keys=KEYS)
+    service.policy.scripts += [says(LONG), says(LONG), says("two"), says("three")]
+    asked = user("What does it do?")
+    first = ask(service, asked, headers=ANNA)
+    retry = ask(service, asked, headers={**BEN, "x-stainless-retry-count": "1"})
+    assert retry.session_id != first.session_id
+    assert retry.group_id != first.group_id
+    retold = ask(service, system("b"), asked, assistant(LONG), user("And?"), headers=ANNA)
+    assert (retold.session_id, retold.parent_id) == (first.session_id, first.inference_id)
+    exact = ask(service, asked, assistant(LONG), user("And?"), headers=ANNA)
+    assert (exact.session_id, exact.parent_id) == (first.session_id, first.inference_id)
+
+
+def test_words_in_a_given_session_are_no_marks_outside_it(service: Service) -> None:
+    service.policy.scripts += [says(LONG), says("two"), says("three")]
+    retold = system("b"), user("What does it do?"), assistant(LONG), user("And?")
+    given = ask(service, user("What does it do?"), headers={"x-session-id": "s1"})
+    assert ask(service, *retold).parent_id is None
+    assert ask(service, *retold, headers={"x-session-id": "s1"}).parent_id == given.inference_id
+
+
+def test_very_many_calls_are_few_marks() -> None:
+    calls = [{"id": f"c{n}", "function": {"name": "f", "arguments": "{}"}} for n in range(40_000)]
+    history = [user("Go on"), {"role": "assistant", "content": "", "tool_calls": calls}] * 20
+    assert 16 <= len(marks_in(None, None, history)) <= 16 * 16 + 16
+
+
+def test_a_header_that_is_no_text_is_no_hint(service: Service) -> None:
+    garbled = {"conversation_id": b"caf\xc3\xa9", "user-agent": b"M\xfcller/1.0", "x-stainless-retry-count": b"\xff"}
+    assert ask(service, "a", headers=garbled).client == "other"
+
+
+def test_a_stranger_whose_client_has_no_readable_name_is_told_so(make_service: Callable[..., Service]) -> None:
+    answer = make_service(keys=KEYS).chat("a", headers={"user-agent": b"M\xfcller/1.0"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "missing_api_key")
