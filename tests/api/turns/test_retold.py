@@ -1,12 +1,15 @@
 """Retold histories, clients' own requests, hints and retries, where they must not be believed."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from api_harness import Service
 from scripted_policy import says
 
 from api.turns.histories.retold import marks_in
+from api.turns.sessions import marks_shown
 from core.events import Completion
 
 LONG = "It greets whoever calls it, and returns the number 1."
@@ -140,3 +143,19 @@ def test_a_header_that_is_no_text_is_no_hint(service: Service) -> None:
 def test_a_stranger_whose_client_has_no_readable_name_is_told_so(make_service: Callable[..., Service]) -> None:
     answer = make_service(keys=KEYS).chat("a", headers={"user-agent": b"M\xfcller/1.0"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "missing_api_key")
+
+
+def test_a_large_bodys_marks_are_made_away_from_the_loop(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread has no running loop."""
+    on_loop: list[bool] = []
+
+    def seen(*asked: Any) -> list[str]:
+        on_loop.append(asyncio._get_running_loop() is not None)
+        return marks_shown(*asked)
+
+    monkeypatch.setattr("api.protocols.chat_turns.marks_shown", seen)
+    large = "x" * (service.services.settings.bodies.large_bytes + 1)
+    service.policy.context_length = 2 * len(large)  # type: ignore[misc]
+    ask(service, "a")
+    ask(service, large)
+    assert on_loop == [True, False]
