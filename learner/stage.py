@@ -27,7 +27,7 @@ from learner.past import Past, Reached
 from learner.poison_rewards import put_reward, try_to_pack
 from learner.rank_group import RankGroup, answers, memory_file
 from learner.reliving import Reliving, Unlike
-from learner.sequences.masks import MasksOfTurns
+from learner.sequences.masks import masks_of
 from learner.sequences.resemblance import Solutions
 from learner.sequences.scored import ScoredTurn
 from learner.timing import DISK_BYTES, Pace
@@ -74,7 +74,7 @@ class Learner(Stage):
         self._solutions = Solutions(solutions or {})
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
-        self._masks = MasksOfTurns(model)
+        self._masks = masks_of(model)
         self._directory = directory
         self._record_attempts = record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)

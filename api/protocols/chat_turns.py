@@ -96,7 +96,7 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     max_tokens = room_for_answer(prompt_tokens, context_length, wanted, asked_by, default, "messages", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules, place.session_id)
     if asked.wanted is not None:
-        grammar = await grammar_of(services.renderer, asked.wanted, place.prompt_token_ids)
+        grammar = await grammar_of(services.renderer, asked.wanted, place.prompt_token_ids, intake.identity)
         sampling = msgspec.structs.replace(sampling, grammar=grammar)
     return TurnPlan(
         intake=intake,

@@ -24,11 +24,11 @@ def check_wanted(body: ChatBody) -> None:
 
 
 def wanted_of(body: ChatBody, calls_refused: str | None) -> tuple[WantedAnswer | None, list[str]]:
-    """Return what is wanted of the answer, None for one that is free, and the names of what cannot be forced.
+    """Return what is wanted of the answer, None for one that is free, and the names of fields that are ignored.
 
-    `calls_refused`: why there is no grammar of the model's calls. Then a call that must be is refused, and `strict`
-    ignored, which is taken out of the tools either way: it says nothing to a model, nor of what was stored. Raises
-    InvalidRequest."""
+    `calls_refused` says why the model's calls have no grammar; None: they have one. Without one, a request that demands
+    a call is refused, and `strict` is ignored. `strict` is removed from the tools in both cases: neither the prompt nor
+    the stored turn has it. Raises InvalidRequest naming the field."""
     wanted = _wanted_answer(body)
     is_strict = any(tool.function.strict is True for tool in body.tools or ())
     for tool in body.tools or ():

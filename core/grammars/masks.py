@@ -81,19 +81,25 @@ def _allows(mask: Words, token_id: int) -> bool:
     return bool((int(mask[token_id // 32]) >> (token_id % 32)) & 1)
 
 
+def shared(mask: Words, distinct: dict[bytes, Words]) -> Words:
+    """Return the mask of `distinct` that equals this one, which is added where there is none."""
+    words = mask.tobytes()
+    return distinct.setdefault(words, np.frombuffer(words, dtype=np.int32))
+
+
 def made_again(turn: Completion, grammars: Grammars) -> Sequence[Words]:
-    """Return the masks of a turn's output tokens, made again.
+    """Return the masks of a turn's output tokens, made again; equal ones are one array.
 
     Raises NoMasks: `other_grammar_library`, or `other_masks` where they are not those that were recorded."""
     grammar, recorded = turn.sampling.grammar, turn.logprob_space.grammar
     assert grammar is not None
     if recorded is None or (recorded.library, recorded.version) != (LIBRARY, VERSION):
         raise NoMasks(OTHER_LIBRARY)
-    found = []
+    found, distinct = [], dict[bytes, Words]()
     try:
         masks = Masks(grammars, grammar, recorded.stop_token_ids)
         for token_id in turn.token_ids:
-            found.append(masks.next())
+            found.append(shared(masks.next(), distinct))
             masks.take(token_id)
     except (NotAllowed, InvalidRequest) as error:
         raise NoMasks(OTHER_MASKS) from error

@@ -32,7 +32,7 @@ from learner.model.loading import (
 from learner.model.output_head import OutputHead
 from learner.model.ranks import like, local, whole
 from learner.model.stored import fuse_norms, keep_stored
-from learner.sequences.masks import MasksOfTurns
+from learner.sequences.masks import MasksOfTurns, masks_of
 from learner.sequences.shared_prompt import continuing
 from learner.sequences.tensors import MicroBatch
 
@@ -149,9 +149,9 @@ class PolicyModel:
 
         return self.inside(compute)
 
-    @cached_property
+    @property
     def masks(self) -> MasksOfTurns:
-        return MasksOfTurns(self._directory)
+        return masks_of(self._directory)
 
     @property
     def hidden_size(self) -> int:

@@ -47,13 +47,19 @@ class Sampled(Protocol):
         """The ids that its grammar allows [P], bit `v % 32` of word `v // 32` for id `v`; None: all."""
         ...
 
+    @property
+    def ids_to_tell(self) -> int:
+        """How many more ids of its sets are told. 0: no further set is."""
+        ...
+
 
 @dataclass
 class Samples:
     token_ids: list[int]
     logprobs: list[float]
     tops: dict[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)  # by row, where asked for
-    sets: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by row, where truncated: the ids that were left
+    sets: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By row, where truncated and still told: the ids that were left, in ascending order, up to `ids_to_tell`."""
 
 
 @torch.inference_mode()
@@ -82,8 +88,12 @@ def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
     tokens_R1 = torch.searchsorted(cumulative_RV, targets_R1, right=True).clamp_max_(logits_RV.shape[-1] - 1)
     chosen_R1 = logprobs_RV.gather(1, tokens_R1)
     chosen_R1 = torch.where(cumulative_RV[:, -1:] > 0, chosen_R1, math.nan)  # nothing to draw from; false of NaN, too
-    sets = {index: tuple(probabilities_RV[index].nonzero()[:, 0].tolist()) for index in truncated}
+    sets = {index: _left(probabilities_RV[index], most) for index in truncated if (most := rows[index].ids_to_tell)}
     return Samples(tokens_R1[:, 0].tolist(), chosen_R1[:, 0].tolist(), _tops(logprobs_RV, rows), sets)
+
+
+def _left(probabilities_V: Tensor, most: int) -> tuple[int, ...]:
+    return tuple(probabilities_V.nonzero()[:most, 0].tolist())
 
 
 def _allowed(logits_RV: Tensor, rows: Sequence[Sampled]) -> Tensor:

@@ -239,7 +239,9 @@ class Scheduler:
                 self._slots.share(each.slot, each.tokens[: each.computed], version)
             finish = each.take(token_id)
             grammar = None if each.masks is None else each.masks.record()
-            told = Token(token_id, logprob, version, samples.tops.get(index), finish, samples.sets.get(index), grammar)
+            allowed = samples.sets.get(index)
+            each.ids_to_tell -= len(allowed or ())
+            told = Token(token_id, logprob, version, samples.tops.get(index), finish, allowed, grammar)
             self._outbox.add(each.stream, told)
             if finish is not None:
                 self._free(each)

@@ -4,6 +4,7 @@ import random
 import time
 
 from core.events import FinishReason, Sampling
+from core.grammars import sets
 from core.grammars.masks import Masks, Words
 from core.ids import PolicyRef
 from core.ports import GenerateRequest
@@ -19,6 +20,7 @@ class Sequence:
         "cached_tokens",
         "computed",
         "computed_under",
+        "ids_to_tell",
         "limit",
         "mask",
         "masks",
@@ -53,6 +55,7 @@ class Sequence:
         self.computed = 0  # tokens whose keys and values the slot holds ...
         self.computed_under: PolicyRef | None = None  # ... under this version
         self.cached_tokens = 0
+        self.ids_to_tell = sets.MAX_IDS + 1  # one beyond what is recorded, by which it shows that they are too many
         self.aborted = False
 
     @property

@@ -14,8 +14,11 @@ from logged_world import MODEL, World, make_reward, make_turn, settle
 from core.events import Completion, Grammar
 from core.grammars import masks as grammar_masks
 from core.grammars import sets
+from core.ids import InferenceId
 from core.settings import LearnerSettings
 from learner.model.policy_model import PolicyModel
+from learner.poison_rewards import try_to_pack
+from learner.sequences import masks as learner_masks
 from learner.sequences.joining import merge
 from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import ScoredTurn
@@ -145,6 +148,37 @@ def test_sets_that_are_not_those_of_the_tokens_are_caught(wrong: str | None) -> 
     assert masks.refusal(turn) is None
     attachments = {} if wrong is None else {sets.ATTACHMENT: wrong}
     assert masks.refusal(msgspec.structs.replace(turn, attachments=attachments)) == "other_masks"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_masks_are_one(kind: str) -> None:
+    for turn in constrained_turns(4, **KINDS[kind]):
+        masks = MasksOfTurns(MODEL).of(turn)
+        assert masks is not None
+        assert len({id(mask) for mask in masks}) == len({mask.tobytes() for mask in masks})
+
+
+def test_masks_are_made_once_and_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[str]()
+    plain = MasksOfTurns._made
+    monkeypatch.setattr(MasksOfTurns, "_made", lambda self, turn: made.append(turn.inference_id) or plain(self, turn))
+    turns, masks = constrained_turns(4), MasksOfTurns(MODEL)
+    batch = [scored(turn) for turn in turns]
+    for turn in turns:
+        assert masks.refusal(turn) is None
+        try_to_pack(scored(turn), masks)
+    micro_batches(merge(batch), batch, 4096, "cpu", masks=masks)
+    assert made == [turn.inference_id for turn in turns]
+    first = masks.of(turns[0])
+    assert masks.refusal(other_token(turns[0])) == "other_masks", "a turn of that name, but with other tokens"
+    assert first is masks.of(turns[0])
+    assert first is not None
+    monkeypatch.setattr(learner_masks, "_MOST_BYTES", 2 * len(first) * first[0].nbytes)
+    for turn in turns:
+        changed = msgspec.structs.replace(turn, inference_id=InferenceId(f"other {turn.inference_id}"))
+        masks.of(changed)
+    assert 0 < masks._kept_bytes <= learner_masks._MOST_BYTES
+    assert masks._kept_bytes == sum(size for _, _, size in masks._kept.values())
 
 
 def test_a_constrained_turn_trains() -> None:

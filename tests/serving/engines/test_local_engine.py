@@ -14,6 +14,7 @@ from prometheus_client import Histogram
 
 from core import telemetry
 from core.errors import ConfigError, Conflict, EngineUnavailable, InvalidRequest, NotFinite, WeightsError
+from core.grammars import sets
 from core.ids import ANCHOR, PolicyRef, base_ref
 from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
@@ -83,6 +84,23 @@ def test_truncated_samples_stay_inside_and_are_of_the_sets_that_are_told(
                 assert len(allowed[at]) == 4
             if "min_p" in fields:
                 assert ordered[rank] >= 0.3 * ordered[0] - 1e-6
+
+
+def test_no_more_ids_are_told_than_show_that_they_are_too_many(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields: list[dict[str, Any]] = [{"top_k": 100_000}, {"top_p": 0.9999999}, {"min_p": 1e-9}]
+    asked = [request(prompt(n, 10), max_tokens=12, seed=n, **each) for n, each in enumerate(fields)]
+    whole = answers(engine, *asked)
+    few = request(prompt(9, 10), max_tokens=12, seed=9, top_k=2)
+    monkeypatch.setattr(sets, "MAX_IDS", VOCABULARY + 20)
+    *given, within = answers(engine, *asked, few)
+    for all_told, some in zip(whole, given, strict=True):
+        assert some.token_ids == all_told.token_ids
+        assert some.logprobs == pytest.approx(all_told.logprobs, abs=1e-4)
+        assert sum(len(ids) for chunk in all_told.chunks for ids in chunk.allowed) > 10 * VOCABULARY
+        assert sum(len(ids) for chunk in some.chunks for ids in chunk.allowed) == VOCABULARY + 21
+    assert [len(ids) for chunk in within.chunks for ids in chunk.allowed] == [2] * 12, "whoever is within tells all"
 
 
 def test_biases_and_penalties_move_the_choice(engine: LocalEngine) -> None:

@@ -1,0 +1,126 @@
+"""Grammars are compiled a caller at a time: nobody waits for another's flood, and no schema is blamed for waiting."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from api.access.identity import Identity
+from api.turns import grammars
+from core.errors import InvalidRequest, Overloaded
+from core.events import Grammar
+from core.grammars.wanted import ANY_OBJECT, WantedAnswer
+from core.ids import Namespace
+
+WANTED = WantedAnswer(schema=ANY_OBJECT, tools=(), must_call=False, many_calls=False, field="response_format")
+FIRST, SECOND = Identity(Namespace("n"), frozenset(), key_id="first"), Identity(Namespace("n"), frozenset(), key_id="b")
+
+
+class HeldRenderer:
+    """Compiles nothing before it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.go = threading.Event()
+
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+        self.begun += 1
+        assert self.go.wait(30)
+        return Grammar(text="held")
+
+
+class QuickRenderer:
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+        return Grammar(text="quick")
+
+
+async def asked(renderer: HeldRenderer | QuickRenderer, identity: Identity) -> Grammar:
+    return await grammars.grammar_of(renderer, WANTED, (1,), identity)  # type: ignore[arg-type]  # no more is asked
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  # the condition belongs to another thread
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def flood(
+    count: int, identity: Identity = FIRST
+) -> AsyncIterator[tuple[HeldRenderer, list[asyncio.Task[Grammar]]]]:
+    """`count` requests of one caller that wait, until the block is left, for a compilation that does not end."""
+    renderer = HeldRenderer()
+    tasks = [asyncio.create_task(asked(renderer, identity)) for _ in range(count)]
+    try:
+        await until(lambda: renderer.begun > 0)
+        yield renderer, tasks
+    finally:
+        renderer.go.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_a_flood_of_one_caller_keeps_no_other_waiting() -> None:
+    async def run() -> None:
+        async with flood(50) as (renderer, tasks):
+            assert (await asked(QuickRenderer(), SECOND)).text == "quick"
+            assert renderer.begun == 1
+            assert not any(task.done() for task in tasks)
+        assert [task.result().text for task in tasks] == ["held"] * 50
+        assert not grammars._lines
+
+    asyncio.run(run())
+
+
+def test_a_line_that_is_too_long_is_refused_to_its_caller_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "_LONGEST_LINE", 3)
+
+    async def run() -> None:
+        async with flood(3):
+            with pytest.raises(Overloaded) as refused:
+                await asked(QuickRenderer(), FIRST)
+            assert refused.value.headers == {"retry-after": "5"}
+            assert (await asked(QuickRenderer(), SECOND)).text == "quick"
+        assert (await asked(QuickRenderer(), FIRST)).text == "quick"
+
+    asyncio.run(run())
+
+
+def test_no_schema_is_blamed_for_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither behind its caller's own, nor behind those of others."""
+
+    async def run() -> None:
+        async with flood(1), flood(1, SECOND):
+            monkeypatch.setattr(grammars, "_LONGEST_WAIT_S", 0.01)
+            for identity in (FIRST, Identity(Namespace("m"), frozenset())):
+                with pytest.raises(Overloaded):
+                    await asked(QuickRenderer(), identity)
+
+    asyncio.run(run())
+
+
+def test_a_schema_that_takes_too_long_itself_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "_LONGEST_S", 0.01)
+
+    async def run() -> None:
+        async with flood(1) as (_, (task,)):
+            with pytest.raises(InvalidRequest) as refused:
+                await task
+            assert (refused.value.param, refused.value.code) == ("response_format", "grammar_too_complex")
+
+    asyncio.run(run())
+
+
+def test_whoever_leaves_leaves_the_line() -> None:
+    async def run() -> None:
+        async with flood(1), flood(1, SECOND):
+            left = HeldRenderer()
+            gone = asyncio.create_task(asked(left, Identity(Namespace("m"), frozenset())))
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+        assert (await asked(QuickRenderer(), FIRST)).text == "quick"
+        assert (left.begun, grammars._lines) == (0, {})
+
+    asyncio.run(run())
