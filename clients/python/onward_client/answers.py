@@ -8,7 +8,8 @@ _PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
 def inference_id_of(answer: Any) -> str:
     """Return the inference id of an answer, a choice of several, a streamed chunk, or an id as the service gives it.
 
-    `answer` is an object of the `openai` or `anthropic` package, the same as a dictionary, or a string.
+    `answer` is an object of the `openai` or `anthropic` package, the same as a dictionary, or a string. Of the events
+    of the Messages API and the Responses API, those have an id that are about the whole answer, such as the first.
 
     Raises ValueError for what has no id, and for an answer of several choices: name one of its `choices`, since each is
     an inference of its own."""
@@ -20,10 +21,16 @@ def inference_id_of(answer: Any) -> str:
     choices = _field(answer, "choices")
     if isinstance(choices, list) and any(_field(choice, "onward") for choice in choices):
         raise ValueError("an answer of several choices is no one inference: name one of its choices")
-    named = _field(answer, "id")
+    named = _field(_held(answer), "id")
     if not isinstance(named, str) or not named:
         raise ValueError(f"a {type(answer).__name__} without an inference id is no answer of the service")
     return _without_prefix(named)
+
+
+def _held(answer: Any) -> Any:
+    """Return the answer that an event of a stream holds, or what was given."""
+    held = (_field(answer, name) for name in ("message", "response"))
+    return next((each for each in held if _field(each, "id")), answer)
 
 
 def _field(thing: Any, name: str) -> Any:

@@ -8,13 +8,13 @@ from typing import Any, Generic, Protocol, TypeVar
 C = TypeVar("C")
 
 
-class OpenAIClient(Protocol):
-    """What is needed of `openai.OpenAI` or `openai.AsyncOpenAI`."""
+class Wrappable(Protocol):
+    """What is needed of a client of the `openai` or the `anthropic` package, sync or async."""
 
     def with_options(self, *, default_headers: Mapping[str, str]) -> Any: ...
 
 
-W = TypeVar("W", bound=OpenAIClient)
+W = TypeVar("W", bound=Wrappable)
 
 
 def new_session_id() -> str:
@@ -54,7 +54,9 @@ class Session(Generic[C]):
         return self.make_openai(self.headers)
 
     def wrap(self, client: W) -> W:
-        """Return a copy of an `openai` client whose requests belong to this session; its URL and key stay."""
+        """Return a copy of an `openai` or `anthropic` client whose requests belong to this session.
+
+        Its URL, its key and its other headers stay."""
         wrapped: W = client.with_options(default_headers=self.headers)
         return wrapped
 

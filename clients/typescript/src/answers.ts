@@ -23,7 +23,7 @@ export interface Answer {
 
 export interface StreamedAnswer {
   info: AnswerInfo;
-  /** The events in the protocol's form, `[DONE]` left out. Throws Unreachable for a stream that breaks off. */
+  /** The events in the protocol's form, `[DONE]` left out, until the answer is whole. Throws Unreachable for a stream that breaks off. */
   events: AsyncGenerator<any, void, void>;
 }
 
@@ -51,22 +51,29 @@ export async function requireSuccess(response: Response): Promise<void> {
   throw new Unreachable(`${response.status}: ${error?.message ?? response.statusText}`);
 }
 
-/** Read server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) until `[DONE]`. */
+/** Read server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) until the answer is whole.
+ *
+ * OpenAI's routes say so by `[DONE]`, Anthropic's by `message_stop`, and llama.cpp's by a part with `stop` true. */
 export async function* eventsOf(response: Response): AsyncGenerator<any, void, void> {
   if (response.body === null) throw new Unreachable("a stream without a body");
-  let rest = "";
-  for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
-    const lines = (rest + piece).split("\n");
-    rest = lines.pop() ?? "";
-    for (const line of lines) {
-      if (!line.startsWith("data: ")) continue;
-      if (line.startsWith("data: [DONE]")) return;
-      const error = errorIn(line.slice("data: ".length));
-      if (error) throw new Unreachable(error.message);
-      yield JSON.parse(line.slice("data: ".length));
-    }
+  for await (const data of dataOf(response.body)) {
+    if (data === "[DONE]") return;
+    const error = errorIn(data);
+    if (error) throw new Unreachable(error.message);
+    const event = JSON.parse(data);
+    yield event;
+    if (event.type === "message_stop" || event.stop === true) return;
   }
   throw new Unreachable("the stream broke off");
+}
+
+async function* dataOf(body: NonNullable<Response["body"]>): AsyncGenerator<string, void, void> {
+  let rest = "";
+  for await (const piece of body.pipeThrough(new TextDecoderStream())) {
+    const lines = (rest + piece).split("\n");
+    rest = lines.pop() ?? "";
+    for (const line of lines) if (line.startsWith("data: ")) yield line.slice("data: ".length).trimEnd();
+  }
 }
 
 function listed(headers: Headers, name: string): string[] {

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 
+import { eventsOf } from "../src/answers";
 import { DirectoryStorage, MemoryStorage, Onward, QueueFull, RequestRefused, Unreachable } from "../src/index";
 import { Service, until } from "./service";
 
@@ -43,6 +44,38 @@ test("an answer, a stream and feedback on both", async () => {
   await onward.withdraw(ids[0] ?? "");
   assert.equal(await onward.close(), 0);
   await until(async () => (await service.statusOf(ids[0] ?? "")) === "withdrawn", "the withdrawal");
+});
+
+const SAID = { messages: [{ role: "user", content: "hi" }] };
+const PROTOCOLS: [path: string, body: object, partOf: (event: any) => string | undefined][] = [
+  ["/v1/chat/completions", SAID, (event) => event.choices[0]?.delta.content],
+  ["/v1/completions", { prompt: "def f" }, (event) => event.choices[0]?.text],
+  ["/v1/responses", { input: "hi" }, (event) => (event.type === "response.output_text.delta" ? event.delta : "")],
+  ["/v1/messages", { ...SAID, max_tokens: 8 }, (event) => event.delta?.text],
+  ["/v1/fim/completions", { prompt: "def f", suffix: "" }, (event) => event.choices[0]?.delta.content],
+  ["/infill", { input_prefix: "def f", input_suffix: "" }, (event) => event.content],
+];
+
+for (const [path, body, partOf] of PROTOCOLS) {
+  test(`a stream of ${path} ends with its answer`, async () => {
+    const onward = new Onward({ url: service.url });
+    const whole = { ...body, model: await onward.model() };
+    const { info, events } = await onward.stream(path, whole, onward.session());
+    let text = "";
+    for await (const event of events) text += partOf(event) ?? "";
+    assert.equal(text, "hello");
+    const id = await onward.feedback({ inferenceId: info.inferenceId, metric: "accepted", value: true });
+    assert.equal(await onward.close(), 0);
+    assert.equal(await service.statusOf(id), "recorded");
+  });
+}
+
+test("a stream that breaks off is no answer", async () => {
+  for (const piece of ['data: {"type": "message_start"}\n\n', 'data: {"content": "a", "stop": false}\n\ndata: {"con', ""]) {
+    await assert.rejects(async () => {
+      for await (const _ of eventsOf(new Response(piece))) continue;
+    }, Unreachable);
+  }
 });
 
 test("errors say whether asking again helps", async () => {

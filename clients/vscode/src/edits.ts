@@ -89,11 +89,11 @@ export class Edits implements vscode.CodeLensProvider, vscode.Disposable {
     ];
     try {
       const body = { messages, max_tokens: settings.editTokens };
-      const { info, body: given } = await this.service.generate("/v1/chat/completions", body, "edit", token);
+      const { answered, body: given } = await this.service.generate("/v1/chat/completions", body, "edit", token);
       const answer: string = given.choices[0].message.content ?? "";
       const code = withLineEnds(codeOf(answer), lineEnds(document));
       if (code.trim() === "") throw new Error("the answer has no code");
-      return { offer: { inferenceId: info.inferenceId, code }, answer };
+      return { offer: { ...answered, code }, answer };
     } catch (error) {
       if (!token.isCancellationRequested) void vscode.window.showErrorMessage(`Onward: ${(error as Error).message}`);
       return undefined;
@@ -123,7 +123,7 @@ export class Edits implements vscode.CodeLensProvider, vscode.Disposable {
     const code = document.getText(rangeAt(document, place));
     const accepted = { ...offer, code, uri: document.uri, lines: linesAt(document, place) };
     if (code === offer.code) this.outcomes.taken(accepted);
-    else this.outcomes.edited(accepted, answer.replace(codeOf(answer), () => withLineEnds(code, "\n")));
+    else this.outcomes.edited(accepted, answer, answer.replace(codeOf(answer), () => withLineEnds(code, "\n")));
     this.decide(undefined);
   }
 

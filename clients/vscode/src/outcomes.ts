@@ -2,18 +2,18 @@
 
 import * as vscode from "vscode";
 
-import type { Service } from "./service";
+import type { Answered, Said, Service } from "./service";
+import { settings } from "./settings";
 import type { Survival } from "./survival";
+import { shareKept } from "./texts";
 
 /** An answer that was offered to the user as code, which goes into the document as it stands here. */
-export interface Offer {
-  inferenceId: string;
+export interface Offer extends Answered {
   code: string;
 }
 
 /** What stands in a document since the user accepted it. */
-export interface Accepted {
-  inferenceId: string;
+export interface Accepted extends Answered {
   uri: vscode.Uri;
   code: string;
   /** The lines that it is in, where that is not the whole answer; else the service knows them itself. */
@@ -26,13 +26,14 @@ interface Remembered extends Accepted {
 }
 
 const REMEMBERED = 50;
+const LONGEST_TEXT = 16_384; // that the service measures
 
 export class Outcomes implements vscode.Disposable {
   private readonly told = new Set<string>();
   private readonly remembered: Remembered[] = [];
   private readonly listening: vscode.Disposable;
   /** The answer that was accepted last in this window. */
-  latest: string | undefined;
+  private latest: Accepted | undefined;
 
   constructor(
     private readonly service: Service,
@@ -62,25 +63,29 @@ export class Outcomes implements vscode.Disposable {
     this.remember(accepted);
   }
 
-  /** The user kept an answer after changing it: `finalText` is the whole answer as it would have been. */
-  edited(accepted: Accepted, finalText: string): void {
-    const { inferenceId } = accepted;
-    if (this.first(inferenceId, "edited")) this.tell({ inferenceId, metric: "edited", finalText });
+  /** The user kept an answer after changing it: `finalText` is the whole answer as it would have been.
+   *
+   * Without consent only the share that was kept is told. */
+  edited(accepted: Accepted, answer: string, finalText: string): void {
+    const isSent = settings.learn && Math.max(answer.length, finalText.length) <= LONGEST_TEXT;
+    if (this.first(accepted.inferenceId, "edited")) {
+      this.tell(accepted, "edited", isSent ? { finalText } : { value: shareKept(answer, finalText) });
+    }
     this.remember(accepted);
   }
 
   /** Tests ran after the latest acceptance. */
   tested(passed: boolean): void {
     if (this.latest === undefined) return;
-    this.tell({ inferenceId: this.latest, metric: "tests_passed", value: passed, source: "environment" });
+    this.tell(this.latest, "tests_passed", { value: passed, source: "environment" });
   }
 
   dispose(): void {
     this.listening.dispose();
   }
 
-  private once({ inferenceId }: { inferenceId: string }, metric: string, value: boolean | number): void {
-    if (this.first(inferenceId, metric)) this.tell({ inferenceId, metric, value });
+  private once(answer: Answered, metric: string, value: boolean | number): void {
+    if (this.first(answer.inferenceId, metric)) this.tell(answer, metric, { value });
   }
 
   private first(inferenceId: string, metric: string): boolean {
@@ -90,12 +95,12 @@ export class Outcomes implements vscode.Disposable {
     return true;
   }
 
-  private tell(feedback: Parameters<Service["tell"]>[0]): void {
-    this.service.tell(feedback).catch((error) => this.log.error(`${feedback.metric} is not told: ${error}`));
+  private tell(answer: Answered, metric: string, said: Said): void {
+    this.service.tell(answer, metric, said).catch((error) => this.log.error(`${metric} is not told: ${error}`));
   }
 
   private remember(accepted: Accepted): void {
-    this.latest = accepted.inferenceId;
+    this.latest = accepted;
     this.remembered.push({ ...accepted, isThere: true });
     if (this.remembered.length > REMEMBERED) this.remembered.shift();
     this.survival.watch(accepted);
@@ -116,7 +121,7 @@ export class Outcomes implements vscode.Disposable {
 
   private undo(one: Remembered): void {
     one.undone ??= this.service
-      .tell({ inferenceId: one.inferenceId, metric: "reverted", value: true })
+      .tell(one, "reverted", { value: true })
       .catch((error) => void this.log.error(`reverted is not told: ${error}`));
   }
 
@@ -124,7 +129,7 @@ export class Outcomes implements vscode.Disposable {
     const { undone } = one;
     delete one.undone;
     undone
-      ?.then((id) => (id === undefined ? undefined : this.service.withdraw(id)))
+      ?.then((id) => (id === undefined ? undefined : this.service.withdraw(one, id)))
       .catch((error) => this.log.error(`the undo is not withdrawn: ${error}`));
   }
 }

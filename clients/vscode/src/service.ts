@@ -1,8 +1,9 @@
 /** The connection to the service: its client, remade when URL or key change, its model, and the outcomes it knows. */
 
+import { createHash } from "node:crypto";
 import { join } from "node:path";
 
-import { DirectoryStorage, Onward, Session, type AnswerInfo, type Feedback } from "onward-client";
+import { DirectoryStorage, Onward, Session, type Feedback } from "onward-client";
 import * as vscode from "vscode";
 
 import { settings } from "./settings";
@@ -11,8 +12,18 @@ const KEY = "apiKey";
 const OUTCOMES = "outcomes";
 const LEAVING_MS = 2000;
 
+/** An answer, and the service that gave it: no other knows it. */
+export interface Answered {
+  inferenceId: string;
+  home: string;
+}
+
+/** What is told of an answer by a metric's name. */
+export type Said = Pick<Feedback, "value" | "finalText" | "snapshot" | "source">;
+
 export class Service implements vscode.Disposable {
   private client: Onward | undefined;
+  private home = "";
   private model: Promise<string> | undefined;
   private listed: Promise<void> | undefined;
   private readonly harness: string;
@@ -41,11 +52,13 @@ export class Service implements vscode.Disposable {
   async connect(): Promise<void> {
     const before = this.client;
     const apiKey = await this.context.secrets.get(KEY);
+    const { url } = settings;
+    this.home = homeOf(url);
     this.model = this.listed = undefined;
     this.client = new Onward({
-      url: settings.url,
+      url,
       apiKey: apiKey === "" ? undefined : apiKey,
-      storage: new DirectoryStorage(join(this.context.globalStorageUri.fsPath, "feedback")),
+      storage: new DirectoryStorage(join(this.context.globalStorageUri.fsPath, "feedback", this.home)),
       userAgent: this.harness,
       closeTimeoutMs: LEAVING_MS,
       onRefused: (request, error) => this.log.error(`the service refused ${request.body}: ${error.message}`),
@@ -75,36 +88,38 @@ export class Service implements vscode.Disposable {
     body: object,
     workload: string,
     token: vscode.CancellationToken,
-  ): Promise<{ info: AnswerInfo; body: any }> {
+  ): Promise<{ answered: Answered; body: any }> {
     const abort = new AbortController();
     const cancelled = token.onCancellationRequested(() => abort.abort());
     try {
       const model = await (this.model ??= this.findModel());
       const whole = { model, ...(settings.user && { user: settings.user }), ...body };
-      const answer = await this.connected.generate(path, whole, this.session(workload), abort.signal);
-      this.version = answer.info.policyVersion;
-      return answer;
+      const { home } = this;
+      const { info, body: given } = await this.connected.generate(path, whole, this.session(workload), abort.signal);
+      this.version = info.policyVersion;
+      return { answered: { inferenceId: info.inferenceId, home }, body: given };
     } finally {
       cancelled.dispose();
       this.changes.fire();
     }
   }
 
-  /** Queue an outcome, unless the service does not know its name; return the id of the feedback. */
-  async tell(feedback: Feedback): Promise<string | undefined> {
+  /** Queue an outcome, unless the service does not know its name or the answer; return the id of the feedback. */
+  async tell({ inferenceId, home }: Answered, metric: string, said: Said): Promise<string | undefined> {
     if (this.listed === undefined) await this.listOutcomes().catch(() => undefined);
-    if (!this.knows(feedback.metric)) {
-      this.log.debug(`${feedback.metric} is no outcome of the service`);
+    if (!this.gave(home, metric)) return undefined;
+    if (!this.knows(metric)) {
+      this.log.debug(`${metric} is no outcome of the service`);
       return undefined;
     }
-    const id = await this.connected.feedback(feedback);
-    this.log.debug(`${feedback.metric} of ${feedback.inferenceId}: ${feedback.value ?? "by its text"}`);
+    const id = await this.connected.feedback({ inferenceId, metric, ...said });
+    this.log.debug(`${metric} of ${inferenceId}: ${said.value ?? "by its text"}`);
     this.changes.fire();
     return id;
   }
 
-  async withdraw(feedbackId: string): Promise<void> {
-    await this.connected.withdraw(feedbackId);
+  async withdraw({ home }: Answered, feedbackId: string): Promise<void> {
+    if (this.gave(home, "a withdrawal")) await this.connected.withdraw(feedbackId);
   }
 
   /** Say whether the service has an outcome of that name. Nobody knows before it was reached once; then all but
@@ -122,6 +137,12 @@ export class Service implements vscode.Disposable {
   dispose(): void {
     for (const subscription of this.subscriptions) subscription.dispose();
     this.changes.dispose();
+  }
+
+  /** Say whether an answer is by the service that is connected, and log what is left out because it is not. */
+  private gave(home: string, what: string): boolean {
+    if (home !== this.home) this.log.info(`${what} is left out: the answer is by the service of another URL`);
+    return home === this.home;
   }
 
   private get connected(): Onward {
@@ -155,4 +176,10 @@ export class Service implements vscode.Disposable {
     this.sessions.set(workload, session);
     return session.with({ learn: settings.learn });
   }
+}
+
+/** Return the name of a service's directory: of the same service for its URL with a slash at the end, or `/v1`. */
+function homeOf(url: string): string {
+  const plain = url.replace(/\/+$/, "").replace(/\/v1$/, "");
+  return createHash("sha256").update(plain).digest("hex").slice(0, 16);
 }

@@ -106,9 +106,9 @@ export class Suggestions implements vscode.InlineCompletionItemProvider, vscode.
       const [before, suffix] = this.around(document, position);
       const { prompt, indentation } = withoutIndentation(before);
       const body = { prompt, ...(suffix !== "" && { suffix }), max_tokens: settings.suggestionTokens };
-      const { info, body: answer } = await this.service.generate("/v1/completions", body, "suggestion", token);
+      const { answered, body: answer } = await this.service.generate("/v1/completions", body, "suggestion", token);
       const code = restOf(withLineEnds(answer.choices[0].text, lineEnds(document)), indentation);
-      return code === undefined || code.trim() === "" ? undefined : { inferenceId: info.inferenceId, code };
+      return code === undefined || code.trim() === "" ? undefined : { ...answered, code };
     } catch (error) {
       if (token.isCancellationRequested) return undefined;
       if (error instanceof RequestRefused && error.code === "context_length_exceeded") this.share /= 2;
@@ -159,9 +159,9 @@ export class Suggestions implements vscode.InlineCompletionItemProvider, vscode.
     const over = this.current;
     this.forget();
     if (over === undefined || over.taken === 0) return;
-    const { inferenceId, code: whole } = over.offer;
+    const { code: whole } = over.offer;
     const code = whole.slice(0, over.taken);
-    const accepted = { inferenceId, code, uri: over.document.uri };
+    const accepted = { ...over.offer, code, uri: over.document.uri };
     if (code === whole) this.outcomes.taken(accepted);
     else {
       const lines = linesAt(over.document, { start: over.start, end: over.start + code.length });

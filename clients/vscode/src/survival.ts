@@ -3,12 +3,11 @@
 import * as vscode from "vscode";
 
 import type { Accepted } from "./outcomes";
-import type { Service } from "./service";
+import type { Answered, Service } from "./service";
 import { settings } from "./settings";
 import { shareLeft } from "./texts";
 
-interface Watch {
-  inferenceId: string;
+interface Watch extends Answered {
   uri: string;
   lines?: string;
   metric: string;
@@ -36,13 +35,13 @@ export class Survival implements vscode.Disposable {
   /** Look at an answer that was accepted now, whenever the settings say and the service has an outcome for it.
    *
    * Without consent, nothing is looked at: not later either, when it is given for other answers. */
-  watch({ inferenceId, uri, lines }: Accepted): void {
+  watch({ inferenceId, home, uri, lines }: Accepted): void {
     if (!settings.learn) return;
     const acceptedAtMs = Date.now();
     for (const [metric, seconds] of Object.entries(settings.survival)) {
       const dueAtMs = acceptedAtMs + 1000 * seconds;
       if (!this.service.knows(metric)) continue;
-      const watch = { inferenceId, uri: uri.toString(), metric, acceptedAtMs, dueAtMs };
+      const watch = { inferenceId, home, uri: uri.toString(), metric, acceptedAtMs, dueAtMs };
       this.watches.push(lines === undefined ? watch : { ...watch, lines });
     }
     this.keep();
@@ -89,7 +88,7 @@ export class Survival implements vscode.Disposable {
       return;
     }
     const said = lines === undefined ? { snapshot: file } : { value: shareLeft(lines, file) };
-    await this.service.tell({ inferenceId, metric: watch.metric, ...said });
+    await this.service.tell(watch, watch.metric, said);
   }
 }
 

@@ -1,5 +1,7 @@
 /** Pure functions on texts and places in them. */
 
+import { distance } from "fastest-levenshtein";
+
 /** A change of a document: `length` characters at `start` became `text`. */
 export interface Change {
   start: number;
@@ -29,6 +31,11 @@ export function shareLeft(text: string, file: string): number {
   const there = new Set(lines(file));
   const sought = lines(text);
   return sought.length === 0 ? 0 : sought.filter((line) => there.has(line)).length / sought.length;
+}
+
+/** Return the share of a text that is kept in what became of it: the service's rule, by Levenshtein's distance. */
+export function shareKept(text: string, now: string): number {
+  return text === now ? 1 : 1 - distance(text, now) / Math.max(text.length, now.length);
 }
 
 /** Return the code of an answer: that of its first fence, else all of it. */

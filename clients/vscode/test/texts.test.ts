@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { codeOf, moved, restOf, shareLeft, withLineEnds, withoutIndentation } from "../src/texts";
+import { codeOf, moved, restOf, shareKept, shareLeft, withLineEnds, withoutIndentation } from "../src/texts";
 
 test("a place moves with what changes before it and grows with what changes within", () => {
   const place = { start: 10, end: 20 };
@@ -15,6 +15,14 @@ test("a place moves with what changes before it and grows with what changes with
 test("what is left of a text is counted by lines", () => {
   assert.equal(shareLeft("a\n  b\n\nc\nd", "x\nb\n  d\n"), 0.5);
   assert.equal(shareLeft("\n", "x"), 0);
+});
+
+test("what is kept of a text is counted by characters", () => {
+  assert.equal(shareKept("", ""), 1);
+  assert.equal(shareKept("sum(xs)", "sum(xs)"), 1);
+  assert.equal(shareKept("abcd", "abxd"), 0.75);
+  assert.equal(shareKept("ab", "abcd"), 0.5);
+  assert.equal(shareKept("ab", ""), 0);
 });
 
 test("the code of an answer is that of its first fence", () => {

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
+import anthropic
 import openai
 import pytest
 from api_harness import MODEL, Service, serve, wait_for
@@ -37,6 +39,43 @@ def test_a_client_that_is_wrapped_keeps_its_own_options(service: Service) -> Non
     assert (turn.session_id, turn.workload) == (session.session_id, "mine")
     (outcome,) = wait_for(service.outcomes)
     assert (outcome.inference_id, outcome.value) == (turn.inference_id, False)
+
+
+def test_a_client_of_anthropics_is_wrapped_as_well(service: Service) -> None:
+    options: dict[str, Any] = {"base_url": service.url, "api_key": "any", "max_retries": 0}
+    own = anthropic.Anthropic(**options, default_headers={"x-onward-workload": "mine"})
+    with own, Onward(service.url) as onward:
+        session = onward.session(learn=False)
+        wrapped: anthropic.Anthropic = session.wrap(own)
+        whole = wrapped.messages.create(model=MODEL, messages=HI, max_tokens=8)  # type: ignore[call-overload]
+        events = list(wrapped.messages.create(model=MODEL, messages=HI, max_tokens=8, stream=True))  # type: ignore[call-overload]
+        with wrapped.messages.stream(model=MODEL, messages=HI, max_tokens=8) as stream:  # type: ignore[arg-type]
+            gathered = stream.get_final_message()
+        begun, *_, ended, _ = events
+        assert inference_id_of(begun) == inference_id_of(ended)
+        for answer in (whole, begun, gathered):
+            onward.feedback(answer, "accepted", True)
+        with pytest.raises(ValueError, match="MessageStopEvent without an inference id"):
+            onward.feedback(events[-1], "accepted", True)
+    told = wait_for(lambda: len(found := service.outcomes()) == 3 and found)
+    turns = [service.turn(outcome.inference_id) for outcome in told]
+    assert len({turn.inference_id for turn in turns}) == 3
+    assert {(turn.session_id, turn.workload, turn.learn) for turn in turns} == {(session.session_id, "mine", False)}
+
+
+def test_an_async_client_of_anthropics_is_wrapped_as_well(service: Service) -> None:
+    async def work() -> tuple[str, str]:
+        options: dict[str, Any] = {"base_url": service.url, "api_key": "any", "max_retries": 0}
+        async with anthropic.AsyncAnthropic(**options) as own, AsyncOnward(service.url) as onward:
+            session = onward.session()
+            wrapped: anthropic.AsyncAnthropic = session.wrap(own)
+            answer = await wrapped.messages.create(model=MODEL, messages=HI, max_tokens=8)  # type: ignore[call-overload]
+            await onward.feedback(answer, "accepted", True)
+            return session.session_id, inference_id_of(answer)
+
+    session_id, inference_id = asyncio.run(work())
+    assert service.turn(inference_id).session_id == session_id
+    assert [outcome.inference_id for outcome in wait_for(service.outcomes)] == [inference_id]
 
 
 def test_each_of_several_choices_is_an_inference_of_its_own(service: Service) -> None:
@@ -193,5 +232,7 @@ def test_answers_of_other_protocols_are_named_alike(service: Service) -> None:
         client = session.openai()
         answer = client.responses.create(model=MODEL, input="hi")
         onward.feedback(answer, "accepted", True)
+        events = list(client.responses.create(model=MODEL, input="hi", stream=True))
+        assert inference_id_of(events[0]) == inference_id_of(events[-1]) == inference_id_of(events[-1].model_dump())
     (outcome,) = wait_for(service.outcomes)
     assert service.turn(outcome.inference_id or "").session_id == session.session_id

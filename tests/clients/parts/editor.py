@@ -85,10 +85,16 @@ def package(directory: Path) -> Path:
 class Editor:
     """A window of VS Code with one file open."""
 
-    def __init__(self, page: Page, pictures: Path, feedback: Path) -> None:
+    def __init__(self, page: Page, directory: Path) -> None:
+        """Work in a page of the VS Code that runs on this directory."""
         self.page = page
-        self._pictures = pictures
-        self._feedback = feedback
+        self._pictures = directory / "pictures"
+        self._user = directory / "user" / "User"
+
+    def set(self, name: str, value: Any) -> None:
+        """Change a setting of the user's; a window has it once it is loaded anew."""
+        file = self._user / "settings.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
 
     def press(self, *keys: str) -> None:
         for key in keys:
@@ -126,9 +132,9 @@ class Editor:
         return "\n".join(self.page.locator(".view-line").all_inner_texts()).replace("\xa0", " ")
 
     def queued(self) -> dict[str, list[str]]:
-        """Return the names of the outcomes in the extension's queue, sorted, by inference."""
+        """Return the names of the outcomes in the extension's queues, sorted, by inference."""
         found: dict[str, list[str]] = {}
-        for file in self._feedback.glob("*.json"):
+        for file in self._user.glob("globalStorage/onward.onward/feedback/**/*.json"):
             with suppress(FileNotFoundError):  # it was sent
                 body = json.loads(json.loads(file.read_text())["body"])
                 found.setdefault(body["inference_id"], []).append(body["metric_name"])
@@ -148,11 +154,10 @@ def open_file(url: str, file: Path, directory: Path) -> Iterator[Editor]:
     """Open a file of the workspace in a window of its own; `directory` is the one that VS Code runs on."""
     remote = f"vscode-remote://{url.removeprefix('http://')}{file}"
     query = urlencode({"folder": str(file.parent), "payload": json.dumps([["openFile", remote]])})
-    pictures, storage = directory / "pictures", directory / "user" / "User" / "globalStorage" / "onward.onward"
     with running_browser() as chromium:
         page = chromium.new_page(viewport={"width": 1280, "height": 800})
         page.goto(f"{url}/?{query}")
-        editor = Editor(page, pictures, storage / "feedback")
+        editor = Editor(page, directory)
         editor.await_start()
         yield editor
 

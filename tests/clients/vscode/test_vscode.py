@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_harness import serve
 from editor import Editor, eventually, open_file, running_editor
 from service_tree import Service
 
@@ -190,18 +191,21 @@ def test_a_part_is_told_as_its_share(rewards: RewardStream, editor: Editor) -> N
     assert 0 < part["components"]["partially_accepted"] < 1
 
 
+def consent(editor: Editor, given: bool) -> None:
+    """Give the consent that was not there, or withdraw the one that was."""
+    editor.status.click()
+    said = "may learn from what you do" if given else "does not learn any more"
+    editor.page.get_by_text(said).first.wait_for()
+    editor.page.click(".view-lines")
+    editor.write(FILE, MISSING)
+
+
 def test_without_consent_nothing_is_learned_and_no_file_is_sent(
     service: Service, rewards: RewardStream, editor: Editor
 ) -> None:
-    editor.status.click()
-    editor.page.get_by_text("does not learn any more").first.wait_for()
-    editor.page.click(".view-lines")
-    editor.write(FILE, MISSING)
+    consent(editor, False)
     private = accept(editor, rewards)
-    editor.status.click()
-    editor.page.get_by_text("may learn from what you do").first.wait_for()
-    editor.page.click(".view-lines")
-    editor.write(FILE, MISSING)
+    consent(editor, True)
     learned = accept(editor, rewards)
     rewards.next("accepted", "survived_30s", "survived_5m", of=learned["inference_id"])
     turns = {each["inference_id"]: service.get(f"/v1/turns/{each['inference_id']}") for each in (private, learned)}
@@ -209,22 +213,51 @@ def test_without_consent_nothing_is_learned_and_no_file_is_sent(
     assert "survived_30s" not in outcomes_of(service, private["inference_id"])
 
 
+def change_selection(editor: Editor) -> None:
+    """Have the file's second line changed, and go back into the file."""
+    keep = editor.page.locator(".codelens-decoration").get_by_text("Keep")
+    keep.wait_for(state="hidden")  # that of a change before
+    editor.write(FILE, 2)
+    editor.press("End", "Shift+Home", "Control+Alt+i")
+    editor.page.get_by_text("What is to be changed?").wait_for()
+    editor.page.keyboard.type("write total(xs): sum of xs")
+    editor.press("Enter")
+    keep.wait_for(timeout=20_000)
+    editor.page.click(".view-lines")
+
+
 def test_a_selection_is_changed_and_kept_or_undone(service: Service, rewards: RewardStream, editor: Editor) -> None:
     for decide, outcome in (("Control+Alt+n", "rejected"), ("Control+Alt+y", "accepted")):
         editor.write(FILE, 2)
         begun, before = rewards.now(), editor.text()
-        editor.press("End", "Shift+Home", "Control+Alt+i")
-        editor.page.get_by_text("What is to be changed?").wait_for()
-        editor.page.keyboard.type("write total(xs): sum of xs")
-        editor.press("Enter")
-        editor.page.locator(".codelens-decoration").get_by_text("Keep").wait_for(timeout=20_000)
+        change_selection(editor)
         editor.picture(f"edit-{outcome}")
-        editor.page.click(".view-lines")
         editor.press(decide)
         decided = rewards.next(outcome, after=begun)
         assert service.get(f"/v1/turns/{decided['inference_id']}")["workload"] == "edit"
         if outcome == "rejected":
             eventually(lambda before=before: editor.text() == before, "the text as it was")
+
+
+def test_a_change_that_is_changed_is_told_with_its_text_by_consent_alone(
+    service: Service, rewards: RewardStream, editor: Editor
+) -> None:
+    for learn in (True, False):
+        if not learn:
+            consent(editor, False)
+        begun = rewards.now()
+        change_selection(editor)
+        editor.press("Control+Home", "ArrowDown", "End", "ArrowLeft")
+        editor.page.keyboard.insert_text("MINE")
+        editor.press("Control+Alt+y")
+        inference_id = rewards.next("edited", after=begun)["inference_id"]
+        (told,) = service.get(f"/v1/rewards/{inference_id}")["outcomes"][-1:]
+        known = service.get(f"/v1/feedback/{told['outcome_id']}")
+        assert (known["metric_name"], 0 < known["value"] < 1) == ("edited", True)
+        assert ("MINE" in (known["evidence"] or "")) == learn
+        if not learn:
+            assert known["evidence"] is None
+    consent(editor, True)
 
 
 def test_tests_that_run_are_told_of_what_was_accepted_last(rewards: RewardStream, editor: Editor) -> None:
@@ -243,8 +276,25 @@ def test_tests_that_run_are_told_of_what_was_accepted_last(rewards: RewardStream
     editor.page.click(".view-lines")
 
 
-def test_nothing_is_lost_or_told_twice_over_an_outage(service: Service, rewards: RewardStream, editor: Editor) -> None:
-    """The service is killed before the user accepts, and VS Code is loaded anew before the service is there again."""
+def ask_another_service(editor: Editor, directory: Path) -> None:
+    """Let the user go over to another service, and accept a suggestion of its."""
+    with serve(directory / "other") as other:
+        editor.set("onward.url", other.url)
+        editor.page.reload()
+        editor.await_start()
+        editor.write(FILE, MISSING)
+        editor.suggestion("x")
+        editor.press("Tab")
+        (told,) = eventually(other.outcomes, "the acceptance")
+        assert told.inference_id in {turn.inference_id for turn in other.all_turns()}
+
+
+def test_nothing_is_lost_or_told_twice_over_an_outage(
+    service: Service, rewards: RewardStream, editor: Editor, tmp_path: Path
+) -> None:
+    """The service is killed before the user accepts, who tries another one and comes back.
+
+    VS Code is loaded anew before the service is there again."""
     begun, port = rewards.now(), int(service.url.rpartition(":")[2])
     editor.suggestion("        ")
     eventually(lambda: not editor.queued(), "an empty queue")
@@ -254,6 +304,9 @@ def test_nothing_is_lost_or_told_twice_over_an_outage(service: Service, rewards:
     eventually(lambda: told in editor.queued().values(), "an acceptance, and twice what survives")
     eventually(lambda: "waiting" in editor.status.inner_text(), "the status")
     editor.picture("offline")
+    ask_another_service(editor, tmp_path)
+    assert told in editor.queued().values(), "what the other service does not know waits for its own"
+    editor.set("onward.url", service.url)
     editor.page.reload()
     editor.await_start()
     service.start(port=port)

@@ -1,0 +1,121 @@
+"""The console at `/` in a real browser, over a real store: what an operator decides by, and does."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+from api_harness import Service, serve
+from console_pages import ADMIN, READER, START, OpenPage, chromium, give, open_page, world
+from console_world import SCRIPT, VERSIONS, put_rewarded, some_good
+from made_events import opening
+from playwright.sync_api import expect
+
+from core.ids import base_ref
+
+__all__ = ["chromium", "open_page", "world"]  # fixtures
+
+
+def put_alarm(service: Service, alarm_id: str) -> None:
+    found = opening(
+        alarm_id,
+        monitor=f"no_edits_{alarm_id}",
+        meaning=f"The model asks where it should edit {SCRIPT}",
+        workload="chat",
+        figures={"share_now": 0.125, "share_before": 0.5},
+        opened_at=START + timedelta(minutes=5),
+        window_start=START,
+        window_end=START + timedelta(minutes=4),
+    )
+    with service.store.work() as work:
+        assert work.alarms.open(found)
+
+
+def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_path: Path, world: Service) -> None:
+    expect(open_page().locator("#gain")).to_have_text(
+        re.compile(r"^Cannot say yet whether it is better than version 1: 1\d\d turns of 200$")
+    )
+    with serve(tmp_path / "of-its-own") as service:
+        page = open_page(of=service)
+        gain = page.locator("#gain")
+        expect(gain).to_have_text("Version 1 serves, as it was given: there is nothing to compare yet")
+        put_rewarded(service.store, 1, some_good(100, 0.5), START, 0, arm="holdback")
+        put_rewarded(service.store, 2, some_good(300, 0.9), START, 0)
+        service.policy.live_version = base_ref(2)
+        page.reload()
+        expect(gain.locator("b")).to_have_class("good")
+        expect(gain).to_have_text(
+            "Better than version 1 by +0.40 (+0.30 to +0.50)mean reward, 95 % interval: 300 turns of version 2 against"
+            " 100 of users held back on it, at the same time"
+        )
+        put_rewarded(service.store, 2, some_good(2000, 0.1), START, 400)
+        page.reload()
+        expect(gain.locator("b")).to_have_class("bad")
+        expect(gain).to_contain_text("Worse than version 1: −0.40 (")
+        page.close()
+
+
+def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: OpenPage, world: Service) -> None:
+    page = open_page("#releases")
+    expect(page.locator("#canary")).to_contain_text(f"Version {VERSIONS} against {VERSIONS - 1} for 20.0 % of users")
+    proposed = page.locator(".version", has_text=f"version {VERSIONS}")
+    expect(proposed).to_contain_text("proposed: pass: no worse by 5.0%")
+    proposed.locator("button", has_text="promote").click()
+    give(page, "it is better", READER)
+    expect(page.locator("#order-problem")).to_have_text("this API key lacks the scope admin")
+    give(page, "it is better", ADMIN)
+    expect(page.locator("#order")).to_be_hidden()
+    page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
+    foreseen = page.locator("#order-foreseen")
+    expect(foreseen).to_contain_text("versions left behind4: 3 to 6")
+    expect(foreseen).to_contain_text("turns learned from128")
+    expect(foreseen).to_contain_text(re.compile(r"their mean reward less this one's[+−]\d\.\d\d \(.* to .*\)"))
+    page.locator("#why").fill("it was kinder")  # the key is remembered
+    page.keyboard.press("Enter")
+    expect(page.locator("#order")).to_be_hidden()
+    done = [(order.kind, order.version.version, order.why) for order in world.orders.done[-2:]]
+    assert done == [("promote", VERSIONS, "it is better"), ("rollback", 2, "it was kinder")]
+    orders = page.locator("#orders li")
+    expect(orders.first).to_contain_text("roll back to version 2 by ada")
+    expect(orders.nth(1)).to_contain_text(f"promote version {VERSIONS} by ada")
+    kept = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie])")
+    assert ADMIN not in kept
+    assert READER in kept
+
+
+def test_an_order_that_is_refused_says_why(open_page: OpenPage, world: Service) -> None:
+    world.orders.refuse_with = ("conflict", "version 6 was taken back meanwhile")
+    try:
+        page = open_page("#releases")
+        page.locator(".version", has_text=f"version {VERSIONS}").locator("button", has_text="hold").click()
+        give(page, "wait", ADMIN)
+        expect(page.locator("#order-problem")).to_have_text("version 6 was taken back meanwhile")
+        expect(page.locator("#orders li").first).to_contain_text(
+            "by adawait: refused: version 6 was taken back meanwhile"
+        )
+        page.keyboard.press("Escape")
+        expect(page.locator("#order")).to_be_hidden()
+    finally:
+        world.orders.refuse_with = None
+
+
+def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -> None:
+    put_alarm(world, "one")
+    page = open_page()
+    count = page.locator("#alarm-count")
+    expect(count).to_have_text("1")
+    style = count.evaluate("found => [getComputedStyle(found).color, getComputedStyle(found).backgroundColor]")
+    assert style[0] != style[1], "a number that nobody can read"
+    page.keyboard.press("4")
+    alarm = page.locator(".alarm", has_text="no edits one")
+    expect(alarm).to_contain_text(SCRIPT)
+    expect(alarm.locator(".facts")).to_contain_text("share now")
+    expect(alarm.locator(".facts")).to_contain_text("0.125")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")  # to its button
+    page.keyboard.press("Enter")
+    give(page, "a new prompt", ADMIN)
+    expect(alarm).to_contain_text("by ada: a new prompt")
+    expect(page.locator("#alarm-count")).to_be_hidden()
+    with world.store.look() as view:
+        (known,) = view.alarms.that_are_open()
+    assert (known.state, known.note) == ("acknowledged", "a new prompt")
