@@ -155,6 +155,15 @@ def test_what_says_nothing_is_ignored(service: Service, event: tuple[str, dict[s
     assert log(service, event[0], **event[1]) == ("ignored", None)
 
 
+@pytest.mark.parametrize("timestamp", ["0001-01-01T00:00:00", "0001-01-01T00:00:00+05:00", "soon", 7, "1969-12-31"])
+def test_a_time_that_is_none_is_told(service: Service, timestamp: Any) -> None:
+    suggest(service, "x")
+    said = {"completion": "x", "timestamp": timestamp}
+    assert log(service, "editOutcome", accepted=True, **said) == ("unjoined", "bad_time")
+    assert log(service, "chatInteraction", sessionId="s", **said) == ("ignored", None)
+    assert log(service, "tokensGenerated", **said) == ("ignored", None)
+
+
 def test_without_code_there_is_nothing_to_join_by(service: Service) -> None:
     labels = {"source": "continue", "reason": "no_id"}
     before = REGISTRY.get_sample_value("onward_unjoined_events_total", labels) or 0.0

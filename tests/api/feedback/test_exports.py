@@ -207,6 +207,58 @@ def test_a_name_that_two_answers_share_names_neither(service: Service) -> None:
     assert vscode.send_logs() == (1, "became no outcome of any turn: ambiguous 1")
 
 
+def test_an_unknown_answer_is_never_found_by_its_time(service: Service) -> None:
+    service.chat("hi", session_id="known")
+    program = Program(service)
+    chat = program.span("chat", {"gen_ai.response.id": service.chat("again").headers["x-request-id"]})
+    program.send_spans()
+    scored = {"gen_ai__evaluation__name": "judgement", "gen_ai__evaluation__score__value": 1.0}
+    elsewhere = {"event": "gen_ai.evaluation.result", "gen_ai__response__id": "of another provider", **scored}
+    program.log(**elsewhere, gen_ai__conversation__id="known", at_ns=time.time_ns())
+    program.log(**elsewhere, in_span=chat, at_ns=time.time_ns())
+    assert program.send_logs() == (2, "became no outcome of any turn: unknown_id 2")
+    outcomes(service, 0)
+
+
+def test_a_calls_id_says_more_than_the_span_it_is_in(service: Service) -> None:
+    inference_id, call_id = turn_with_call(service)
+    codex = Program(service)
+    span = codex.span("chat", {"gen_ai.response.id": service.chat("later").headers["x-request-id"]})
+    codex.send_spans()
+    decided = {"event__name": "codex.tool_decision", "decision": "denied", "source": "User"}
+    codex.log(**decided, call_id=call_id, in_span=span)
+    assert codex.send_logs() == (0, "")
+    assert [said(each) for each in outcomes(service)] == [("rejected", True, inference_id)]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_nobody_links_names_for_others(tmp_path: Path, bound: bool) -> None:
+    names = ("ada", "bob")
+    keys = [
+        {"key": f"key-of-{name}", "namespace": "ours", "name": name, **({"user": name} if bound else {})}
+        for name in names
+    ]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        ada, bob = ({"authorization": f"Bearer key-of-{name}"} for name in names)
+        answers = {
+            name: service.chat("hi", headers=who).headers["x-request-id"]
+            for name, who in zip(names, (ada, bob), strict=True)
+        }
+        for who, answer in ((bob, answers["bob"]), (ada, answers["ada"])):
+            theirs = Program(service, headers=who)
+            theirs.span("chat", {"gen_ai.response.id": "shared", "copilot_chat.server_request_id": answer})
+            theirs.span("chat", {"gen_ai.response.id": "ada's", "copilot_chat.server_request_id": answers["ada"]})
+            theirs.send_spans()
+        for who, name, expected in ((ada, "shared", 0), (bob, "shared", 0), (bob, "ada's", 1), (ada, "ada's", 0)):
+            theirs = Program(service, headers=who)
+            theirs.log(event__name="copilot_chat.edit.feedback", outcome="accepted", request_id=name)
+            assert theirs.send_logs()[0] == expected, (who, name)
+        service.http.headers.update(ada)
+        assert sorted(str(each.inference_id) for each in outcomes(service, 3)) == sorted(
+            [answers["ada"], answers["ada"], answers["bob"]]
+        )
+
+
 def test_of_a_busy_conversation_nothing_is_guessed(tmp_path: Path) -> None:
     with serve(tmp_path / "service", spec=SPEC, feedback={"join_turns": 1}) as service:
         for words in ("a", "b"):

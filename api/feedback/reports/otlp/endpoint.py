@@ -30,7 +30,7 @@ from api.access.routes import Need
 from api.feedback.reports.joining import link
 from api.feedback.reports.otlp import wire
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, logged, traced
-from api.feedback.reports.otlp.mapping import links_of, reports_of
+from api.feedback.reports.otlp.mapping import link_of, reports_of
 from api.feedback.reports.otlp.table import EventTable
 from api.feedback.reports.report import Report, take_report
 from api.feedback.side_by_side import side_by_side
@@ -116,10 +116,8 @@ class OtlpEndpoint:
         return spans, reports, refused
 
     async def _link(self, identity: Identity, spans: Sequence[ClientSpan]) -> None:
-        for span in spans[:_MAX_SPANS]:
-            answers, names, within = links_of(span, self._table.links)
-            if answers:
-                await link(self._context, identity, answers, names, within)
+        found = (link_of(span, self._table.links) for span in spans[:_MAX_SPANS])
+        await link(self._context, identity, [each for each in found if each is not None])
 
     async def _report(self, identity: Identity, reports: Sequence[Report]) -> Counter[str]:
         """Record what the events say, and count why some of it became no outcome. Raises Unavailable."""

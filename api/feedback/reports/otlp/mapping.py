@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from api.feedback.reports.joining import Clues
+from api.feedback.reports.joining import Clues, Link
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, as_text
 from api.feedback.reports.otlp.table import EventSpec, EventTable, LinkSpec, Value
 from api.feedback.reports.report import Report
@@ -89,9 +89,10 @@ def _clues(event: ClientEvent, spec: EventSpec, now: datetime) -> Clues:
     )
 
 
-def links_of(span: ClientSpan, spec: LinkSpec) -> tuple[list[str], list[str], str]:
-    """Return a span's ids of answers, the other names of the same answer, and its name of the conversation, or ""."""
-    answers = [text for name in spec.answers if (text := as_text(span.attributes.get(name)))]
-    names = [text for name in spec.names if (text := as_text(span.attributes.get(name)))]
+def link_of(span: ClientSpan, spec: LinkSpec) -> Link | None:
+    """Return what a span tells of an answer's names; None where it has no id of one."""
+    answers = tuple(text for name in spec.answers if (text := as_text(span.attributes.get(name))))
+    names = tuple(text for name in spec.names if (text := as_text(span.attributes.get(name))))
     within = next((text for name in spec.conversations if (text := as_text(span.attributes.get(name)))), "")
-    return answers, list(filter(None, [*names, span.name])), within
+    names = tuple(filter(None, (*names, span.name)))
+    return Link(answers=answers, names=names, within=within) if answers else None
