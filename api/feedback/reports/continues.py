@@ -4,6 +4,7 @@ https://docs.continue.dev/customize/deep-dives/development-data; `core/data/log.
 sends it, and `packages/config-yaml/src/schemas/data` has the shapes. Continue has ids of its own, which are none of
 ours: what it logs is joined by the id of a tool call, or by the exact words of the answer where one answer had them."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -17,8 +18,7 @@ from api.access.identity import Identity
 from api.access.limits import admit
 from api.access.plain import body_of, identity_of, json_body, json_response
 from api.feedback.reports.joining import Clues, Link, Unjoined, join, link
-from api.feedback.reports.report import Report, take_report
-from core.telemetry import UNJOINED_EVENTS
+from api.feedback.reports.report import Report, count_unjoined, digest_of, take_report
 
 _SOURCE, _BAD_TIME = "continue", "bad_time"
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,20 +61,18 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
     at = _moment(event.data, context.services.clock.now())
     if at is None:
         for _ in outcomes:
-            UNJOINED_EVENTS.labels(_SOURCE, _BAD_TIME).inc()
+            count_unjoined(_SOURCE, _BAD_TIME)
         return {"status": "unjoined", "reason": _BAD_TIME} if outcomes else {"status": "ignored"}
     if event.name == "chatInteraction":
         return await _link(context, identity, event.data, at)
+    digest = await asyncio.to_thread(digest_of, [event.name, event.data]) if outcomes else ""
+    clues = _clues(event.data, at)
     for metric, value in outcomes:
-        report = Report(
-            source=_SOURCE,
-            metric=metric,
-            value=value,
-            clues=_clues(event.data, at),
-            identity=[event.name, event.data],
-        )
+        report = Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest)
         reasons.append(await take_report(context, identity, report))
     told = [reason for reason in reasons if reason is not None]
+    for reason in told:
+        count_unjoined(_SOURCE, reason)
     if told:
         return {"status": "unjoined", "reason": told[0]}
     return {"status": "recorded" if outcomes else "ignored"}

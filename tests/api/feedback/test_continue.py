@@ -164,6 +164,14 @@ def test_a_time_that_is_none_is_told(service: Service, timestamp: Any) -> None:
     assert log(service, "tokensGenerated", **said) == ("ignored", None)
 
 
+def test_an_interaction_counts_against_the_limits(tmp_path: Path) -> None:
+    keys = [{"key": "key-of-ada", "namespace": "ours", "requests_per_minute": 1, "burst": 1}]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        service.http.headers.update(ADA)
+        body = {"name": "chatInteraction", "data": {"completion": "x", "sessionId": "s"}}
+        assert [service.post("/v1/continue/data", body).status_code for _ in range(2)] == [200, 429]
+
+
 def test_without_code_there_is_nothing_to_join_by(service: Service) -> None:
     labels = {"source": "continue", "reason": "no_id"}
     before = REGISTRY.get_sample_value("onward_unjoined_events_total", labels) or 0.0

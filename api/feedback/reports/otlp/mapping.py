@@ -7,7 +7,7 @@ from typing import Any
 from api.feedback.reports.joining import Clues, Link
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, as_text
 from api.feedback.reports.otlp.table import EventSpec, EventTable, LinkSpec, Value
-from api.feedback.reports.report import Report
+from api.feedback.reports.report import Report, digest_of
 from core.reward_spec import OutcomeSpec, RewardSpec
 
 _WHOLE: dict[float, bool] = {0: False, 1: True}
@@ -15,18 +15,20 @@ _WHOLE: dict[float, bool] = {0: False, 1: True}
 
 def reports_of(event: ClientEvent, table: EventTable, rewards: RewardSpec, now: datetime) -> list[Report]:
     """Return what the event says a user did: mostly nothing. Raises ValueError for a time beyond the calendar's."""
+    specs = list(_specs(event, table))
+    digest = digest_of(event.identity) if specs else ""
     return [
         Report(
             source=spec.source,
             metric=metric,
             value=value,
             clues=_clues(event, spec, now),
-            identity=event.identity,
+            digest=digest,
             evidence=None if spec.evidence is None else as_text(event.get(spec.evidence)) or None,
             said_by=spec.said_by,
             tags=tags,
         )
-        for spec in _specs(event, table)
+        for spec in specs
         for metric, value, tags in _said(event, spec, rewards)
     ]
 
