@@ -4,6 +4,7 @@ https://docs.continue.dev/customize/deep-dives/development-data; `core/data/log.
 sends it, and `packages/config-yaml/src/schemas/data` has the shapes. Continue has ids of its own, which are none of
 ours: what it logs is joined by the id of a tool call, or by the exact words of the answer where one answer had them."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -14,11 +15,13 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
+from api.access.limits import admit
 from api.access.plain import body_of, identity_of, json_body, json_response
-from api.feedback.reports.joining import Clues, Unjoined, join, link
-from api.feedback.reports.report import Report, take_report
+from api.feedback.reports.joining import Clues, Link, Unjoined, join, link
+from api.feedback.reports.report import Report, count_unjoined, digest_of, take_report
 
-_SOURCE = "continue"
+_SOURCE, _BAD_TIME = "continue", "bad_time"
+_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 Said = Iterator[tuple[str, bool]]
 """Outcomes with their values."""
 Data = Mapping[str, Any]
@@ -53,44 +56,48 @@ def continue_router(context: Context) -> APIRouter:
 
 
 async def _take(context: Context, identity: Identity, event: ContinueData) -> dict[str, Any]:
-    if event.name == "chatInteraction":
-        return await _link(context, identity, event.data)
     outcomes = list(_READ.get(event.name, _nothing)(event.data))
     reasons = []
+    at = _moment(event.data, context.services.clock.now())
+    if at is None:
+        for _ in outcomes:
+            count_unjoined(_SOURCE, _BAD_TIME)
+        return {"status": "unjoined", "reason": _BAD_TIME} if outcomes else {"status": "ignored"}
+    if event.name == "chatInteraction":
+        return await _link(context, identity, event.data, at)
+    digest = await asyncio.to_thread(digest_of, [event.name, event.data]) if outcomes else ""
+    clues = _clues(event.data, at)
     for metric, value in outcomes:
-        report = Report(
-            source=_SOURCE,
-            metric=metric,
-            value=value,
-            clues=_clues(context, event.data),
-            identity=[event.name, event.data],
-        )
+        report = Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest)
         reasons.append(await take_report(context, identity, report))
     told = [reason for reason in reasons if reason is not None]
+    for reason in told:
+        count_unjoined(_SOURCE, reason)
     if told:
         return {"status": "unjoined", "reason": told[0]}
     return {"status": "recorded" if outcomes else "ignored"}
 
 
-async def _link(context: Context, identity: Identity, data: Data) -> dict[str, Any]:
+async def _link(context: Context, identity: Identity, data: Data, at: datetime) -> dict[str, Any]:
     """Learn which session of ours Continue's is, from an answer that both know."""
     conversation = _text(data, "sessionId")
+    await admit(context.services.live_state, identity)
     try:
-        joined = await join(context, identity, _clues(context, data))
+        joined = await join(context, identity, _clues(data, at))
     except Unjoined:
         return {"status": "ignored"}
     if conversation and joined.inference_id is not None:
-        await link(context, identity, [joined.inference_id], (), conversation)
+        await link(context, identity, [Link(answers=(joined.inference_id,), within=conversation)])
     return {"status": "linked"}
 
 
-def _clues(context: Context, data: Data) -> Clues:
+def _clues(data: Data, at: datetime) -> Clues:
     return Clues(
         answers=tuple(filter(None, (_text(data, "completionId"),))),
         tool_call=_text(data, "toolCallId"),
         text=_text(data, "completion"),
         prompt=_text(data, "prompt"),
-        at=_moment(_text(data, "timestamp"), context.services.clock.now()),
+        at=at,
     )
 
 
@@ -99,13 +106,19 @@ def _text(data: Data, name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _moment(text: str | None, now: datetime) -> datetime:
-    """Return when it happened, by Continue's clock where that is not ahead of ours; now where it does not say."""
-    try:
-        at = datetime.fromisoformat(text or "")
-        return min(now, at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC))
-    except (ValueError, OverflowError):
+def _moment(data: Data, now: datetime) -> datetime | None:
+    """Return when it happened, by Continue's clock where that is not ahead of ours; None for no time since 1970.
+
+    It is now where Continue does not say."""
+    said = data.get("timestamp")
+    if said is None:
         return now
+    try:
+        at = datetime.fromisoformat(said)
+        at = at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(now, at) if at >= _FIRST else None
 
 
 # ------------------------------------------------------------------------------------------------ what events say

@@ -3,9 +3,8 @@
 Editors and agents know an answer by its id, by the id of a tool call in it, or only by their own name of the
 conversation. Their traces say which of their names belong to which answer (`link`)."""
 
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
-from functools import partial
+from collections.abc import Callable, Collection, Iterable
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -13,15 +12,15 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.feedback.targets import NamedTurn, has_session
 from api.turns.answer_ids import inference_in
-from api.turns.lookup import look_up, read, read_all
+from api.turns.lookup import look_up, read_all
 from api.turns.session_ids import is_id
 from api.turns.sessions import call_key
 from core.events import Completion
-from core.ids import InferenceId, Namespace, SessionId, is_uuid
+from core.ids import InferenceId, SessionId, is_uuid
 from core.store.work import View
 
 _SEVERAL = "several"
-_LINK, _LINKED_TWICE = "link:", "link twice:"
+_LINK, _LINKED_TWICE = "link", "link twice"
 _CONVERSATION = "conversation:"
 
 
@@ -68,22 +67,28 @@ async def join(context: Context, identity: Identity, clues: Clues) -> Joined:
         return await _by_call(context, identity, clues, clues.tool_call)
     if clues.text is not None:
         return await _by_text(context, identity, clues, clues.text)
+    if clues.answers:  # it is about an answer of somebody else, whenever and wherever that was
+        raise Unjoined("unknown_id")
+    if clues.span is not None and (linked := await _linked(context, identity, clues.span)) is not None:
+        return Joined(inference_id=InferenceId(linked), by="link")
     if clues.conversation is None:
-        raise Unjoined("unknown_id" if clues.answers else "no_id")
+        raise Unjoined("no_id")
     return await _by_time(context, identity, clues)
 
 
 async def _by_answer(context: Context, identity: Identity, clues: Clues) -> Joined | None:
     """Return the answer that one of the ids names. Raises Unjoined for one of ours that does not exist."""
-    for name in (*clues.answers, *([] if clues.span is None else [clues.span])):
+    ours = False
+    for name in clues.answers:
         own = _own_id(name)
         if own is not None and await NamedTurn(context.services, identity.namespace, own).exists():
             return Joined(inference_id=own, by="answer")
-        linked = await _linked(context, identity.namespace, name)
+        linked = await _linked(context, identity, name)
         if linked is not None:
             return Joined(inference_id=InferenceId(linked), by="link")
-        if own is not None and own != name:
-            raise Unjoined("unknown_id")
+        ours = ours or own not in (None, name)
+    if ours:
+        raise Unjoined("unknown_id")
     return None
 
 
@@ -152,7 +157,7 @@ async def _turns(
     Unless it is to be the `only` one, the first that is found will do: others may be on their way to the store. Raises
     Unjoined where there are more turns than are looked at, StoreUnavailable."""
     settings, namespace = context.services.settings.feedback, identity.namespace
-    after, most = clues.at - timedelta(seconds=settings.join_window_s), settings.join_turns
+    after, most = _before(clues.at, settings.join_window_s), settings.join_turns
     until = clues.at if by_time else context.services.clock.now()  # a client's clock may be behind
 
     def find(turns: Iterable[Completion]) -> list[Completion] | None:
@@ -169,6 +174,14 @@ async def _turns(
     return await (read_all if only else look_up)(context.services, query) or []
 
 
+def _before(at: datetime, seconds: float) -> datetime:
+    """Return the moment so many seconds earlier, or the calendar's first."""
+    try:
+        return at - timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
 async def _session_of(context: Context, identity: Identity, clues: Clues) -> SessionId:
     if clues.conversation is None:
         raise Unjoined("no_id")
@@ -183,47 +196,69 @@ async def _known_session(context: Context, identity: Identity, conversation: str
     own = SessionId(conversation)
     if is_id(conversation) and await has_session(context.services, identity.namespace, own):
         return own
-    linked = await _linked(context, identity.namespace, _CONVERSATION + conversation)
+    linked = await _linked(context, identity, _CONVERSATION + conversation)
     return None if linked is None else SessionId(linked)
 
 
 # ------------------------------------------------------------------------------------------------ links
 
 
-async def link(context: Context, identity: Identity, answers: Iterable[str], names: Iterable[str], within: str) -> bool:
-    """Remember that these names of a client belong to the answer that one of the ids names.
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of a client that belong to the answer which one of the ids `answers` names.
 
-    `within`: its name of the conversation, or "". Return whether there is such an answer. Raises StoreUnavailable."""
-    services, namespace = context.services, identity.namespace
-    for own in filter(None, map(_own_id, answers)):
-        session_id = await services.live_state.get_session(namespace, own)
-        if session_id is None:
-            turn = await read(services, partial(_turn, namespace, own))
-            session_id = None if turn is None else turn.session_id
-        if session_id is None:
-            continue
-        for name in names:
-            await _remember(context, namespace, name, own)
-        if within:
-            await _remember(context, namespace, _CONVERSATION + within, session_id)
-        return True
-    return False
+    `within`: its name of the conversation, or ""."""
+
+    answers: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    within: str = ""
 
 
-def _turn(namespace: Namespace, inference_id: InferenceId, view: View) -> Completion | None:
-    return view.turns.get(namespace, inference_id)
+async def link(context: Context, identity: Identity, links: Iterable[Link]) -> None:
+    """Remember the names of those answers that are the caller's own. Raises StoreUnavailable."""
+    wanted = [(list(filter(None, map(_own_id, each.answers))), each) for each in links]
+    own = await _own_turns(context, identity, {name for names, _ in wanted for name in names})
+    meant: dict[tuple[str, str], None] = {}  # each once: the spans of a conversation all name it
+    for names, each in wanted:
+        turn = next((own[name] for name in names if name in own), None)
+        if turn is not None:
+            meant |= dict.fromkeys((name, turn.inference_id) for name in each.names)
+            if each.within:
+                meant[_CONVERSATION + each.within, turn.session_id] = None
+    for name, target in meant:
+        await _remember(context, identity, name, target)
 
 
-async def _remember(context: Context, namespace: Namespace, name: str, target: str) -> None:
-    live_state = context.services.live_state
-    if await live_state.claim(namespace, _LINK + name, target) not in (target, None):
-        await live_state.claim(namespace, _LINKED_TWICE + name, _SEVERAL)
+async def _own_turns(
+    context: Context, identity: Identity, names: Collection[InferenceId]
+) -> dict[InferenceId, Completion]:
+    """Return the caller's own of these turns, waiting for the store where it lacks some."""
+    found: dict[InferenceId, Completion] = {}
+
+    def query(view: View) -> bool | None:
+        found.update(view.turns.get_many(set(names) - found.keys()))
+        return len(found) == len(names) or None
+
+    if names:
+        await look_up(context.services, query)
+    return {name: turn for name, turn in found.items() if turn.namespace == identity.namespace and identity.made(turn)}
 
 
-async def _linked(context: Context, namespace: Namespace, name: str) -> str | None:
+async def _remember(context: Context, identity: Identity, name: str, target: str) -> None:
+    live_state, namespace = context.services.live_state, identity.namespace
+    if await live_state.claim(namespace, _key(_LINK, identity, name), target) not in (target, None):
+        await live_state.claim(namespace, _key(_LINKED_TWICE, identity, name), _SEVERAL)
+
+
+async def _linked(context: Context, identity: Identity, name: str) -> str | None:
     """Return what the name was linked to; None for nothing. Raises Unjoined for a name of several."""
-    live_state = context.services.live_state
-    target = await live_state.claim_of(namespace, _LINK + name)
-    if target is not None and await live_state.claim_of(namespace, _LINKED_TWICE + name) is not None:
+    live_state, namespace = context.services.live_state, identity.namespace
+    target = await live_state.claim_of(namespace, _key(_LINK, identity, name))
+    twice = _key(_LINKED_TWICE, identity, name)
+    if target is not None and await live_state.claim_of(namespace, twice) is not None:
         raise Unjoined("ambiguous")
     return target
+
+
+def _key(kind: str, identity: Identity, name: str) -> str:
+    """Return the key of a link, which holds for whoever told it alone: others may use the same names."""
+    return "\0".join((kind, identity.user or identity.by, name))

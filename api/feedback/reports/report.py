@@ -1,5 +1,6 @@
 """What editors and agents report of their users: each report is joined to its turn and recorded, or counted."""
 
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -23,40 +24,53 @@ _REPORTS = uuid.UUID("c9a7a2f4-6b1e-4f53-9d0e-0c7f6a1b5d21")  # names the ids of
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """An outcome that an event stands for, before anybody knows of which turn.
 
-    `identity`: what tells this event from all others, and is the same when it is sent again."""
+    `digest`: what tells this event from all others, and is the same when it is sent again (`digest_of`)."""
 
     source: str
     metric: str
     value: bool | float | str
     clues: Clues
-    identity: Any
+    digest: str
     evidence: str | None = None
     said_by: Literal["client", "user", "environment", "judge"] = "user"
     tags: Mapping[str, str] = {}
 
 
-async def take_report(context: Context, identity: Identity, report: Report) -> str | None:
+def digest_of(said: Any) -> str:
+    """Return a digest of what an event says. It takes time in proportion: compute it on a thread."""
+    text = json.dumps(said, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+async def take_report(context: Context, identity: Identity, report: Report, *, admitted: bool = False) -> str | None:
     """Join the report to its turn and record it; return None, or the reason why it became no outcome.
 
-    Sent again, it counts once. Raises Unavailable, after which it may be sent again."""
+    `admitted`: it was counted against the limits before. Sent again, it counts once. Raises TooManyRequests and
+    Unavailable, after which it may be sent again. The caller counts the reason (`count_unjoined`) once it is sure that
+    it will not ask for that."""
     if await is_known(context.services, identity.namespace, _id_of(identity, report)):
         return None
+    if not admitted:
+        await admit(context.services.live_state, identity)
     try:
         by = await _record(context, identity, report)
     except Unjoined as unjoined:
-        return _unjoined(report, unjoined.reason)
+        return unjoined.reason
     except Conflict:
-        return _unjoined(report, "conflict")
+        return "conflict"
     except RateLimited:
-        return _unjoined(report, "rate_limited")
+        raise
     except RequestError as error:
-        return _unjoined(report, error.code or "refused")
+        return error.code or "refused"
     JOINED_EVENTS.labels(report.source, by).inc()
     return None
 
 
+def count_unjoined(source: str, reason: str) -> None:
+    UNJOINED_EVENTS.labels(source, reason).inc()
+
+
 async def _record(context: Context, identity: Identity, report: Report) -> str:
-    await admit(context.services.live_state, identity)
     joined = await join(context, identity, report.clues)
     body = FeedbackBody(
         feedback_id=_id_of(identity, report),
@@ -76,10 +90,5 @@ async def _record(context: Context, identity: Identity, report: Report) -> str:
 
 def _id_of(identity: Identity, report: Report) -> OutcomeId:
     """Return the id, which tells apart what different users say, so that none learns of what another said."""
-    said = json.dumps([identity.user, report.source, report.metric, report.identity], sort_keys=True, default=str)
+    said = "\0".join((identity.user or "", report.source, report.metric, report.digest))
     return OutcomeId(str(uuid.uuid5(_REPORTS, said)))
-
-
-def _unjoined(report: Report, reason: str) -> str:
-    UNJOINED_EVENTS.labels(report.source, reason).inc()
-    return reason

@@ -28,6 +28,7 @@ _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 _MOST_TOKENS = 64  # Tabby's own `max_decoding_tokens`
 _REPORTS = {"reports": "shown"}  # its plugins say what they show: `scoring/rewards/facts.py`
 _PLACES = {"prompt": "segments.prefix", "suffix": "segments.suffix"}
+_RAW_PLACES = {"prompt": "debug_options.raw_prompt"}
 
 
 class Snippet(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -91,7 +92,7 @@ async def plan_tabby(context: Context, identity: Identity, headers: Headers, raw
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
     body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
     ignored = _ignored(body)
-    with named_as(_PLACES):
+    with named_as(_PLACES if _raw_prompt(body) is None else _RAW_PLACES):
         asked = _as_completion(body, context.services.model_name)
         plan = await plan_text(context, identity, headers, asked, len(raw), ignored)
     return TabbyExchange(context, plan, model=asked.model)
@@ -122,7 +123,7 @@ def _as_completion(body: TabbyBody, served: str) -> CompletionBody:
 
 def _around(body: TabbyBody) -> tuple[str, str | None]:
     """Return what stands before and after the cursor; parts of other files come first, each under its name."""
-    raw_prompt = None if body.debug_options is None else body.debug_options.raw_prompt
+    raw_prompt = _raw_prompt(body)
     if raw_prompt is not None:
         return raw_prompt, None
     segments = body.segments
@@ -135,6 +136,10 @@ def _around(body: TabbyBody) -> tuple[str, str | None]:
     )
     parts = "".join(f"{part.filepath}\n{part.body}\n" for found in others for part in found or ())
     return parts + segments.prefix, segments.suffix
+
+
+def _raw_prompt(body: TabbyBody) -> str | None:
+    return None if body.debug_options is None else body.debug_options.raw_prompt
 
 
 class TabbyExchange(Exchange):

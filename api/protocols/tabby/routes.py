@@ -12,29 +12,31 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
+from api.access.limits import admit
+from api.access.plain import LARGEST_INTEGER, body_of, identity_of, json_body, json_response, only_parameters
 from api.feedback.reports.joining import Clues
-from api.feedback.reports.report import Report, take_report
+from api.feedback.reports.report import Report, count_unjoined, digest_of, take_report
 from api.feedback.targets import NamedTurn
 from api.turns.answer_ids import inference_in
-from core.errors import InvalidRequest, NotFound, RateLimited
+from core.errors import InvalidRequest, NotFound
 from core.ids import InferenceId, is_uuid
 
 VERSION: Final = "v0.30.0"
 """The version of Tabby whose protocol this is; its plugins ask less of older ones."""
-_SHARE = "partially_accepted"
+_SHARE, _SOURCE = "partially_accepted", "tabby"
 
 
 class TabbyEvent(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /tabby/v1/events`: what became of a suggestion.
 
-    `elapsed` is in ms; `select_kind` is set where the user took the first line alone."""
+    `elapsed` is in ms, and kept as the tag `elapsed_ms`; `select_kind` is set where the user took the first line
+    alone."""
 
     type: Literal["view", "select", "dismiss"]
     completion_id: Annotated[str, Meta(min_length=1, max_length=128)]
     choice_index: int
     view_id: Annotated[str, Meta(max_length=256)] | None = None
-    elapsed: int | None = None
+    elapsed: Annotated[int, Meta(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)] | None = None
     select_kind: Literal["line"] | None = None
 
 
@@ -86,13 +88,19 @@ def _health(model: str) -> dict[str, Any]:
 
 async def _record(context: Context, identity: Identity, event: TabbyEvent, kind: str | None) -> None:
     """Record the event. Raises NotFound for a suggestion that nobody made, and as `POST /v1/feedback` does."""
+    await admit(context.services.live_state, identity)
     metric, value = await _outcome(context, identity, event, kind or event.select_kind)
-    said = [event.completion_id, event.type, event.view_id, kind or event.select_kind]
-    clues = Clues(answers=(event.completion_id,), at=context.services.clock.now())
-    report = Report(source="tabby", metric=metric, value=value, clues=clues, identity=said)
-    reason = await take_report(context, identity, report)
-    if reason == "rate_limited":
-        raise RateLimited("too many events; try again later", code="rate_limit_exceeded")
+    report = Report(
+        source=_SOURCE,
+        metric=metric,
+        value=value,
+        clues=Clues(answers=(event.completion_id,), at=context.services.clock.now()),
+        digest=digest_of([event.completion_id, event.type, event.view_id, kind or event.select_kind]),
+        tags={} if event.elapsed is None else {"elapsed_ms": str(event.elapsed)},
+    )
+    reason = await take_report(context, identity, report, admitted=True)
+    if reason is not None:
+        count_unjoined(_SOURCE, reason)
     if reason in ("unknown_id", "unknown_inference"):
         raise NotFound(f"no completion {event.completion_id}", param="completion_id", code="unknown_inference")
     if reason is not None:

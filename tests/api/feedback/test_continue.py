@@ -155,6 +155,23 @@ def test_what_says_nothing_is_ignored(service: Service, event: tuple[str, dict[s
     assert log(service, event[0], **event[1]) == ("ignored", None)
 
 
+@pytest.mark.parametrize("timestamp", ["0001-01-01T00:00:00", "0001-01-01T00:00:00+05:00", "soon", 7, "1969-12-31"])
+def test_a_time_that_is_none_is_told(service: Service, timestamp: Any) -> None:
+    suggest(service, "x")
+    said = {"completion": "x", "timestamp": timestamp}
+    assert log(service, "editOutcome", accepted=True, **said) == ("unjoined", "bad_time")
+    assert log(service, "chatInteraction", sessionId="s", **said) == ("ignored", None)
+    assert log(service, "tokensGenerated", **said) == ("ignored", None)
+
+
+def test_an_interaction_counts_against_the_limits(tmp_path: Path) -> None:
+    keys = [{"key": "key-of-ada", "namespace": "ours", "requests_per_minute": 1, "burst": 1}]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        service.http.headers.update(ADA)
+        body = {"name": "chatInteraction", "data": {"completion": "x", "sessionId": "s"}}
+        assert [service.post("/v1/continue/data", body).status_code for _ in range(2)] == [200, 429]
+
+
 def test_without_code_there_is_nothing_to_join_by(service: Service) -> None:
     labels = {"source": "continue", "reason": "no_id"}
     before = REGISTRY.get_sample_value("onward_unjoined_events_total", labels) or 0.0

@@ -1,14 +1,17 @@
 """What editors and agents export by OpenTelemetry becomes outcomes of the exact turn, once, or is counted."""
 
+import asyncio
 import gzip
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from api_harness import Service, serve
+from api_harness import Service, serve, wait_for
 from byte_renderer import END, call_ids
 from exports import Program
 from google.rpc.status_pb2 import Status
@@ -21,7 +24,7 @@ from api.feedback.reports.otlp.table import load_events
 from core.errors import ConfigError
 from core.events import Outcome
 from core.reward_spec import load_reward_spec
-from core.telemetry import REGISTRY
+from core.telemetry import BODY_BYTES, REGISTRY
 from onward.directory.layout import SHIPPED_REWARDS
 
 SPEC = load_reward_spec(SHIPPED_REWARDS)
@@ -207,6 +210,58 @@ def test_a_name_that_two_answers_share_names_neither(service: Service) -> None:
     assert vscode.send_logs() == (1, "became no outcome of any turn: ambiguous 1")
 
 
+def test_an_unknown_answer_is_never_found_by_its_time(service: Service) -> None:
+    service.chat("hi", session_id="known")
+    program = Program(service)
+    chat = program.span("chat", {"gen_ai.response.id": service.chat("again").headers["x-request-id"]})
+    program.send_spans()
+    scored = {"gen_ai__evaluation__name": "judgement", "gen_ai__evaluation__score__value": 1.0}
+    elsewhere = {"event": "gen_ai.evaluation.result", "gen_ai__response__id": "of another provider", **scored}
+    program.log(**elsewhere, gen_ai__conversation__id="known", at_ns=time.time_ns())
+    program.log(**elsewhere, in_span=chat, at_ns=time.time_ns())
+    assert program.send_logs() == (2, "became no outcome of any turn: unknown_id 2")
+    outcomes(service, 0)
+
+
+def test_a_calls_id_says_more_than_the_span_it_is_in(service: Service) -> None:
+    inference_id, call_id = turn_with_call(service)
+    codex = Program(service)
+    span = codex.span("chat", {"gen_ai.response.id": service.chat("later").headers["x-request-id"]})
+    codex.send_spans()
+    decided = {"event__name": "codex.tool_decision", "decision": "denied", "source": "User"}
+    codex.log(**decided, call_id=call_id, in_span=span)
+    assert codex.send_logs() == (0, "")
+    assert [said(each) for each in outcomes(service)] == [("rejected", True, inference_id)]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_nobody_links_names_for_others(tmp_path: Path, bound: bool) -> None:
+    names = ("ada", "bob")
+    keys = [
+        {"key": f"key-of-{name}", "namespace": "ours", "name": name, **({"user": name} if bound else {})}
+        for name in names
+    ]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        ada, bob = ({"authorization": f"Bearer key-of-{name}"} for name in names)
+        answers = {
+            name: service.chat("hi", headers=who).headers["x-request-id"]
+            for name, who in zip(names, (ada, bob), strict=True)
+        }
+        for who, answer in ((bob, answers["bob"]), (ada, answers["ada"])):
+            theirs = Program(service, headers=who)
+            theirs.span("chat", {"gen_ai.response.id": "shared", "copilot_chat.server_request_id": answer})
+            theirs.span("chat", {"gen_ai.response.id": "ada's", "copilot_chat.server_request_id": answers["ada"]})
+            theirs.send_spans()
+        for who, name, expected in ((ada, "shared", 0), (bob, "shared", 0), (bob, "ada's", 1), (ada, "ada's", 0)):
+            theirs = Program(service, headers=who)
+            theirs.log(event__name="copilot_chat.edit.feedback", outcome="accepted", request_id=name)
+            assert theirs.send_logs()[0] == expected, (who, name)
+        service.http.headers.update(ada)
+        assert sorted(str(each.inference_id) for each in outcomes(service, 3)) == sorted(
+            [answers["ada"], answers["ada"], answers["bob"]]
+        )
+
+
 def test_of_a_busy_conversation_nothing_is_guessed(tmp_path: Path) -> None:
     with serve(tmp_path / "service", spec=SPEC, feedback={"join_turns": 1}) as service:
         for words in ("a", "b"):
@@ -308,6 +363,62 @@ def test_more_events_than_one_export_may_have(tmp_path: Path) -> None:
         assert program.send_logs() == (2, "became no outcome of any turn: too_many 2")
 
 
+def test_more_spans_than_one_export_may_link_names_by(tmp_path: Path) -> None:
+    with serve(tmp_path / "service", spec=SPEC, feedback={"batch_items": 1}) as service:
+        program = Program(service)
+        answer = service.chat("hi").headers["x-request-id"]
+        for _ in range(6):
+            program.span("chat", {"copilot_chat.server_request_id": answer})
+            program.span("of something else", {})
+        assert program.send_spans() == "linked no names, since they are too many in one export: 2 spans"
+
+
+def test_an_export_beyond_the_limit_comes_again_and_counts_once(tmp_path: Path) -> None:
+    keys = [
+        {"key": "key-of-ada", "namespace": "ours"},
+        {"key": "key-of-editor", "namespace": "ours", "requests_per_minute": 1, "burst": 3},
+    ]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        service.http.headers["authorization"] = "Bearer key-of-ada"
+        before = counted("gen_ai", "unknown_id")
+        program = Program(service)
+        for place in range(3):
+            answer = UNKNOWN if place == 0 else service.chat("hi").json()["id"]
+            scored = {"gen_ai__response__id": answer, "gen_ai__evaluation__score__value": 0.5}
+            program.log(event="gen_ai.evaluation.result", **scored)
+        editor = {"authorization": "Bearer key-of-editor"}
+        limited = service.http.post("/v1/logs", json=program.json(), headers=editor)
+        assert (limited.status_code, limited.json()["code"]) == (429, 8)
+        assert int(limited.headers["retry-after"]) > 0
+        assert counted("gen_ai", "unknown_id") == before, "it will be counted when it comes again"
+        unlimited = service.http.post("/v1/logs", json=program.json())
+        assert unlimited.json()["partialSuccess"]["errorMessage"] == "became no outcome of any turn: unknown_id 1"
+        assert counted("gen_ai", "unknown_id") == before + 1
+        outcomes(service, 2)
+
+
+def test_an_export_is_digested_beside_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what its resource says once, for all of its events."""
+    told: list[tuple[bool, str]] = []
+
+    def dumps(said: Any, **options: Any) -> str:
+        text = json.dumps(said, **options)
+        told.append((asyncio._get_running_loop() is None, text))
+        return text
+
+    monkeypatch.setattr("api.feedback.reports.report.json", SimpleNamespace(dumps=dumps))
+    program = Program(service, "cline", {"where": "the resource"})
+    for _ in range(3):
+        program.log("task.feedback", ulid="nowhere", feedbackType="thumbs_up")
+    program.span("x", {}, event=("gen_ai.evaluation.result", {"gen_ai.evaluation.score.value": 1.0}))
+    assert program.send_logs()[0] == 3
+    assert sum("the resource" in text for _, text in told) == 1
+    assert len(told) == 4
+    service.post("/v1/continue/data", {"name": "editOutcome", "data": {"accepted": True}})
+    assert len(told) == 5
+    assert all(beside for beside, _ in told)
+
+
 # ------------------------------------------------------------------------------------------------ hostile bodies
 
 
@@ -387,6 +498,41 @@ def test_hostile_bodies_get_a_status(
         assert (told.code in (3, 8), bool(told.message)) == (True, True)
     else:
         assert answer.json().keys() == {"code", "message"}
+
+
+@pytest.mark.parametrize("kind", [5, 6])  # an array, a list of pairs
+def test_values_within_a_value_are_counted(quick_service: Service, kind: int) -> None:
+    body = _field(1, _field(2, _field(2, _field(5, _field(kind, b"\x0a\0" * 150_000)))))
+    answer = quick_service.http.post("/v1/logs", content=body, headers={"content-type": PROTOBUF})
+    assert (answer.status_code, Status.FromString(answer.content).code) == (413, 8)
+
+
+@pytest.mark.parametrize("more", [gzip.compress(b""), b"x"])
+def test_nothing_behind_the_gzip_is_dropped(quick_service: Service, more: bytes) -> None:
+    answer = quick_service.http.post("/v1/logs", content=gzip.compress(b"{}") + more, headers=_gzipped(JSON))
+    assert (answer.status_code, "one member" in answer.json()["message"]) == (400, True)
+
+
+def test_what_was_compressed_takes_its_room(tmp_path: Path) -> None:
+    """As long as it is worked on: here, while a turn is waited for that the store does not have yet."""
+    size = 3 << 20
+    large = gzip.compress(_field(1, _field(2, _field(2, _field(5, _field(1, bytes(size)))))))
+    bodies = {"in_flight_bytes": 4 << 20, "max_bytes": 4 << 20}
+    settings = {"bodies": bodies, "feedback": {"lookup_s": 60}}
+    with serve(tmp_path / "service", spec=SPEC, **settings) as service, ThreadPoolExecutor(1) as pool:
+        service.turn(service.chat("hi").headers["x-onward-inference-id"])
+        service.writing.clear()
+        service.chat("not in the store")
+        program = Program(service)
+        scored = {"gen_ai__response__id": UNKNOWN, "gen_ai__evaluation__score__value": 1.0}
+        program.log("x" * size, event="gen_ai.evaluation.result", **scored)
+        waiting = pool.submit(program.send_logs, Compression.Gzip)
+        wait_for(lambda: BODY_BYTES._value.get() > size, "what was decompressed")
+        refused = service.http.post("/v1/logs", content=large, headers=_gzipped(PROTOBUF))
+        assert refused.status_code == 503
+        service.writing.set()
+        waiting.result()
+        assert service.http.post("/v1/logs", content=large, headers=_gzipped(PROTOBUF)).status_code == 200
 
 
 def test_other_types_are_refused_in_the_same_shape(quick_service: Service) -> None:

@@ -122,11 +122,13 @@ def test_a_raw_prompt_takes_the_place_of_segments(service: Service) -> None:
         ("completions", {"segments": {"suffix": "x"}}, "segments.prefix"),
         ("completions", {"segments": {"prefix": "x", "colour": 1}}, "segments.colour"),
         ("completions", {"segments": {"prefix": "x" * 3000}}, "segments.prefix"),
+        ("completions", {"debug_options": {"raw_prompt": "x" * 3000}}, "debug_options.raw_prompt"),
         ("completions", {**BODY, "temperature": 3}, "temperature"),
         ("completions", {**BODY, "mode": "next_edit_suggestion"}, "mode"),
         ("events", {"type": "look", "completion_id": "c", "choice_index": 0}, "type"),
         ("events", {"type": "view", "completion_id": "c", "choice_index": 1}, "choice_index"),
         ("events", {"type": "view", "choice_index": 0}, "completion_id"),
+        ("events", {"type": "view", "completion_id": "c", "choice_index": 0, "elapsed": 1 << 63}, "elapsed"),
     ],
 )
 def test_a_refusal_names_the_field(service: Service, path: str, body: dict[str, Any], param: str) -> None:
@@ -159,6 +161,22 @@ def test_the_first_line_alone_is_a_part(service: Service) -> None:
     assert happened(service, "select", completion_id, select_kind="line") == 200
     (reward,) = rewards(service, completion_id, 1, after_s=60)
     assert reward.components == {"partially_accepted": 0.25}
+
+
+def test_how_long_it_was_shown_is_kept(service: Service) -> None:
+    completion_id = suggest(service)
+    assert happened(service, "dismiss", completion_id, elapsed=1200) == 200
+    assert happened(service, "view", completion_id, elapsed=None) == 200
+    shown = wait_for(lambda: len(found := service.outcomes()) == 2 and found)
+    assert {each.name: each.tags.get("elapsed_ms") for each in shown} == {"rejected": "1200", "shown": None}
+
+
+def test_events_count_against_the_limits_before_any_work(tmp_path: Path) -> None:
+    keys = [{"key": "key-of-ada", "namespace": "ours", "requests_per_minute": 1, "burst": 1}]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        service.http.headers["authorization"] = "Bearer key-of-ada"
+        answers = [happened(service, "select", f"cmpl-{UNKNOWN}", select_kind="line") for _ in range(2)]
+        assert answers == [404, 429]
 
 
 def test_events_of_what_nobody_suggested(service: Service) -> None:

@@ -6,7 +6,8 @@ which names of a client belong to which answer, and their events are read like t
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -27,24 +28,23 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
 from api.access.routes import Need
-from api.feedback.reports.joining import link
+from api.feedback.reports.joining import Link, link
 from api.feedback.reports.otlp import wire
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, logged, traced
-from api.feedback.reports.otlp.mapping import links_of, reports_of
+from api.feedback.reports.otlp.mapping import link_of, reports_of
 from api.feedback.reports.otlp.table import EventTable
-from api.feedback.reports.report import Report, take_report
+from api.feedback.reports.report import Report, count_unjoined, take_report
 from api.feedback.side_by_side import side_by_side
 from api.http.asgi import ClientGone, Headers, Receive, Scope, Send
 from api.http.body_shape import Raw
 from api.http.errors import describe, error_headers, error_response
 from api.turns.rendering import read_large_apart
-from core.errors import InvalidRequest, RequestError, TooLarge, Unavailable
-from core.telemetry import UNJOINED_EVENTS
+from core.errors import InvalidRequest, RateLimited, RequestError, TooLarge, Unavailable
 
 LOGS, TRACES = "/v1/logs", "/v1/traces"
-_MAX_SPANS = 10_000  # that may link names, in one export
-_Said = tuple[list[ClientSpan], list[Report], Counter[str]]
-"""The spans of an export, the reports in it, and why some events are none."""
+_LINKS = 4  # spans of one export that link names, for each event of it that becomes an outcome
+_Said = tuple[list[Link], list[Report], Counter[str]]
+"""The links that the spans of an export make, the reports in it, and why some events are none."""
 
 
 class OtlpEndpoint:
@@ -75,18 +75,30 @@ class OtlpEndpoint:
             return
 
     async def _take(self, identity: Identity, media: bytes, headers: Headers, receive: Receive) -> Message:
-        body = await self._context.bodies.read(headers, receive)
-        try:
+        services, bodies = self._context.services, self._context.bodies
+        with ExitStack() as held:  # until all is done, since what was read of it takes memory for as long
+            body = await bodies.read(headers, receive)
+            held.callback(body.release)
             content: Raw = body.raw
             if wire.is_compressed(headers):
-                most = self._context.services.settings.bodies.max_bytes
-                content = await asyncio.to_thread(wire.decompressed, content, most)
-            spans, reports, refused = await self._read(media, content)
+                content = await asyncio.to_thread(wire.decompressed, content, services.settings.bodies.max_bytes)
+                held.enter_context(self._room_for(len(content)))
+            links, reports, refused = await self._read(media, content)
+            most = _LINKS * services.settings.feedback.batch_items
+            await link(self._context, identity, links[:most])
+            refused += await self._report(identity, reports)
+        return _answer(refused, max(0, len(links) - most), is_logs=self._is_logs)
+
+    @contextmanager
+    def _room_for(self, size: int) -> Iterator[None]:
+        """Count what was decompressed like a body that came so large. Raises Overloaded."""
+        bodies = self._context.bodies
+        counted = size if bodies.is_large(size) else 0
+        bodies.take(counted)
+        try:
+            yield
         finally:
-            body.release()
-        await self._link(identity, spans)
-        refused += await self._report(identity, reports)
-        return _answer(refused, is_logs=self._is_logs)
+            bodies.give(counted)
 
     async def _read(self, media: bytes, content: Raw) -> _Said:
         """Read the message on a thread, one large message after the other. Raises RequestError."""
@@ -113,47 +125,52 @@ class OtlpEndpoint:
                 reports += reports_of(event, self._table, services.spec, now)
             except ValueError:
                 refused["bad_time"] += 1
-        return spans, reports, refused
-
-    async def _link(self, identity: Identity, spans: Sequence[ClientSpan]) -> None:
-        for span in spans[:_MAX_SPANS]:
-            answers, names, within = links_of(span, self._table.links)
-            if answers:
-                await link(self._context, identity, answers, names, within)
+        links = [each for span in spans if (each := link_of(span, self._table.links)) is not None]
+        return links, reports, refused
 
     async def _report(self, identity: Identity, reports: Sequence[Report]) -> Counter[str]:
-        """Record what the events say, and count why some of it became no outcome. Raises Unavailable."""
-        refused = Counter[str]()
-        most = self._context.services.settings.feedback.batch_items
-        for report in reports[most:]:
-            UNJOINED_EVENTS.labels(report.source, "too_many").inc()
-            refused["too_many"] += 1
+        """Record what the events say, and count why some of it became no outcome.
 
-        async def take(place: int) -> str | Unavailable | None:
+        Raises TooManyRequests and Unavailable, after which the export comes again: what was recorded is known then by
+        its id, and what was not is counted then."""
+        most = self._context.services.settings.feedback.batch_items
+        failed: list[RateLimited | Unavailable] = []
+
+        async def take(place: int) -> str | None:
+            if failed:  # it all comes again
+                return None
             try:
                 return await take_report(self._context, identity, reports[place])
-            except Unavailable as error:
-                return error
+            except (RateLimited, Unavailable) as error:
+                failed.append(error)
+                return None
 
         subjects = [(each.clues.answers, each.clues.tool_call, each.clues.conversation) for each in reports[:most]]
-        for outcome in await side_by_side(subjects, take):
-            if isinstance(outcome, Unavailable):
-                raise outcome  # what was recorded is known by its id when the export comes again
-            if outcome is not None:
-                refused[outcome] += 1
+        reasons = await side_by_side(subjects, take)
+        if failed:
+            raise failed[0]
+        refused = Counter[str]()
+        for report, reason in zip(reports, [*reasons, *["too_many"] * len(reports[most:])], strict=True):
+            if reason is not None:
+                count_unjoined(report.source, reason)
+                refused[reason] += 1
         return refused
 
 
-def _answer(refused: Counter[str], *, is_logs: bool) -> Message:
+def _answer(refused: Counter[str], unlinked: int, *, is_logs: bool) -> Message:
+    """Return the answer; `unlinked` spans were more than one export may link names by."""
     answer: Any = ExportLogsServiceResponse() if is_logs else ExportTraceServiceResponse()
+    said = []
     if refused:
         why = ", ".join(f"{reason} {count}" for reason, count in sorted(refused.items()))
-        message = f"became no outcome of any turn: {why}"
-        count = refused.total()
-        if is_logs:
-            answer.partial_success.CopyFrom(ExportLogsPartialSuccess(rejected_log_records=count, error_message=message))
-        else:  # its spans were all read
-            answer.partial_success.CopyFrom(ExportTracePartialSuccess(rejected_spans=0, error_message=message))
+        said.append(f"became no outcome of any turn: {why}")
+    if unlinked:
+        said.append(f"linked no names, since they are too many in one export: {unlinked} spans")
+    message, count = "; ".join(said), refused.total()
+    if message and is_logs:
+        answer.partial_success.CopyFrom(ExportLogsPartialSuccess(rejected_log_records=count, error_message=message))
+    elif message:  # of spans whose events became nothing all was read
+        answer.partial_success.CopyFrom(ExportTracePartialSuccess(rejected_spans=unlinked, error_message=message))
     return answer  # type: ignore[no-any-return]
 
 

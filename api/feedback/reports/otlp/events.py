@@ -4,6 +4,7 @@ Shapes: https://github.com/open-telemetry/opentelemetry-proto (`logs.proto`, `tr
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,11 +12,28 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from api.feedback.reports.report import digest_of
 from core.errors import TooLarge
 
 M = TypeVar("M")
 Attributes = Mapping[str, Any]
 _NANOS = 1_000_000_000
+
+
+class Around:
+    """Attributes that hold for all that is within a resource, or a span of it: many events share them."""
+
+    def __init__(self, attributes: Attributes, outer: "Around | None" = None) -> None:
+        self._attributes, self._outer = attributes, outer
+
+    def get(self, name: str) -> Any:
+        outer = None if self._outer is None else self._outer.get(name)
+        return self._attributes.get(name, outer)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of them all, made once for all events."""
+        return digest_of([self._attributes, None if self._outer is None else self._outer.digest])
 
 
 class ClientEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +43,7 @@ class ClientEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...]
     attributes: Attributes
-    around: Attributes
+    around: "Around"
     """Attributes of its span and its resource, which hold where the event has no such attribute itself."""
     scope: str
     time_ns: int
@@ -51,7 +69,7 @@ class ClientEvent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identity(self) -> list[Any]:
         """What tells it from all other events, and is the same in a second export of it."""
-        return [self.names, self.scope, self.time_ns, self.span, dict(self.attributes), dict(self.around)]
+        return [self.names, self.scope, self.time_ns, self.span, self.attributes, self.around.digest]
 
 
 class ClientSpan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,11 +109,11 @@ def logged(export: ExportLogsServiceRequest, most: int) -> Iterator[ClientEvent]
     """Iterate over the events of at most so many messages. Raises TooLarge."""
     room = _Room(most)
     for resource in room.within(export.resource_logs):
-        around = _attributes(room.within(resource.resource.attributes))
+        around = Around(_attributes(room.within(resource.resource.attributes), room))
         for scope in room.within(resource.scope_logs):
             for record in room.within(scope.log_records):
-                attributes = _attributes(room.within(record.attributes))
-                named = (record.event_name, attributes.get("event.name"), _plain(record.body))
+                attributes = _attributes(room.within(record.attributes), room)
+                named = (record.event_name, attributes.get("event.name"), _plain(record.body, room))
                 yield ClientEvent(
                     names=tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name)),
                     attributes=attributes,
@@ -111,17 +129,18 @@ def traced(export: ExportTraceServiceRequest, most: int) -> tuple[list[ClientSpa
     room = _Room(most)
     spans, events = [], []
     for resource in room.within(export.resource_spans):
-        of_resource = _attributes(room.within(resource.resource.attributes))
+        of_resource = Around(_attributes(room.within(resource.resource.attributes), room))
         for scope in room.within(resource.scope_spans):
             for span in room.within(scope.spans):
-                attributes = _attributes(room.within(span.attributes))
+                attributes = _attributes(room.within(span.attributes), room)
+                around = Around(attributes, of_resource)
                 name = _span(span.trace_id, span.span_id)
                 spans.append(ClientSpan(attributes=attributes, name=name))
                 events += [
                     ClientEvent(
                         names=(event.name,),
-                        attributes=_attributes(room.within(event.attributes)),
-                        around={**of_resource, **attributes},
+                        attributes=_attributes(room.within(event.attributes), room),
+                        around=around,
                         scope=scope.scope.name,
                         time_ns=event.time_unix_nano,
                         span=name,
@@ -136,19 +155,19 @@ def _span(trace_id: bytes, span_id: bytes) -> str:
     return f"span:{trace_id.hex()}:{span_id.hex()}" if trace_id and span_id else ""
 
 
-def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    return {pair.key: _plain(pair.value) for pair in pairs}
+def _attributes(pairs: Iterable[KeyValue], room: _Room) -> dict[str, Any]:
+    return {pair.key: _plain(pair.value, room) for pair in pairs}
 
 
-def _plain(value: AnyValue) -> Any:
-    """Return the value as Python has it; protobuf bounds how deep it may be."""
+def _plain(value: AnyValue, room: _Room) -> Any:
+    """Return the value as Python has it; protobuf bounds how deep it may be. Raises TooLarge."""
     match value.WhichOneof("value"):
         case None:
             return None
         case "array_value":
-            return [_plain(each) for each in value.array_value.values]
+            return [_plain(each, room) for each in room.within(value.array_value.values)]
         case "kvlist_value":
-            return {pair.key: _plain(pair.value) for pair in value.kvlist_value.values}
+            return _attributes(room.within(value.kvlist_value.values), room)
         case "bytes_value":
             return value.bytes_value.hex()
         case kind:

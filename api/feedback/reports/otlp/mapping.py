@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from api.feedback.reports.joining import Clues
+from api.feedback.reports.joining import Clues, Link
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, as_text
 from api.feedback.reports.otlp.table import EventSpec, EventTable, LinkSpec, Value
-from api.feedback.reports.report import Report
+from api.feedback.reports.report import Report, digest_of
 from core.reward_spec import OutcomeSpec, RewardSpec
 
 _WHOLE: dict[float, bool] = {0: False, 1: True}
@@ -15,18 +15,20 @@ _WHOLE: dict[float, bool] = {0: False, 1: True}
 
 def reports_of(event: ClientEvent, table: EventTable, rewards: RewardSpec, now: datetime) -> list[Report]:
     """Return what the event says a user did: mostly nothing. Raises ValueError for a time beyond the calendar's."""
+    specs = list(_specs(event, table))
+    digest = digest_of(event.identity) if specs else ""
     return [
         Report(
             source=spec.source,
             metric=metric,
             value=value,
             clues=_clues(event, spec, now),
-            identity=event.identity,
+            digest=digest,
             evidence=None if spec.evidence is None else as_text(event.get(spec.evidence)) or None,
             said_by=spec.said_by,
             tags=tags,
         )
-        for spec in _specs(event, table)
+        for spec in specs
         for metric, value, tags in _said(event, spec, rewards)
     ]
 
@@ -89,9 +91,10 @@ def _clues(event: ClientEvent, spec: EventSpec, now: datetime) -> Clues:
     )
 
 
-def links_of(span: ClientSpan, spec: LinkSpec) -> tuple[list[str], list[str], str]:
-    """Return a span's ids of answers, the other names of the same answer, and its name of the conversation, or ""."""
-    answers = [text for name in spec.answers if (text := as_text(span.attributes.get(name)))]
-    names = [text for name in spec.names if (text := as_text(span.attributes.get(name)))]
+def link_of(span: ClientSpan, spec: LinkSpec) -> Link | None:
+    """Return what a span tells of an answer's names; None where it has no id of one."""
+    answers = tuple(text for name in spec.answers if (text := as_text(span.attributes.get(name))))
+    names = tuple(text for name in spec.names if (text := as_text(span.attributes.get(name))))
     within = next((text for name in spec.conversations if (text := as_text(span.attributes.get(name)))), "")
-    return answers, list(filter(None, [*names, span.name])), within
+    names = tuple(filter(None, (*names, span.name)))
+    return Link(answers=answers, names=names, within=within) if answers else None

@@ -58,6 +58,8 @@ def decompressed(raw: Raw, most: int) -> bytes:
         raise TooLarge(f"the body is larger than {most} bytes when it is decompressed", code="body_too_large")
     if not reader.eof:
         raise InvalidRequest("the body is cut off: its gzip does not end", code="malformed_gzip")
+    if reader.unused_data:
+        raise InvalidRequest("the body goes on behind its gzip: send one member", code="malformed_gzip")
     return content
 
 
