@@ -24,6 +24,7 @@ def make_moe(directory: Path, dtype: torch.dtype = torch.float32) -> Path:
         norm_topk_prob=True,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
+        eos_token_id=2,  # without one, the library of grammars does not start
     )
     torch.manual_seed(0)
     Qwen3MoeForCausalLM(config).to(dtype).save_pretrained(directory)
