@@ -17,9 +17,9 @@ from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
 from api.requests.tools import check_tools, ignored_in_tools
 from api.turns.grammars import grammar_of
+from api.turns.histories.retries import first_try, request_mark
 from api.turns.intake import Intake, take_in, with_purpose
 from api.turns.rendering import Rendering
-from api.turns.retries import first_try, request_mark
 from api.turns.sessions import find_place, marks_shown
 from api.turns.transcripts import Transcript
 from api.turns.turn import TurnPlan

@@ -13,7 +13,7 @@ from api.access.identity import Identity
 from api.http.asgi import Headers, header_text, hint_text
 from api.requests.bodies import GenerationBody, TurnType
 from api.turns.histories.own_requests import own_request
-from api.turns.retries import is_retry
+from api.turns.histories.retries import is_retry
 from api.turns.session_ids import is_id, session_hint
 from api.turns.speakers import speaker_of
 from core import telemetry

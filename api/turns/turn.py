@@ -12,8 +12,8 @@ from api.access.limits import TURNS
 from api.requests.wording import Wording
 from api.turns.capture import Capture
 from api.turns.histories.retold import marks_of_turn
+from api.turns.histories.retries import request_mark
 from api.turns.intake import Intake
-from api.turns.retries import request_mark
 from api.turns.segments import answer_alone, segments_of
 from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript

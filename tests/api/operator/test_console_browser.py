@@ -210,12 +210,12 @@ def test_a_session_that_forks_is_drawn_as_a_tree(open_page: OpenPage, world: Ser
 
 
 def test_clients_are_told_with_what_they_get(open_page: OpenPage, world: Service) -> None:
-    headers = {"user-agent": "OpenAI/Python 1.2", "authorization": f"Bearer {ADMIN}"}
+    headers = {"user-agent": "Zed/1.2", "authorization": f"Bearer {ADMIN}"}
     assert world.chat("hi", headers=headers, functions=[{}]).status_code == 400
     page = open_page("#clients")
     codex = page.locator("#client-rows tr", has_text="codex")
     expect(codex.locator("td").nth(5)).to_contain_text("verbosity")
-    refused = page.locator("#client-rows tr", has_text="openai-python").locator("td").nth(6)
+    refused = page.locator("#client-rows tr", has_text="zed").locator("td").nth(6)
     expect(refused).to_contain_text("unsupported")
 
 

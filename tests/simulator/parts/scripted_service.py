@@ -262,12 +262,12 @@ def serving() -> Iterator[ScriptedService]:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         service.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        started.set()
         return runner
 
     def run() -> None:
         asyncio.set_event_loop(loop)
         runner = loop.run_until_complete(start())
+        loop.call_soon(started.set)  # within `run_forever`, which an earlier stop would not end
         loop.run_forever()
         loop.run_until_complete(runner.cleanup())
         loop.close()
