@@ -54,7 +54,8 @@ RUN install-lock /opt/locks/requirements.lock && install-lock /opt/locks/engine.
 COPY deploy/sglang-cpu/sgl_kernel /opt/onward/lib/python3.11/site-packages/sgl_kernel
 COPY deploy/image /usr/local/bin/
 ENV SGLANG_USE_CPU_ENGINE=1 SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 \
-    TOKENIZERS_PARALLELISM=false
+    TOKENIZERS_PARALLELISM=false ONWARD_ENGINE_FORKING=1
+COPY serving/engines/sglang/launcher.py /opt/launcher/launcher.py
 USER onward
 EXPOSE 30000
-ENTRYPOINT ["python", "-m", "sglang.launch_server", "--host", "0.0.0.0", "--port", "30000"]
+ENTRYPOINT ["python", "/opt/launcher/launcher.py", "--host", "0.0.0.0", "--port", "30000"]

@@ -17,9 +17,15 @@ SWAPS ?=
 NAME ?=
 WORKERS ?= 2
 DIR ?= data
+TOGETHER := not compose and not hostile and not clients
+# Where tests have their files: in memory, if there is enough of it, since they write thousands of which none has to survive.
+MEMORY := $(shell df --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "TMPDIR=/dev/shm"}')
+TIMED := $(shell grep -rlE 'mark\.timed' --include=test_*.py tests)
 export OMP_NUM_THREADS ?= 1
+# The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install clients demo run docs services services-down browser ide unit test verify verify-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install clients demo run docs services services-down browser ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -55,13 +61,24 @@ ide: ## VS Code in the browser (code-server) in build/ide, for the tests of clie
 unit: install ## the tests that start nothing: a minute
 	$(BIN)/python -m pytest -m unit --numprocesses $(WORKERS) --dist loadscope
 
-test: install ## the tests of a laptop, on WORKERS processes: parts, embedded adapters, one whole loop, the console
-	$(BIN)/python -m pytest -m "not verify and not compose and not hostile and not clients" --numprocesses $(WORKERS) --dist loadscope
+test: quick timed ## the tests of a laptop: parts, embedded adapters, one whole loop, the console
 
-verify: verify-parts clients hostile compose-test ## all other tests: services, SGLang, kills, clients, a siege, containers; NAME of some
+quick: install ## those of them that no clock decides, on WORKERS processes
+	$(MEMORY) $(BIN)/python -m pytest -m "not verify and not timed and not deep and $(TOGETHER)" --numprocesses $(WORKERS) --dist loadscope
+
+timed: install ## the few that compare a measured time with a bound, one after another
+	$(BIN)/python -m pytest -m "timed and not deep and $(TOGETHER)" $(TIMED)
+
+verify: verify-parts clients hostile compose-test ## on services: Kafka, Postgres, Redis, SGLang, kills, clients, a siege, containers; NAME of some
 
 verify-parts: install sglang-cpu ## those of them that need no machine of their own
-	$(BIN)/python -m pytest -m verify --numprocesses $(WORKERS) --dist loadscope $(if $(NAME),-k "$(NAME)")
+	$(BIN)/python -m pytest -m "verify and not deep and not timed" --numprocesses $(WORKERS) --dist loadscope $(if $(NAME),-k "$(NAME)")
+
+deep: ## all that `.ci/run` leaves out: every client and editor, the siege, a soak, canaries, SmolLM2, all kills and outages; hours
+	.ci/run deep
+
+deep-parts: install sglang-cpu ## those of its tests that need no machine of their own; NAME of some
+	$(BIN)/python -m pytest -m "deep and $(TOGETHER)" --numprocesses $(WORKERS) --dist loadscope $(if $(NAME),-k "$(NAME)")
 
 clients: build/clients/.installed ## clients and editors of others, unmodified, each at a task of its own; ends with a table
 	$(BIN)/python -m pytest -m clients -s tests/clients
@@ -71,7 +88,7 @@ build/clients/.installed: $(wildcard tests/clients/locks/*.lock tests/clients/no
 	@touch $@
 
 soak: install sglang-cpu ## sixty swaps under streaming clients; SWAPS
-	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -s tests/e2e/engines/test_soak.py
+	SWAPS=$(or $(SWAPS),60) $(BIN)/python -m pytest -m '' -s tests/e2e/engines/test_soak.py
 
 faults: install sglang-cpu ## the table of faults in full (NAME: of these alone; KILLS of each stage), then engines hung, files damaged, controllers racing
 	FULL=1 ONWARD_REQUIRE_SERVICES=1 $(BIN)/python -m pytest -v --log-cli-level=WARNING tests/faults $(if $(NAME),-k "$(NAME)")

@@ -1,15 +1,23 @@
-"""Settings of all tests: which marker each gets, and which tests share one worker process."""
+"""Settings of all tests: which marker each gets, and which tests share one worker process, or one SGLang server."""
 
-import re
-from typing import Any
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+if TYPE_CHECKING:
+    from sglang_server import SglangServer
+
+_IN_CI = os.environ.get("ONWARD_REQUIRE_SERVICES") == "1"
+
 # The time of an example depends on the load of the machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# A check tries the same examples whenever it judges the same tests; everybody else's runs go on looking for new ones.
+settings.register_profile("check", parent=settings.get_profile("untimed"), derandomize=True)
+settings.load_profile("check" if _IN_CI else "untimed")
 
 _WITH_ENGINES = (
     "tests/faults/",  # share a stack
@@ -18,27 +26,22 @@ _WITH_ENGINES = (
     "tests/e2e/engines/test_canary_service.py",
     "tests/e2e/engines/test_sglang_service.py",
     "tests/e2e/engines/test_soak.py",
-    "tests/serving/fleet/test_fleet_policy.py",
     "tests/serving/engines/test_sglang_swap.py",
     "tests/serving/engines/test_smollm2.py",
 )
-
-
 _VERIFIED = (
-    "tests/e2e/",
-    "tests/faults/",
-    "tests/ingest/kafka/",
-    "tests/ingest/archive/test_archive_kafka.py",
-    "tests/ingest/test_writer_shared.py",
-    "tests/clients/own_python/test_installed.py",
-    "tests/clients/typescript/",
-    "tests/clients/vscode/",
-    "tests/contracts/test_servers.py",
     "tests/api/live_state/test_redis.py",
     "tests/api/live_state/test_replicas_redis.py",
     "tests/api/turns/test_on_postgres.py",
+    "tests/clients/own_python/test_installed.py",
+    "tests/contracts/test_servers.py",
     "tests/core/settings/test_postgres.py",
     "tests/core/store/test_silent_owners.py",
+    "tests/e2e/",
+    "tests/faults/",
+    "tests/ingest/archive/test_archive_kafka.py",
+    "tests/ingest/kafka/",
+    "tests/ingest/test_writer_shared.py",
     "tests/learner/midtraining/test_checkpoint.py",
     "tests/learner/model/test_ranks.py",
     "tests/learner/model/test_shards.py",
@@ -47,12 +50,45 @@ _VERIFIED = (
     "tests/scoring/judge/test_judge_processes.py",
     "tests/scoring/test_kill.py",
     "tests/serving/engines/test_sglang_swap.py",
-    "tests/serving/engines/test_smollm2.py",
-    "tests/serving/fleet/test_fleet_policy.py",
-    "tests/serving/releases/controller/test_release_crashes.py",
 )
-_ON_SERVICES = re.compile(r"\[.*(kafka|postgres|redis|sglang).*\]")
+# By how long they take. Whoever begins one of them last works alone at the end, while the others have nothing to do.
+_FIRST = (
+    "engines",
+    "tests/e2e/test_first_use.py",
+    "tests/learner/versions/test_checkpoint_crash.py",
+    "tests/test_architecture.py",
+    "tests/learner/test_stage.py",
+    "tests/simulator/tasks/test_sandbox.py",
+    "tests/learner/model/test_memory.py",
+    "tests/api/operator/test_console_browser.py",
+    "tests/onward/commands/test_doctor.py",
+    "tests/kernels/test_triton.py",
+    "tests/checks/test_run.py",
+)
 _THE_LOOP = "tests/e2e/test_first_use.py"
+_DEEP = (
+    "tests/clients/typescript/",
+    "tests/clients/vscode/",
+    "tests/e2e/engines/",
+    "tests/e2e/past/test_midtrain_sessions.py",
+    "tests/e2e/past/test_propose.py",
+    "tests/e2e/past/test_replay.py",
+    "tests/e2e/stages/test_learner_ranks.py",
+    "tests/e2e/test_bad_state.py",
+    "tests/e2e/test_kill.py",
+    "tests/e2e/test_model_families.py",
+    "tests/e2e/test_pretrained_demo.py",
+    "tests/e2e/test_real_model.py",
+    "tests/faults/test_backlog.py",
+    "tests/faults/test_late_services.py",
+    "tests/faults/test_rebalances.py",
+    "tests/faults/test_spool_full.py",
+    "tests/serving/engines/test_smollm2.py",
+    "tests/test_smollm2.py",
+)
+_SERVICES = ("kafka", "postgres", "redis", "sglang", "sglang_of_its_own", "sglang_of_another")
+_OF_EXPERTS = "[sglang-moe"  # a second kind of model, which takes a server of its own
+_VERIFIED_TIMEOUT_S = 900  # longer than a whole service may take to start, on whatever machine
 _UNIT = (
     "tests/core/",
     "tests/ingest/test_codec.py",
@@ -69,27 +105,52 @@ _UNIT = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as `verify` or `unit` by their path.
+    """Mark tests as `deep`, `verify` or `unit`, by their paths and by the services that they are given.
 
-    `verify` tests need services, engines or several processes, or kill some; `unit` tests need no process, socket or
-    tensor library."""
+    `deep` tests are long, or of one folder alone; `verify` tests need services, engines or several processes, or kill
+    some; `unit` tests need no process, socket or tensor library. A test that is both deep and verified is deep."""
     for item in items:
         name = item.nodeid
         if name.startswith("tests/compose/"):
             continue
-        if (name.startswith(_VERIFIED) and not name.startswith(_THE_LOOP)) or _ON_SERVICES.search(name):
+        if name.startswith(_DEEP) or _OF_EXPERTS in name:
+            item.add_marker("deep")
+        elif (name.startswith(_VERIFIED) and not name.startswith(_THE_LOOP)) or _is_on_services(name):
             item.add_marker("verify")
         elif name.startswith(_UNIT):
             item.add_marker("unit")
+        if name.startswith((*_DEEP, *_VERIFIED)) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_VERIFIED_TIMEOUT_S))
+
+
+def _is_on_services(name: str) -> bool:
+    """Return whether a test's parameters name a service: `[kafka]`, `[postgres-turns.newest]`."""
+    parameters = name.partition("[")[2].removesuffix("]")
+    return any(each in _SERVICES for each in parameters.split("-"))
+
+
+@pytest.fixture(scope="session")
+def tiny_sglang(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SglangServer]":
+    """Yield a server with the shipped model, for tests that leave it running, with whatever weights."""
+    from sglang_server import MODEL, sglang_server
+
+    with sglang_server(MODEL, tmp_path_factory.mktemp("sglang")) as made:
+        yield made
 
 
 class _Schedule(LoadScopeScheduling):
     """A scheduler that gives each file to one worker, and all tests that start SGLang servers to the same one.
 
-    No machine carries many such servers."""
+    No machine carries many such servers. What takes longest begins first."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "engines" if nodeid.startswith(_WITH_ENGINES) else nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if self.workqueue:
+            first = min(self.workqueue, key=lambda scope: _FIRST.index(scope) if scope in _FIRST else len(_FIRST))
+            self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)

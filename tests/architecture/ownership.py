@@ -77,7 +77,8 @@ class StoreModule:
     def _reached(self, kind: str, method: str) -> list[ast.AST]:
         """Return the method with everything of its module that it uses, directly or indirectly."""
         found: dict[int, ast.AST] = {}
-        ahead: list[ast.AST] = [self.methods(kind)[method]]
+        methods = self.methods(kind)
+        ahead: list[ast.AST] = [methods[method]]
         while ahead:
             node = ahead.pop()
             if id(node) in found:
@@ -87,7 +88,7 @@ class StoreModule:
                 if isinstance(part, ast.Name) and part.id in self._names and part.id not in self.classes:
                     ahead.append(self._names[part.id])
                 if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
-                    ahead += [each for name, each in self.methods(kind).items() if name == part.attr]
+                    ahead += [methods[part.attr]] if part.attr in methods else []
         return list(found.values())
 
     def _named(self, node: ast.AST, local: dict[str, ast.AST]) -> set[str]:
@@ -271,16 +272,21 @@ def _importers_of(path: str, sought: set[str]) -> set[str]:
     """Return the stages that import these names of a shared module, also through other shared modules."""
     module, found = path.removesuffix(".py").replace("/", "."), set[str]()
     for other, source in sources():
-        imported = {
-            each.name
-            for part in ast.walk(source)
-            if isinstance(part, ast.ImportFrom) and part.module == module
-            for each in part.names
-        }
+        imported = _imported_by(source).get(module, set())
         if imported & sought and not other.startswith(SHARED):
             found.add(stage_of(other))
         elif imported & sought:
             found |= _importers_of(other, _names_that_reach(_parts(source), imported & sought) - imported)
+    return found
+
+
+@cache
+def _imported_by(tree: ast.Module) -> dict[str, set[str]]:
+    """Return the names that a module imports, by the module they come from."""
+    found = defaultdict[str, set[str]](set)
+    for part in ast.walk(tree):
+        if isinstance(part, ast.ImportFrom) and part.module is not None:
+            found[part.module] |= {each.name for each in part.names}
     return found
 
 

@@ -19,10 +19,17 @@ FILES = ("docker-compose.yml", "tests/compose/quick.yml")
 STAGES = ("api", "ingest", "score", "watch", "learn", "release", "archive", "serve-1", "serve-2")
 THIRD_PARTIES = ("kafka", "postgres", "redis", "prometheus", "gateway")
 PORTS = {"ONWARD_PORT": "0", "ONWARD_PROMETHEUS_PORT": "0"}  # free ones
-BACK_TIMEOUT_S = 240
+RUN_ONCE = ("secrets", "migrate")
+BACK_TIMEOUT_S = 600  # two engines and the learner start again, on two cores
 
 
-def run(*command: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
+def run(
+    *command: str,
+    stdin: str | None = None,
+    timeout_s: float = 300,
+    check: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """Return the command's output; fails the test with all of it if the command fails."""
     done = subprocess.run(
         command,
@@ -32,7 +39,7 @@ def run(*command: str, stdin: str | None = None, timeout_s: float = 120, check: 
         timeout=timeout_s,
         check=False,
         cwd=ROOT,
-        env={**os.environ, **PORTS},
+        env={**os.environ, **PORTS, **(environment or {})},
     )
     if check and done.returncode:
         pytest.fail(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
@@ -40,13 +47,16 @@ def run(*command: str, stdin: str | None = None, timeout_s: float = 120, check: 
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float, what: str | Callable[[], str]) -> Any:
+    """Return the condition's value once it is true; it is looked at once more when its time is over."""
     deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
+    while True:
+        is_over = time.monotonic() >= deadline_s
         found = condition()
         if found:
             return found
+        if is_over:
+            pytest.fail(f"{what if isinstance(what, str) else what()}: not within {timeout_s:.0f} s")
         time.sleep(0.2)
-    pytest.fail(f"{what if isinstance(what, str) else what()}: not within {timeout_s:.0f} s")
 
 
 def require_compose(*, engine: bool) -> None:
@@ -86,10 +96,21 @@ class Stack:
         self.project = self.kept or f"onward-test-{uuid.uuid4().hex[:8]}"
         self._keys: dict[str, str] = {}
 
-    def compose(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
+    def compose(
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        timeout_s: float = 300,
+        check: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> str:
         files = [part for name in FILES for part in ("-f", name)]
         command = ["docker", "compose", "-p", self.project, *files, *arguments]
-        return run(*command, stdin=stdin, timeout_s=timeout_s, check=check)
+        return run(*command, stdin=stdin, timeout_s=timeout_s, check=check, environment=environment)
+
+    def build(self) -> None:
+        """Build the images, one after another: side by side, each would make for itself the layers that they share."""
+        self.compose("build", timeout_s=1500, environment={"COMPOSE_PARALLEL_LIMIT": "1"})
 
     def up(self) -> None:
         self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "1200", timeout_s=1260)
@@ -125,7 +146,7 @@ class Stack:
                 self.compose("pause", service, check=False)
             return bool(self.inspect(container)["State"]["Paused"])
 
-        wait_for(is_paused, 60, f"{service} to be paused")
+        wait_for(is_paused, 120, f"{service} to be paused")
 
     def crash(self, service: str, index: int = 0) -> Callable[[], bool]:
         """Kill everything in a container with SIGKILL; return a function that tells whether it is back.
@@ -142,11 +163,13 @@ class Stack:
 
     def wait_ready(self) -> None:
         """Wait until all containers are healthy, as `up --wait` does."""
-        wait_for(lambda: not self.unhealthy(), BACK_TIMEOUT_S, "a healthy stack")
+        wait_for(lambda: not self.unhealthy(), BACK_TIMEOUT_S, lambda: f"a healthy stack ({self.unhealthy()})")
 
     def unhealthy(self) -> list[str]:
-        rows = [json.loads(line) for line in self.compose("ps", "--format", "json").splitlines()]
-        return [row["Name"] for row in rows if row["State"] != "running" or row["Health"] not in ("", "healthy")]
+        rows = [json.loads(line) for line in self.compose("ps", "--all", "--format", "json").splitlines()]
+        assert rows
+        lasting = [row for row in rows if row["Service"] not in RUN_ONCE]
+        return [row["Name"] for row in lasting if row["State"] != "running" or row["Health"] not in ("", "healthy")]
 
     # ------------------------------------------------------------------------------------------ as a client
 
@@ -182,7 +205,7 @@ class Stack:
         return max(policy["version"] for policy in answer["data"])
 
 
-def ask(url: str, key: str, body: Mapping[str, Any] | None = None, timeout_s: float = 60) -> Any:
+def ask(url: str, key: str, body: Mapping[str, Any] | None = None, timeout_s: float = 120) -> Any:
     """Send a request and return its JSON.
 
     Raises Refused on an error answer or none."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from compose_stack import Refused, Stack, ask, wait_for
 
-_STORED_TIMEOUT_S = 120
+_PATIENCE_S = 300
 
 
 class Users:
@@ -21,6 +21,7 @@ class Users:
         self.inference_ids: list[str] = []
         self.outcome_ids: list[str] = []
         self.refused: Counter[str] = Counter()
+        self._chance = random.Random(threads)
         self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
 
     def __enter__(self) -> "Users":
@@ -37,22 +38,32 @@ class Users:
     def turns(self) -> int:
         return len(self.inference_ids)
 
-    def wait_turns(self, more: int, timeout_s: float = 120) -> None:
+    def wait_turns(self, more: int, timeout_s: float = _PATIENCE_S) -> None:
         wanted = self.turns + more
         wait_for(lambda: self.turns >= wanted, timeout_s, lambda: f"{more} more turns ({self.refused})")
+
+    @property
+    def broken(self) -> list[str]:
+        """What was refused by an error of ours, and not because an engine was full or a turn not yet stored."""
+        return [said for said in self.refused if not said.startswith(("404", "429", "503"))]
+
+    def take_turn(self, chance: random.Random | None = None) -> str | None:
+        """Have a turn, and return its id if it was acknowledged."""
+        question = f"[web] write f{(chance or self._chance).randrange(1000)}(xs): sum of xs"
+        messages = [{"role": "user", "content": question}]
+        answer = self._ask("/v1/chat/completions", {"model": "onward-tiny", "messages": messages, "max_tokens": 12})
+        if answer is None or not answer["onward"]["logged"]:
+            return None
+        inference_id = str(answer["onward"]["inference_id"])
+        self.inference_ids.append(inference_id)
+        return inference_id
 
     def _work(self, number: int) -> None:
         chance = random.Random(number)
         while not self._over.is_set():
-            question = {"role": "user", "content": f"[web] write f{chance.randrange(1000)}(xs): sum of xs"}
-            answer = self._ask(
-                "/v1/chat/completions", {"model": "onward-tiny", "messages": [question], "max_tokens": 12}
-            )
-            if answer is None or not answer["onward"]["logged"]:
-                continue
-            inference_id = answer["onward"]["inference_id"]
-            self.inference_ids.append(inference_id)
-            self._tell(inference_id, chance.choice(("accepted", "rejected")))
+            inference_id = self.take_turn(chance)
+            if inference_id is not None:
+                self._tell(inference_id, chance.choice(("accepted", "rejected")))
 
     def _tell(self, inference_id: str, metric: str) -> None:
         """Send an outcome until it is acknowledged, as clients do: with the same id, so that it counts once."""
@@ -87,6 +98,6 @@ class Users:
             missing = report["missing_turns"] or report["missing_outcomes"] or report["unrewarded"]
             return not missing and (not trained or report["updates"] > 0)
 
-        wait_for(is_kept, _STORED_TIMEOUT_S, lambda: f"what was acknowledged ({report}, {self.refused})")
+        wait_for(is_kept, _PATIENCE_S, lambda: f"what was acknowledged ({report}, {self.refused})")
         assert report["twice"] == []
         return report

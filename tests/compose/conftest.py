@@ -12,7 +12,7 @@ from core.ids import ANCHOR
 def shared_stack() -> Iterator[Stack]:
     require_compose(engine=True)
     stack = Stack()
-    stack.compose("build", timeout_s=1500)
+    stack.build()
     try:
         stack.up()
         yield stack

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import made_events
 import pytest
+from ready_stores import open_ready
 
 from core.events import Completion, Outcome
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from ingest.sqlite.log import SqliteEventLog
 
 
@@ -30,6 +31,6 @@ def log(tmp_path: Path) -> Iterator[SqliteEventLog]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    store = open_sqlite(tmp_path / "store.db")
+    store = open_ready(tmp_path / "store.db")
     yield store
     store.close()

@@ -19,12 +19,12 @@ def test_what_arrives_during_one_commit_shares_the_next() -> None:
     def apply(items: Sequence[int]) -> Sequence[int]:
         batches.append(list(items))
         entered.set()
-        assert proceed.wait(30)
+        assert proceed.wait(120)
         return [item * 10 for item in items]
 
     async def main() -> list[int]:
         first = commits.submit(0)
-        await asyncio.to_thread(entered.wait, 30)
+        await asyncio.to_thread(entered.wait, 120)
         rest = [commits.submit(item) for item in range(1, 8)]
         proceed.set()
         return list(await asyncio.gather(first, *rest))
@@ -74,7 +74,7 @@ def test_a_loop_that_is_gone_does_not_disturb_the_others() -> None:
     proceed = threading.Event()
 
     def apply(items: Sequence[int]) -> Sequence[int]:
-        assert proceed.wait(30)
+        assert proceed.wait(120)
         return items
 
     async def leave() -> None:
@@ -106,18 +106,18 @@ def test_a_defect_refuses_what_waits_behind_it() -> None:
 
     def apply(items: Sequence[int]) -> Sequence[int]:
         applying.set()
-        assert going_on.wait(10)
+        assert going_on.wait(120)
         return [1 // item for item in items]
 
     commits = GroupCommit[int, int]("test", apply, max_items=1)
     with ThreadPoolExecutor() as threads:
         first = threads.submit(commits.submit_blocking, 0)
-        assert applying.wait(10)
+        assert applying.wait(120)
         behind = threads.submit(commits.submit_blocking, 1)
         while commits._queue.empty():
             time.sleep(0.001)
         going_on.set()
         for waiting in (first, behind):
             with pytest.raises(LogUnavailable, match="broke down"):
-                waiting.result(10)
+                waiting.result(120)
     commits.close()

@@ -172,7 +172,7 @@ class Process:
 
     def step(self) -> tuple[int, int]:
         """Wait for the next round; return (records handled, partitions owned)."""
-        line = self._lines.get(timeout=60)
+        line = self._lines.get(timeout=120)
         assert line, "it ended by itself"
         done, owned = line.split()
         return int(done), int(owned)
@@ -232,7 +232,7 @@ def test_a_record_that_is_too_large_to_be_announced_is_set_aside(store: SqlStore
     ):
         garbage = os.urandom(settings.topics.max_record_bytes + 1000)
         with closing(KafkaProducer(bootstrap_servers=list(settings.bootstrap_servers))) as producer:
-            producer.send(topic_name(settings, Topic.TURNS), garbage, partition=0).get(timeout=60)
+            producer.send(topic_name(settings, Topic.TURNS), garbage, partition=0).get(timeout=120)
         with closing(Writer(log, store, SETTINGS, SystemClock())) as writer:
             wait_for(lambda: step(writer, 0.1) and letters(store))
         assert [letter.raw for letter in letters(store)] == [garbage]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ready_stores import open_ready
 from stepping import step
 
 from core.clock import ManualClock
@@ -246,7 +247,7 @@ class World:
         self.store = self.fresh_store("store.db")
 
     def fresh_store(self, name: str) -> SqlStore:
-        store = open_sqlite(self.directory / name)
+        store = open_ready(self.directory / name)
         self.stores.append(store)
         return store
 

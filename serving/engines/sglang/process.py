@@ -24,6 +24,7 @@ _STOP_TIMEOUT_S = 20.0
 _TAIL = 1500
 _PR_SET_PDEATHSIG = 1
 GRAMMARS: Final = ("--grammar-backend", LIBRARY)  # ours: the learner makes its masks again
+LAUNCHER: Final = str(Path(launcher.__file__))
 # Found here and not after the fork, when another thread may have held the linker's lock for good.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -51,6 +52,7 @@ def cpu_environment() -> dict[str, str]:
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        launcher.FORKING: "1",
     }
 
 
@@ -158,7 +160,8 @@ def _check_grammars(python: Path) -> None:
 
 
 def _program(settings: SglangSettings) -> list[str]:
-    return ["-m", "sglang.launch_server"] if settings.admin_key is None else [str(Path(launcher.__file__))]
+    is_ours = settings.admin_key is not None or settings.device == "cpu"
+    return [LAUNCHER] if is_ours else ["-m", "sglang.launch_server"]
 
 
 def _environment(settings: SglangSettings) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Feedback is checked, idempotent, amendable and withdrawable, also when services are slow or unavailable."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -189,15 +188,13 @@ def test_unknown_subjects_are_404(service: Service, fields: dict[str, Any]) -> N
 
 
 def test_an_inference_that_the_store_gets_later_is_waited_for(make_service: Any) -> None:
-    service = make_service(feedback={"lookup_s": 5})
+    service = make_service(feedback={"lookup_s": 60})
     service.writing.clear()
     inference_id = inference(service)
     service.live_state.__init__()
     timer = threading.Timer(0.3, service.writing.set)
     timer.start()
-    started = time.monotonic()
     assert say(service, inference_id=inference_id).status_code == 200
-    assert time.monotonic() - started < 5
     timer.join()
 
 

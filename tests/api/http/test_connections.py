@@ -15,6 +15,7 @@ from scripted_policy import says
 from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
 
 MakeService = Callable[..., Service]
+pytestmark = pytest.mark.timed  # bounds of .4 s are met or missed
 SHORT = {"header_s": 0.4, "body_s": 0.4, "idle_s": 0.4, "write_s": 0.4}
 LONG_S = 60.0
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"

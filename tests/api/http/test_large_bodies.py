@@ -25,6 +25,7 @@ from core.telemetry import BODY_BYTES
 from onward.directory.layout import SHIPPED_MODEL
 from serving.rendering import load_renderer
 
+pytestmark = pytest.mark.timed  # it measures how long others wait, and what a body may take
 MIB = 1 << 20
 JSON = {"content-type": "application/json"}
 READER = (

@@ -40,7 +40,7 @@ from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import Writer
 
 MODEL = "scripted"
-WAIT_S = 10
+WAIT_S = 120
 _SEND_BUFFER = 16 << 10  # of the system, for each connection: so small that what nobody reads soon fills it
 SPEC = RewardSpec.model_validate(
     {
@@ -220,6 +220,19 @@ class Service:
             rows = connection.execute(select(tables.outcomes.c.namespace, tables.outcomes.c.outcome_id)).all()
             found = [Work(connection).outcomes.get(row.namespace, row.outcome_id) for row in rows]
         return [outcome[0] for outcome in found if outcome is not None]
+
+
+class _SoonAsyncio:
+    """All of asyncio, but for uvicorn's pauses: it looks every tenth of a second whether it shall end, here oftener."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
+uvicorn.server.asyncio = _SoonAsyncio()  # type: ignore[assignment]
 
 
 @contextmanager

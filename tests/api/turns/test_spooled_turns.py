@@ -83,6 +83,7 @@ def test_redis_hangs_for_a_moment_while_a_turn_is_spooled(
     assert judged(replicas[1], answer.json()["onward"]["inference_id"]) == 200
 
 
+@pytest.mark.timed
 def test_while_redis_is_away_nothing_is_said_not_to_exist(replicas: list[Service], server: OwnRedis) -> None:
     inference_id = replicas[0].chat("hello").json()["onward"]["inference_id"]
     server.kill()

@@ -16,14 +16,14 @@ from core.ports import Bucket, LiveState, TokenChain
 from core.settings import RedisSettings
 
 ACME, OTHER = Namespace("acme"), Namespace("other")
-WAIT_S = 10.0
+WAIT_S = 120.0
 Pair = tuple[LiveState, LiveState]
 Scenario = Callable[[LiveState, LiveState], Coroutine[Any, Any, None]]
 
 
 def redis_settings(**changes: Any) -> RedisSettings:
     """Return settings with a fresh prefix and a long timeout, for the machine may be busy."""
-    chosen = {"url": require_services().redis, "prefix": f"test-{uuid.uuid4().hex}:", "timeout_s": 5.0, **changes}
+    chosen = {"url": require_services().redis, "prefix": f"test-{uuid.uuid4().hex}:", "timeout_s": 60.0, **changes}
     return RedisSettings(**chosen)
 
 
@@ -70,6 +70,17 @@ async def until(condition: Callable[[], Coroutine[Any, Any, bool]]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not await condition():  # noqa: ASYNC110 - what changes is in another process
             await asyncio.sleep(0.005)
+
+
+def hears(listener: LiveState, teller: LiveState) -> Callable[[], Coroutine[Any, Any, bool]]:
+    """Return whether one replica hears the other, which takes a connection of its own to Redis."""
+
+    async def heard() -> bool:
+        with listener.changes("heard") as changes:
+            teller.announce("heard")
+            return await changes.wait(0.1)
+
+    return heard
 
 
 def bucket(rate_per_s: float = 0.001, burst: int = 3) -> Bucket:

@@ -3,6 +3,7 @@
 import atexit
 import itertools
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,14 +11,16 @@ from functools import cache
 from pathlib import Path
 
 import psycopg
+from ready_stores import open_ready
 from services import require_services
 
 from core.settings import PostgresSettings
-from core.store import SqlStore, open_postgres, open_sqlite
+from core.store import SqlStore, open_postgres
 from core.store.database.migrate import migrate_postgres
 
 KINDS = ("sqlite", "postgres")
 _numbers = itertools.count()
+_RUN = uuid.uuid4().hex[:8]  # another run, which was killed, may have left some of this process' number
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Database:
     postgres: PostgresSettings | None = None
 
     def open(self) -> SqlStore:
-        return open_sqlite(self.path) if self.postgres is None else open_postgres(self.postgres)
+        return open_ready(self.path) if self.postgres is None else open_postgres(self.postgres)
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def _template() -> str:
 
 
 def _create(template: str) -> PostgresSettings:
-    name = f"onward_test_{os.getpid()}_{next(_numbers)}"
+    name = f"onward_test_{os.getpid()}_{_RUN}_{next(_numbers)}"
     admin(f"CREATE DATABASE {name} TEMPLATE {template}")
     server = require_services().postgres.rsplit("/", 1)[0]
     return PostgresSettings(url=f"{server}/{name}", pool_size=8)

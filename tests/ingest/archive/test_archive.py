@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ready_stores import open_ready
 from stepping import step
 
 from core import telemetry
@@ -26,7 +26,7 @@ from core.errors import Fenced, LogError, NewerSchema
 from core.events import Event, GateVerdict, PolicyVersion, Reward, SessionEnded, Topic
 from core.ids import Namespace, PolicyRef, SessionId
 from core.ports import Record, TopicPartition
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from core.store.archived import Archived
 from core.store.work import Work
 from ingest.archive.archive import TOPICS, Archiver
@@ -90,13 +90,6 @@ class MortalStore:
         self._store.close()
 
 
-@cache
-def empty_store() -> bytes:
-    with tempfile.TemporaryDirectory() as directory:
-        open_sqlite(Path(directory) / "store.db").close()
-        return (Path(directory) / "store.db").read_bytes()
-
-
 @dataclass
 class World:
     directory: Path
@@ -107,8 +100,7 @@ class World:
     def __post_init__(self) -> None:
         self.directory.mkdir(exist_ok=True)
         self.log = SqliteEventLog(self.directory / "log.db", PARTITIONS, 0.01)
-        (self.directory / "store.db").write_bytes(empty_store())
-        self.store = open_sqlite(self.directory / "store.db")
+        self.store = open_ready(self.directory / "store.db")
         self.blobs = MortalBlobs(f"memory://{uuid.uuid4().hex}", self.fate)
         self.clock = ManualClock(START)
 
@@ -343,8 +335,8 @@ def test_an_archive_that_the_store_does_not_know_is_refused(world: World) -> Non
     world.append(Topic.TURNS, [ended("s")])
     world.keep()
     world.store.close()
-    (world.directory / "store.db").write_bytes(empty_store())
-    world.store = open_sqlite(world.directory / "store.db")
+    (world.directory / "store.db").unlink()
+    world.store = open_ready(world.directory / "store.db")
     with pytest.raises(LogError, match=r"archive\.url: archive/turns/.*this store knows nothing of it"):
         world.keep()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from kafka_world import open_log, topics_of_our_own
+from ready_stores import open_ready
 from services import require_services
 
 from core.blobs import FsspecBlobs
@@ -12,7 +13,7 @@ from core.clock import SystemClock
 from core.events import Event, SessionEnded, Topic
 from core.ids import Namespace, SessionId
 from core.ports import Record, TopicPartition
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from ingest.archive.archive import TOPICS, Archiver
 from ingest.archive.history import History
 from ingest.archive.keeper import Keeper
@@ -30,7 +31,7 @@ def log() -> Iterator[KafkaEventLog]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    store = open_sqlite(tmp_path / "store.db")
+    store = open_ready(tmp_path / "store.db")
     yield store
     store.close()
 

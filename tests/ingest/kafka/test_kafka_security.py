@@ -78,9 +78,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings
 
 
 def test_who_is_known_reads_and_appends(settings: KafkaSettings) -> None:
-    migrate(settings, PARTITIONS)
-    check(settings)
-    log = open_log(settings)
+    patient = changed(settings, {"client.delivery_timeout_s": 60.0})
+    migrate(patient, PARTITIONS)
+    check(patient)
+    log = open_log(patient)
     log.append_blocking(Topic.TURNS, [EVENT])
     member, reader = log.consumer("group", [Topic.TURNS]), log.reader([Topic.TURNS])
     assert [record.event for record in read(reader, 1) + read(member, 1)] == [EVENT, EVENT]

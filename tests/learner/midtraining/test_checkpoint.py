@@ -131,7 +131,7 @@ def test_what_is_written_is_what_the_tensors_were_when_it_began(
     updated, open_file = threading.Event(), FileSystem.create_stream
 
     def open_late(*given: Any) -> Any:
-        assert updated.wait(60)
+        assert updated.wait(120)
         return open_file(*given)
 
     monkeypatch.setattr(FileSystem, "create_stream", open_late)

@@ -12,11 +12,12 @@ import pytest
 import torch
 from logged_world import World, logged_past, make_reward, make_turn
 
+from core.ids import ANCHOR
 from learner.model.ranks import ALONE
 from learner.timing import is_of_machine
 from learner.versions.checkpoint import Checkpoints
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 MakeWorld = Callable[[str], World]
 SCRIPT = Path(__file__).parents[1] / "parts" / "ranks_script.py"
 # Sequences of a batch in several micro-batches, an odd number, so that a process has one that does not count.
@@ -60,24 +61,32 @@ def weights(world: World) -> dict[str, torch.Tensor]:
 
 
 def assert_same_weights(one: World, other: World) -> None:
-    mine, theirs = weights(one), weights(other)
+    """Assert that they moved alike, as closely as Adam allows.
+
+    It divides values near zero by themselves, which amplifies their differences. Adapters begin near zero."""
+    begun, mine, theirs = one.weights_of(ANCHOR), weights(one), weights(other)
     assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=2e-6, msg=name)
+    moved = sum(
+        float((tensor - begun[name]).norm() if name in begun else tensor.norm()) for name, tensor in mine.items()
+    )
+    apart = sum(float((tensor - theirs[name]).norm()) for name, tensor in mine.items())
+    assert apart < 5e-4 * moved
 
 
-def test_two_processes_learn_what_one_does_and_either_goes_on_from_the_other(make_world: MakeWorld) -> None:
+@pytest.mark.deep
+def test_two_processes_go_on_from_one_and_learn_what_it_does(make_world: MakeWorld) -> None:
     one, two = make_world("one"), make_world("two")
     for world in (one, two):
         world.tell(*logged_past(24))
     apart = train(one, 1, 4)
     assert len({figures["loss"] for figures in apart}) == 4, "the updates are different ones"
-    shared = train(two, 2, 2) + train(two, 1, 1) + train(two, 2, 1)
+    shared = train(two, 1, 1) + train(two, 2, 3)
     assert_alike(shared, apart)
     assert_same_weights(one, two)
 
 
-def test_adapters_are_shared_out_too(make_world: MakeWorld) -> None:
+@pytest.mark.deep
+def test_adapters_are_shared_out_too_and_one_process_goes_on_from_two(make_world: MakeWorld) -> None:
     one, two = make_world("one"), make_world("two")
     for world in (one, two):
         world.tell(*logged_past(12))

@@ -29,7 +29,8 @@ LARGE = {
 }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.deep
+@pytest.mark.timeout(900)
 def test_each_process_reads_its_shard_and_no_more(tmp_path: Path) -> None:
     """At most 1.3 times its shard, and a layer."""
     large = tmp_path / "large"

@@ -138,7 +138,7 @@ def test_the_command_shows_what_comes(service: Service, directory: Path) -> None
     command = [sys.executable, "-m", "onward", "rewards", "tail", str(directory), "--count", "1", "--after", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         put_reward(service, "i1")
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     assert "i1  write" in out
 

@@ -57,7 +57,7 @@ def test_what_one_host_has_the_other_gets_without_the_blobs(hosts: list[Foundati
         weights.open(ref)
         say(one, "one", shares)
         checksum = checksum_of(tmp_path / "model.safetensors")
-        assert httpx.get(shares + path_of(checksum), timeout=10).status_code == 200
+        assert httpx.get(shares + path_of(checksum), timeout=120).status_code == 200
         one.blobs.delete("weights/00000001/model.safetensors")
         others, _ = stack.enter_context(shared_weights(two, "two"))
         assert checksum_of(others.open(ref).shards[0]) == checksum

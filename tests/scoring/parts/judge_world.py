@@ -112,7 +112,7 @@ def settings_of(endpoint: Endpoint, **fields: Any) -> JudgeSettings:
         "base_url": endpoint.url,
         "model": "judge-1",
     }
-    requests = {"timeout_s": 30, "give_up_s": 60, **fields.pop("requests", {})}
+    requests = {"timeout_s": 240, "give_up_s": 240, **fields.pop("requests", {})}
     turns = {"per_minute": 10_000, **fields.pop("turns", {})}
     return JudgeSettings.model_validate({**usual, **fields, "requests": requests, "turns": turns})
 
@@ -137,7 +137,7 @@ class Judging:
 
     def run(self, judge: Judge, until: Callable[[], Any] | None = None) -> None:
         """Run the judge until the condition is met, or until it has nothing left to do."""
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 120
         while not (until() if until is not None else self.is_done(judge)):
             assert time.monotonic() < deadline_s, "waited in vain"
             step(judge, 0.01)

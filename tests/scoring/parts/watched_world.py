@@ -136,7 +136,7 @@ class Watching:
         They are in order for each monitor."""
         reader, found = self.world.log.reader([Topic.ALARMS]), []
         try:
-            deadline_s = time.monotonic() + 60
+            deadline_s = time.monotonic() + 120
             while not found or len(found) < least:
                 found += [record.event for record in reader.poll(1000, 0.1 if least else 0)]
                 if not least or time.monotonic() > deadline_s:

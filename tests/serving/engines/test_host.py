@@ -1,7 +1,6 @@
 """The host of an engine brings it from target to serving, whatever ends, hangs or is unreachable meanwhile."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -119,7 +118,7 @@ def test_what_is_not_verified_is_not_served(world: ReleaseWorld) -> None:
     probe = world.engine.probe
 
     def wait_and_probe(version: PolicyRef) -> Any:
-        assert slow.wait(30)
+        assert slow.wait(120)
         return probe(version)
 
     world.engine.probe = wait_and_probe  # type: ignore[method-assign]
@@ -208,6 +207,8 @@ def test_an_engine_that_is_away_is_tried_again_in_good_time(world: ReleaseWorld)
     world.run()
     world.engine.away = True
     want(world, 2)
+    # Nobody else waits for the loader of an engine that is away, and a busy machine may not have let it try yet.
+    world.run(until=lambda: status(world).detail != "")
     world.pass_time(3)
     calls = world.engine.fuse.calls
     assert (status(world).state, status(world).serving) == ("starting", None)
@@ -281,7 +282,7 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
 
     def slowly(argument: Any) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         act(argument)
 
     setattr(world.engine, slow, slowly)
@@ -290,7 +291,7 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
     thread = threading.Thread(target=lambda: [step(host, 0.01) for _ in iter(over.is_set, True)])
     thread.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(120)
         beats: set[Any] = set()
         wait_for(lambda: beats.add(status(world).heartbeat_at) or len(beats) > 3)
         assert status(world).state == ("ready" if slow == "load" else "swapping")
@@ -299,17 +300,18 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
     finally:
         go_on.set()
         over.set()
-        thread.join(30)
+        thread.join(120)
 
 
 def test_a_wake_is_not_waited_for(world: ReleaseWorld) -> None:
-    host = EngineHost(world.engine, world.store, "local", world.clock, poll_s=60.0)
+    host = EngineHost(world.engine, world.store, "local", world.clock, poll_s=3600.0)
     while step(host, 0.01):
         pass
     host.wake()
-    started_s = time.monotonic()
-    step(host, 60.0)
-    assert time.monotonic() - started_s < 10
+    round_ = threading.Thread(target=step, args=(host, 3600.0), daemon=True)
+    round_.start()
+    round_.join(120)
+    assert not round_.is_alive()
 
 
 def _nothing(world: ReleaseWorld) -> Any:

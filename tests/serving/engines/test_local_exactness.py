@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import torch
-from local_world import CONTEXT, VOCABULARY, Answer, World, answer, answers, prompt, request, until
+from local_world import CONTEXT, VOCABULARY, Answer, Gate, World, answer, answers, prompt, request
 
 from core import telemetry
 from core.events import Sampling
@@ -63,7 +63,7 @@ def test_a_seed_means_the_same_tokens_alone_and_in_a_batch(make_engine: Callable
     (alone,) = answers(engine, asked)
     among, *rest = answers(engine, asked, *others)
     assert alone.token_ids == among.token_ids
-    assert alone.logprobs == pytest.approx(among.logprobs, abs=1e-5)
+    assert alone.logprobs == pytest.approx(among.logprobs, abs=5e-5)
     assert len({tuple(given.token_ids) for given in rest}) == len(rest)
 
 
@@ -83,7 +83,7 @@ def test_a_reused_prefix_changes_nothing_and_is_used(world: World, make_engine: 
     (fresh,) = answers(make_engine(local={"slots": 4}), request(longer, max_tokens=20, seed=2))
     assert fresh.cached_tokens == 0
     assert reused.token_ids == fresh.token_ids
-    assert reused.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
+    assert reused.logprobs == pytest.approx(fresh.logprobs, abs=5e-5)
 
 
 def test_other_sessions_go_on_from_a_prefix_that_runs_or_is_longer(
@@ -93,13 +93,13 @@ def test_other_sessions_go_on_from_a_prefix_that_runs_or_is_longer(
     engine, system = make_engine(local={"slots": 6}), prompt(1, 48)
 
     async def beside() -> Answer:
-        seen = [0]
-        first = asyncio.ensure_future(
-            answer(engine, request([*system, 7], max_tokens=80, seed=1), lambda: seen.__setitem__(0, seen[0] + 1))
-        )
-        await until(lambda: seen[0] > 0)
+        first_asked = request([*system, 7], max_tokens=80, seed=1)
+        gate = Gate(engine, 1, lambda each: each.request is first_asked)
+        first = asyncio.ensure_future(answer(engine, first_asked))
+        await gate.shut()
         second = await answer(engine, request([*system, 9, 9], max_tokens=20, seed=2, temperature=0.5))
         assert not first.done()
+        gate.open()
         assert_exact(world, await first)
         return second
 
@@ -122,15 +122,16 @@ def test_a_swap_takes_what_runs_from_others_until_it_is_computed_anew(
     engine.load(world.publish(103))
 
     async def run() -> list[Answer]:
-        seen = [0]
-        first = asyncio.ensure_future(
-            answer(engine, request(system, max_tokens=90, seed=1), lambda: seen.__setitem__(0, seen[0] + 1))
-        )
-        await until(lambda: seen[0] > 2)
+        first_asked = request(system, max_tokens=90, seed=1)
+        gate = Gate(engine, 3, lambda each: each.request is first_asked)
+        first = asyncio.ensure_future(answer(engine, first_asked))
+        await gate.shut()
         await asyncio.to_thread(engine.switch, base_ref(103))
-        after = seen[0]
-        await until(lambda: seen[0] > after + 2)
-        return [await answer(engine, request([*system, 3], max_tokens=10, seed=2)), await first]
+        gate.allow(3)
+        await gate.shut()
+        later = await answer(engine, request([*system, 3], max_tokens=10, seed=2))
+        gate.open()
+        return [later, await first]
 
     later, first = asyncio.run(run())
     assert later.cached_tokens == 48
@@ -153,13 +154,12 @@ def test_a_swap_in_mid_request_is_exact_on_both_sides(world: World, make_engine:
     before = telemetry.REPREFILLED_TOKENS._value.get()
 
     async def run() -> list[Answer]:
-        seen = [0]
+        gate = Gate(engine, 40)
         asked = [request(prompt(n, n), max_tokens=60, seed=n, temperature=0.5) for n in LENGTHS]
-        tasks = [
-            asyncio.ensure_future(answer(engine, each, lambda: seen.__setitem__(0, seen[0] + 1))) for each in asked
-        ]
-        await until(lambda: seen[0] >= 40)
+        tasks = [asyncio.ensure_future(answer(engine, each)) for each in asked]
+        await gate.shut()
         await asyncio.to_thread(engine.switch, base_ref(101))
+        gate.open()
         return [await task for task in tasks]
 
     given = asyncio.run(run())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from engine_world import MODEL, Published
-from sglang_server import PYTHON, SglangServer, sglang_server
+from sglang_server import PYTHON, SglangServer
 
 from core.errors import EngineUnavailable, WeightsError
 from core.ids import ANCHOR, PolicyRef, base_ref
@@ -22,7 +22,7 @@ from serving.engines.sglang.swap import NEXT, SwapStep, table
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 TWO, THREE = base_ref(2), base_ref(3)
-SETTINGS = SglangSettings(python=PYTHON, timeouts=SglangTimeoutSettings(admin_s=5.0, health_every_s=0.1, health_s=2.0))
+SETTINGS = SglangSettings(python=PYTHON, timeouts=SglangTimeoutSettings(admin_s=15.0, health_every_s=0.1, health_s=2.0))
 
 
 class Killed(BaseException):
@@ -51,10 +51,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Published:
     return made
 
 
-@pytest.fixture(scope="module")
-def server(world: Published) -> Iterator[SglangServer]:
-    with sglang_server(MODEL, world.directory / "server") as made:
-        yield made
+@pytest.fixture
+def server(tiny_sglang: SglangServer) -> SglangServer:
+    return tiny_sglang
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def engine(world: Published, server: SglangServer, tmp_path: Path, watcher: Watc
 
 def really_serves(world: Published, server: SglangServer, version: PolicyRef) -> bool:
     """Return whether the server has this version, asked directly, past the code under test."""
-    admin = Admin(server.url, None, 5.0)
+    admin = Admin(server.url, None, 60.0)
     try:
         record = get_probe(world.blobs, version)
         return bool(agrees(admin.score(record.token_ids), record, "float32"))
@@ -185,7 +184,7 @@ def test_neighbours_at_a_small_learning_rate_are_told_apart(
 def test_weights_that_somebody_else_put_are_not_taken_for_ours(
     world: Published, server: SglangServer, engine: SglangEngine, tmp_path: Path
 ) -> None:
-    admin = Admin(server.url, None, 5.0)
+    admin = Admin(server.url, None, 60.0)
     admin.load(tmp_path / "versions" / "00000003", "default")
     admin.close()
     with pytest.MonkeyPatch.context() as patch:

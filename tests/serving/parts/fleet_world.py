@@ -26,7 +26,7 @@ from serving.engines.sglang.engine import SglangEngine
 from serving.engines.sglang.generation.policy import SglangConnections
 from serving.fleet import FleetPolicy, FleetView, RemoteEngines
 
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 600
 T = TypeVar("T")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from local_world import World, answer, answers, prompt, request, until
+from local_world import Gate, World, answer, answers, prompt, request, until
 from safetensors.torch import save_file
 
 from core.errors import Conflict, EngineUnavailable, WeightsError
@@ -16,8 +16,9 @@ from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
 
 RANK, ALPHA = 4, 8.0
-# Nats. Of float32 what two orders of summation differ by; of half precision its roundings, of one merged weight each.
-BOUNDS = {"float32": 5e-5, "bfloat16": 0.1}
+# Nats. Of float32 what two orders of summation differ by; of half precision its roundings, of one merged weight each,
+# of which the kernels of one processor add up more than another's.
+BOUNDS = {"float32": 5e-5, "bfloat16": 0.3}
 
 
 class Adapters(World):
@@ -85,7 +86,7 @@ def test_what_is_merged_computes_what_learns_unmerged(world: Adapters, dtype: st
     try:
         engine.load(world.adapter(2))
         engine.switch(base_ref(2))
-        (found,) = answers(engine, request(prompt(0, 40), max_tokens=40))
+        (found,) = answers(engine, request(prompt(0, 40), max_tokens=40, seed=0))
     finally:
         engine.close()
     tokens = prompt(0, 40) + found.token_ids
@@ -123,13 +124,16 @@ def test_a_pinned_request_has_its_version_merged_and_it_stays_while_it_runs(
     engine.load(world.adapter(3))
 
     async def ask() -> None:
+        gate = Gate(engine, 3)
         pinned = answer(engine, request(prompt(2, 20), max_tokens=100, version=2))
         running = asyncio.create_task(pinned)
-        await until(lambda: 2 in computing(engine))
+        await gate.shut()
+        assert 2 in computing(engine)
         await asyncio.to_thread(engine.switch, base_ref(3))
         assert 2 in computing(engine)
         with pytest.raises(Conflict, match="version 2 still serves"):
             await asyncio.to_thread(engine.unload, base_ref(2))
+        gate.open()
         found = await running
         assert set(found.versions) == {2}
         await asyncio.to_thread(engine.switch, base_ref(1))

@@ -1,0 +1,60 @@
+"""The parts of a check, in their order, each with its seconds."""
+
+from dataclasses import dataclass
+
+SKIP_AFTER_S = 3000
+"""Optional parts that would end later than this are skipped."""
+END_AFTER_S = 4800
+"""Whatever runs then is ended, so that there is time to say so."""
+PATIENCE = 2
+"""A part is ended after this many times its budget: machines differ, and a budget is what an ordinary one takes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command. `budget_s` is what it takes on two ordinary cores, in seconds."""
+
+    name: str
+    command: str
+    budget_s: int
+    is_optional: bool = False
+    """It runs where `.ci/plan` calls for it and there is time."""
+    is_needed: bool = False
+    """Nothing after it can run without it."""
+    may_be_tried_again: bool = False
+    """It waits for other processes, so a failure may be the machine's; its failed tests get a second try."""
+    wants_containers: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+INSTALL = Part("install", "make install", 180, is_needed=True)
+SERVICES = Part("services", "make services browser", 60, is_needed=True)
+SGLANG = Part("sglang", "make sglang-cpu", 200, is_needed=True)
+
+CHECK = (
+    SERVICES,
+    INSTALL,
+    SGLANG,
+    Part("check", "make -j2 -O check docs bench-check", 180),
+    Part("test", "make quick", 420),
+    Part("timed", "make timed", 120, may_be_tried_again=True),
+    Part("verify", "make verify-parts", 600, may_be_tried_again=True),
+    Part("clients", "make clients", 300, is_optional=True, may_be_tried_again=True),
+    Part("hostile", "make hostile", 150, is_optional=True),
+    Part("compose", "make compose-test", 360, may_be_tried_again=True, wants_containers=True),
+)
+"""What a change can break cheaply."""
+
+DEEP = (
+    SERVICES,
+    INSTALL,
+    SGLANG,
+    Part("fetch", "make ide smollm2", 200, is_needed=True),
+    Part("deep", "make deep-parts", 2400, may_be_tried_again=True),
+    Part("faults", "make faults", 3600),
+    Part("soak", "make soak", 900),
+    Part("clients", "make clients", 300, may_be_tried_again=True),
+    Part("hostile", "make hostile", 150),
+    Part("compose", "make compose-test", 1800, wants_containers=True, environment=(("FULL", "1"),)),
+)
+"""All the rest: for who changes its folders, and before a release."""

@@ -1,0 +1,188 @@
+"""A whole check, as whoever runs it sees it: `.ci/run` in a small checkout of its own, whose parts are quick."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_BAD = "def test_bad():\n    assert 1 + 1 == 3\n"
+_UNLUCKY = """
+from pathlib import Path
+
+def test_unlucky():
+    seen = Path(__file__).with_suffix(".seen")
+    was_seen = seen.exists()
+    seen.touch()
+    assert was_seen, {words!r}
+"""
+_TARGETS = ("services", "browser", "install", "sglang-cpu", "check", "docs", "bench-check", "clients", "hostile")
+_TESTS = ("quick", "timed", "verify-parts", "compose-test")
+
+
+class Checkout:
+    """A checkout with the real `.ci`, and targets that take no time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root, self.cache = directory / "checkout", directory / "cache"
+        shutil.copytree(ROOT / ".ci", self.root / ".ci", ignore=shutil.ignore_patterns("__pycache__"))
+        (self.root / ".venv" / "bin").mkdir(parents=True)
+        _write_program(self.root / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
+        self.targets = dict.fromkeys((*_TARGETS, *_TESTS), "@true")
+        self.targets["services-down"] = "@touch services-are-down"
+        _write_program(self.root / ".ci" / "engine.sh", "test $1 = up && echo 'export A=b' || touch engine-is-gone")
+        _write_program(directory / "docker", "exit 0")
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CHECK_"))},
+            "PATH": f"{directory}:{os.environ['PATH']}",
+            "ONWARD_CI_CACHE": str(self.cache),
+            "PYTHON": sys.executable,
+        }
+        self._git("init", "-q")
+        self.commit()
+
+    def write(self, target: str, text: str) -> None:
+        """Let a target run one file of tests, `test_part.py`."""
+        (self.root / "test_part.py").write_text(text)
+        self.targets[target] = f"@{sys.executable} -m pytest -q test_part.py"
+
+    def commit(self) -> None:
+        self.write_makefile()
+        (self.root / ".gitignore").write_text("build\n*.seen\n__pycache__\n.venv\n.pytest_cache\n*-down\n*-gone\n")
+        self._git("add", "-A")
+        self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "change")
+
+    def write_makefile(self) -> None:
+        rules = "".join(f"{name}:\n\t{command}\n" for name, command in self.targets.items())
+        (self.root / "Makefile").write_text(f".PHONY: {' '.join(self.targets)}\n{rules}")
+
+    def begin(self) -> "subprocess.Popen[str]":
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(["bash", ".ci/run"], cwd=self.root, env=self._environment, **pipes)
+
+    def run(self) -> tuple[int, str]:
+        with self.begin() as running:
+            said = running.communicate(timeout=240)[0]
+        return running.returncode, said
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.root / "build" / "ci.json").read_text())
+        return found
+
+    @property
+    def results(self) -> dict[str, str]:
+        return {part["name"]: part["result"] for part in self.outcome["parts"]}
+
+    def _git(self, *words: str) -> None:
+        subprocess.run(["git", *words], cwd=self.root, env=self._environment, check=True)
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_a_good_commit_passes_and_each_part_has_its_seconds(checkout: Checkout) -> None:
+    status, said = checkout.run()
+    assert status == 0, said
+    assert checkout.outcome["passed"]
+    assert len(checkout.outcome["commit"]) == 40
+    assert set(checkout.results.values()) == {"passed"}
+    assert {"name", "seconds", "budget", "result"} == set(checkout.outcome["parts"][0])
+    assert (checkout.root / "services-are-down").exists()
+    assert (checkout.root / "engine-is-gone").exists()
+
+
+@pytest.mark.parametrize("target", ["quick", "verify-parts"])
+def test_a_bad_one_fails_and_says_which_test(checkout: Checkout, target: str) -> None:
+    checkout.write(target, _BAD)
+    checkout.commit()
+    status, said = checkout.run()
+    assert status == 1
+    assert "FAILED test_part.py::test_bad" in said
+    assert not checkout.outcome["passed"]
+    assert checkout.outcome["failed"] == ["test_part.py::test_bad"]
+    assert "passed" in checkout.results.values(), "the other parts ran"
+
+
+def test_a_part_that_says_nothing_of_tests_fails_too(checkout: Checkout) -> None:
+    checkout.targets["check"] = "@false"
+    checkout.commit()
+    status, _ = checkout.run()
+    assert (status, checkout.results["check"]) == (1, "failed")
+
+
+def test_what_cannot_be_installed_ends_it_at_once(checkout: Checkout) -> None:
+    checkout.targets["install"] = "@false"
+    checkout.commit()
+    status, _ = checkout.run()
+    assert (status, checkout.results) == (1, {"services": "passed", "install": "failed"})
+
+
+def test_a_test_that_passes_alone_is_flaky_and_the_next_run_shows_it(checkout: Checkout) -> None:
+    checkout.run()  # so that it is known what was changed since
+    checkout.write("verify-parts", _UNLUCKY.format(words="it came late"))
+    checkout.commit()
+    status, said = checkout.run()
+    assert status == 1, "the change itself touches that test"
+    (checkout.root / "test_part.seen").unlink()
+    shutil.rmtree(checkout.cache)
+    status, said = checkout.run()
+    assert status == 0, said
+    assert "FLAKY test_part.py::test_unlucky" in said
+    assert "it came late" in checkout.outcome["flaky"][0]["words"]
+    assert checkout.results["verify"] == "passed, FLAKY"
+    assert "was flaky before" in checkout.run()[1]
+
+
+def test_words_of_loss_get_no_second_try(checkout: Checkout) -> None:
+    checkout.write("verify-parts", _UNLUCKY.format(words="one turn was lost"))
+    checkout.commit()
+    status, _ = checkout.run()
+    assert (status, checkout.outcome["flaky"]) == (1, [])
+
+
+def test_what_should_depend_on_nothing_gets_no_second_try(checkout: Checkout) -> None:
+    checkout.write("quick", _UNLUCKY.format(words="whatever"))
+    checkout.commit()
+    status, _ = checkout.run()
+    assert (status, checkout.outcome["flaky"]) == (1, [])
+
+
+def test_a_change_calls_for_what_the_plan_says(checkout: Checkout) -> None:
+    checkout.run()
+    (checkout.root / "tests" / "hostile").mkdir(parents=True)
+    (checkout.root / "tests" / "hostile" / "more.py").touch()
+    checkout.commit()
+    status, said = checkout.run()
+    assert status == 0, said
+    assert (checkout.results["clients"], checkout.results["hostile"]) == ("not called for", "passed")
+
+
+def test_who_ends_it_ends_all_that_it_started_and_can_read_what_is_known(checkout: Checkout) -> None:
+    checkout.targets["quick"] = "@echo $$$$ > quick.pid; sleep 600"
+    checkout.commit()
+    with checkout.begin() as running:
+        begun = checkout.root / "quick.pid"
+        while not begun.exists() and running.poll() is None:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=240)
+    assert running.returncode != 0
+    assert not Path("/proc", begun.read_text().strip()).exists()
+    assert checkout.results["check"] == "passed"
+    assert not checkout.outcome["passed"]
+    assert (checkout.root / "services-are-down").exists()
