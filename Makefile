@@ -102,7 +102,7 @@ OTHER_FAULTS := tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/sta
   tests/serving/releases/controller/test_release_crashes.py tests/serving/releases/controller/test_release_races.py
 
 compose-test: install ## the stack of docker-compose.yml, in containers, on a Docker engine (.ci/engine.sh makes one); FULL=1 kills all
-	$(BIN)/python -m pytest -m compose --durations=20 tests/compose
+	$(BIN)/python -m pytest -m "compose$(if $(FULL),, and not deep)" --durations=20 tests/compose
 
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --no-cache --check .
