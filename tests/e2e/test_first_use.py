@@ -87,7 +87,21 @@ def client_version(client: openai.OpenAI) -> int:
 def test_policies_and_rollback_from_the_command_line(make_service: MakeService, tmp_path: Path) -> None:
     """A rollback makes the earlier version serve, and the learner's next version is its child."""
     service = make_service(learner__batch__turns=16, learner__batch__min_turns=8).start()
-    driver = simulate(service, tmp_path / "demo", seconds=600, rate=8)  # until they are told to leave
+    driver = simulate(service, tmp_path / "demo", seconds=900, rate=8)  # until they are told to leave
+    try:
+        take_back_the_third_version(service)
+    finally:
+        driver.terminate()
+        driver.communicate(timeout=180)
+    assert (
+        "rolled_back"
+        in subprocess.run(
+            command("policies", str(service.directory)), capture_output=True, text=True, check=True
+        ).stdout
+    )
+
+
+def take_back_the_third_version(service: Service) -> None:
     client = service.client()
     wait_for(lambda: client_version(client) > 2, what="a third version")
     newest = newest_version(service)  # before the rollback: its child may be made before the next look
@@ -107,14 +121,6 @@ def test_policies_and_rollback_from_the_command_line(make_service: MakeService, 
         what="a child of the version rolled back to",
     )
     assert child["parent"] == 1
-    driver.terminate()
-    driver.communicate(timeout=180)
-    assert (
-        "rolled_back"
-        in subprocess.run(
-            command("policies", str(service.directory)), capture_output=True, text=True, check=True
-        ).stdout
-    )
 
 
 def newest_version(service: Service) -> int:

@@ -78,7 +78,7 @@ def test_it_learns_by_a_canary_and_a_rollback_holds(service: Service) -> None:
     assert service.get("/v1/experiments")["data"][-1]["canary"] == 2
     if states(service)[2] == "rolled_back":  # its few users may have liked it less
         service.post("/v1/policies/2/promote", {"why": "the test goes on"})
-    wait_for(lambda: service.get("/v1/policies")["live"] >= 2, 60, "a version that learned")
+    wait_for(lambda: service.get("/v1/policies")["live"] >= 2, what="a version that learned")
     service.post("/v1/policies/1/rollback", {"why": "users complain"})
     assert ask(service, 0)["onward"]["policy_version"] == 1
     assert states(service)[2] == "rolled_back"

@@ -27,7 +27,7 @@ def test_poison_is_set_aside_and_the_rest_goes_on(world: World, users: Users, ta
     poison = [b"", b"\x00", b"not ours at all", b"\x92\x01\x81\xa4type\xa7nothing", os.urandom(limit + _BATCH_BYTES)]
     users.wait_for_more(5)
     appended = put(world, poison)
-    wait_for(lambda: len(letters_of(world)) - before >= appended, 120, "the dead letters")
+    wait_for(lambda: len(letters_of(world)) - before >= appended, what="the dead letters")
     users.wait_for_more(5)
     tally = settle(world, users)
     letters = letters_of(world)[: len(letters_of(world)) - before]

@@ -22,13 +22,13 @@ def go_away(world: World, users: Users, server: Server, component: str, end: Cal
     users.wait_for_more(_WORK)
     end()
     over_s = time.monotonic() + AWAY_S
-    wait_for(lambda: world.says(component), 120, f"{component} in /readyz")
+    wait_for(lambda: world.says(component), what=f"{component} in /readyz")
     users.wait_for_more(_WORK)
     wait_for(lambda: time.monotonic() > over_s, AWAY_S + 60, "the end of the outage")
-    assert world.says(component)
+    wait_for(lambda: world.says(component), what=f"{component} in /readyz to the outage's end")
     server.up()
     users.wait_for_more(_WORK)
-    wait_for(lambda: not any(component in world.readiness(url) for url in world.urls), 120, f"{component}, well")
+    wait_for(lambda: not any(component in world.readiness(url) for url in world.urls), what=f"{component}, well")
 
 
 @at_once

@@ -64,10 +64,10 @@ def test_beyond_the_spool(world: World, users: Users, table: FaultTable, tmp_pat
         outcomes = _judge_until_refused(api, logged[0])
         assert _counted(api) == len(unlogged)
         world.stack.kafka.up()
-        wait_for(lambda: api.readiness["log"] == "ok", 120, "the spool's end")
+        wait_for(lambda: api.readiness["log"] == "ok", what="the spool's end")
         assert api.chat("[web] write a(xs): sum of xs", max_tokens=4)["onward"]["logged"]
-        wait_for(lambda: _stored(world, logged) == set(logged), 120, "what was logged, in the store")
-        wait_for(lambda: outcomes <= _stored_outcomes(world, logged[0]), 120, "what was said, in the store")
+        wait_for(lambda: _stored(world, logged) == set(logged), what="what was logged, in the store")
+        wait_for(lambda: outcomes <= _stored_outcomes(world, logged[0]), what="what was said, in the store")
     assert not _stored(world, unlogged)
     fault = "Kafka away, spool " + ("at its bound" if room is bounded else "on a full disk")
     left = len(set(logged) - _stored(world, logged))

@@ -66,8 +66,8 @@ def test_a_client_that_is_killed_with_feedback_in_its_queue(mortal: MortalServic
     mortal.kill()
     given += [client.stdout.readline().strip() for _ in range(30)]
     client.send_signal(signal.SIGKILL)
-    given += client.stdout.read().split()  # `communicate` would lose what `readline` has read ahead
-    client.wait()
+    with client:
+        given += client.stdout.read().split()  # `communicate` would lose what `readline` has read ahead
     mortal.start()
     with Onward(mortal.url, queue=queue, close_timeout_s=60) as onward:
         begun_s = time.monotonic()

@@ -47,13 +47,13 @@ def roll_back(service: Service) -> None:
 def test_adapters_are_learned_served_rolled_back_and_lived_again(make_service: MakeService, tmp_path: Path) -> None:
     service = make_service(**LEARNS).start()
     driver = simulate(service, tmp_path / "demo", seconds=12, rate=8)
-    newer = wait_for(lambda: (version := served_by(service)) > 1 and version, 120, "an adapter that serves")
+    newer = wait_for(lambda: (version := served_by(service)) > 1 and version, what="an adapter that serves")
     adapter, _ = published(service, newer)
     base = digest_of_shards([SHIPPED_MODEL / "model.safetensors"])
     assert adapter == {"base_digest": base, "rank": 4, "alpha": 32.0}
     driver.communicate(timeout=120)
     roll_back(service)
-    wait_for(lambda: served_by(service) == 1, 60, "the given model again")
+    wait_for(lambda: served_by(service) == 1, what="the given model again")
     service.stop()
     assert prove(service.directory, newer, service.overrides)
 
@@ -85,4 +85,4 @@ def test_a_pretrained_model_learns_as_an_adapter_of_megabytes(make_service: Make
     assert adapter["base_digest"] == digest_of_shards([model / "model.safetensors"])
     assert size < 30e6
     roll_back(service)
-    wait_for(lambda: served_by(service, model="smollm2") == 1, 60, "the given model again")
+    wait_for(lambda: served_by(service, model="smollm2") == 1, what="the given model again")

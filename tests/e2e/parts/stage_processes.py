@@ -16,7 +16,7 @@ from service_tree import Refused, wait_for
 
 from onward.directory.layout import Layout
 
-READY_TIMEOUT_S = 300
+READY_TIMEOUT_S = 600
 
 
 def ask(url: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
@@ -69,13 +69,13 @@ class StageProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(120)
 
     def restart(self) -> "StageProcess":
         self.process = self._start()
         return self
 
-    def stop(self, timeout_s: float = 60) -> int:
+    def stop(self, timeout_s: float = 120) -> int:
         """Stop it with SIGTERM; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)

@@ -85,12 +85,12 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, 
 
 
 def command(corpus: Path, out: Path, sessions: Path) -> list[str]:
-    options = f"--init {MODEL} --steps 12 --rows 2 --save-every 2 --buffer-tokens 2000 --mix 0.4 --sessions {sessions}"
+    options = f"--init {MODEL} --steps 36 --rows 2 --save-every 2 --buffer-tokens 2000 --mix 0.4 --sessions {sessions}"
     return [sys.executable, "-m", "onward", "midtrain", str(corpus), str(out), *options.split(), "--resume"]
 
 
 def finished(corpus: Path, out: Path, sessions: Path) -> Any:
-    done = subprocess.run(command(corpus, out, sessions), capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command(corpus, out, sessions), capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     report = json.loads((out / "report.json").read_text())
     assert done.stdout.split()[-1] == report["weights_digest"]

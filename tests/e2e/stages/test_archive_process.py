@@ -102,11 +102,11 @@ def test_killed_again_and_again_it_keeps_each_record_once(
             done = archived(foundation)  # before they are said: all of them may be archived by the next look
             say(foundation, said, 2000)
             said += 2000
-            wait_for(lambda done=done: archived(foundation) > done, 60, "a stretch")  # and more are under way
+            wait_for(lambda done=done: archived(foundation) > done, what="a stretch")  # and more are under way
             victim = (one, other)[turn % 2]
             victim.kill()
             victim.restart()
-        wait_for(lambda: all_is_archived(foundation) and is_deleted(foundation), 120, "archive and deletion")
+        wait_for(lambda: all_is_archived(foundation) and is_deleted(foundation), what="archive and deletion")
     found = Counter(
         record.event.session_id
         for records in open_history(foundation, Topic.TURNS).read()
@@ -127,8 +127,8 @@ def test_what_users_say_of_a_turn_that_the_log_no_longer_has_counts_as_before(
     for onward in asked:
         service.post("/v1/feedback", {"inference_id": onward["inference_id"], "metric_name": "accepted", "value": True})
     foundation = open_foundation(service.directory, service.overrides)
-    wait_for(lambda: all(rewards_of(service, onward["inference_id"]) for onward in asked), 60, "rewards")
-    wait_for(lambda: all_is_archived(foundation, Topic.REWARDS) and is_deleted(foundation), 60, "deletion")
+    wait_for(lambda: all(rewards_of(service, onward["inference_id"]) for onward in asked), what="rewards")
+    wait_for(lambda: all_is_archived(foundation, Topic.REWARDS) and is_deleted(foundation), what="deletion")
     for told in DELETED, ARCHIVED:  # a moment after it is done
         wait_for(lambda told=told: told in figures(port), what=told)
     gone = asked[0]["inference_id"]

@@ -57,28 +57,6 @@ def test_what_users_do_becomes_rewards_through_four_processes(stages: dict[str, 
     assert api.readiness["log"] == "ok"
 
 
-@pytest.mark.parametrize("name", ["ingest", "score"])
-def test_a_stage_that_is_killed_misses_nothing_and_repeats_nothing(stages: dict[str, StageProcess], name: str) -> None:
-    api, stage = stages["api"], stages[name]
-    assert isinstance(api, ApiProcess)
-    before = [ask_and_accept(api) for _ in range(3)]
-    stage.kill()
-    while_away = [ask_and_accept(api) for _ in range(3)]
-    stage.restart().wait_ready()
-    for inference_id in before + while_away:
-        rewards = wait_for(lambda i=inference_id: rewards_of(api, i), what="the reward")
-        assert [reward["revision"] for reward in rewards] == [0]
-
-
-def test_a_killed_api_leaves_its_turns_to_the_next(stages: dict[str, StageProcess]) -> None:
-    api = stages["api"]
-    assert isinstance(api, ApiProcess)
-    inference_id = ask_and_accept(api)
-    api.kill()
-    api.restart().wait_ready()
-    wait_for(lambda: rewards_of(api, inference_id), what="the reward")
-
-
 def test_a_stage_tells_of_itself(directory: Path, stages: dict[str, StageProcess]) -> None:
     port = free_port()
     with StageProcess("release", directory, "release-2", {**SETTINGS, "metrics.port": port}) as standby:

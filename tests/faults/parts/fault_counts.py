@@ -207,4 +207,4 @@ def others(failures: Sequence[Failure], world: World) -> list[Failure]:
 
 
 def wait_for_metric(world: World, name: str, line: str, value: float) -> None:
-    wait_for(lambda: world.metric(name, line) >= value, 60, f"{line} of {name}")
+    wait_for(lambda: world.metric(name, line) >= value, what=f"{line} of {name}")

@@ -65,7 +65,7 @@ class Users:
         for thread in self._threads:
             thread.join()
 
-    def wait_for_more(self, count: int, timeout_s: float = 180) -> None:
+    def wait_for_more(self, count: int, timeout_s: float = 400) -> None:
         """Wait for this many more turns."""
         enough = len(self.turns) + count
         wait_for(lambda: len(self.turns) >= enough, timeout_s, f"{count} more turns")

@@ -21,7 +21,7 @@ def real_turn(world: World, inference_id: InferenceId) -> Completion:
         with world.foundation.store.look() as view:
             return view.turns.get_many([inference_id]).get(inference_id)
 
-    found: Completion = wait_for(stored, 120, "a turn that was stored")
+    found: Completion = wait_for(stored, what="a turn that was stored")
     return found
 
 
