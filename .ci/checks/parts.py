@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 SKIP_AFTER_S = 3000
 """Optional parts that would end later than this are skipped."""
-END_AFTER_S = 4800
+END_AFTER_S = 4500
 """Whatever runs then is ended, so that there is time to say so."""
 PATIENCE = 2
 """A part is ended after this many times its budget: machines differ, and a budget is what an ordinary one takes."""
@@ -36,7 +36,7 @@ CHECK = (
     INSTALL,
     SGLANG,
     Part("check", "make -j2 -O check docs bench-check", 180),
-    Part("test", "make quick", 420),
+    Part("test", "make quick", 480),
     Part("timed", "make timed", 120, may_be_tried_again=True),
     Part("verify", "make verify-parts", 600, may_be_tried_again=True),
     Part("clients", "make clients", 300, is_optional=True, may_be_tried_again=True),
